@@ -198,7 +198,8 @@ def features_lacked() -> set[Feature]:
     targets = [find_target(name) for name in target_names()]
     declared = {*LACKED_BY_ALL, *(feature for target in targets for feature in target.lacks)}
     # Of nodes a launcher says more than that it lacks them: `Target.nodes_refused`.
-    return {*declared, Feature.NODES}
+    # What needs too much memory is found by prediction: `too_large`.
+    return {*declared, Feature.NODES, Feature.MEMORY}
 
 
 def test_every_feature_is_lacked_by_some_target() -> None:

@@ -27,7 +27,7 @@ OWN: Final = "# Written by Astrarium"
 
 def read_python(text: str, source: str, function: str = "") -> Imported:
     """A function that returns torchtitan's Trainer.Config."""
-    from astrarium.configs.torchtitan_file import read_torchtitan
+    from astrarium.configs.torchtitan_file import SHARDED_COPIES, read_torchtitan
 
     tree = _parsed(text, source)
     call = next(_configs(tree, function), None)
@@ -53,7 +53,16 @@ def read_python(text: str, source: str, function: str = "") -> Imported:
         parallelism.setdefault("expert_tensor_parallel_degree", 1)
     mode = _name(given.get("activation_checkpoint"))
     content["activation_checkpoint"] = {"mode": _CHECKPOINTING.get(mode, "selective")}
-    return replace(read_torchtitan(content, source), program="torchtitan 0.3.0")
+    read = read_torchtitan(content, source)
+    changed = {} if later.get("enable_sequence_parallel", True) else {"sequence_parallel": False}
+    read.described.strategy |= changed
+    inner = read.strategy_of
+    return replace(
+        read,
+        program="torchtitan 0.3.0",
+        strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), **changed},
+        conflicts=tuple(text for text in read.conflicts if text != SHARDED_COPIES),
+    )
 
 
 def _parsed(text: str, source: str) -> ast.Module:

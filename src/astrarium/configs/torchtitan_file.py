@@ -1,4 +1,4 @@
-"""A TOML file of torchtitan 0.2.2. Later versions are configured in Python, which is not read."""
+"""A TOML file of torchtitan 0.2.2; `python_file` reads the Python of later versions."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ _KEYS: Final = known_keys("torchtitan")
 _USED: Final[Mapping[str, str]] = _KEYS["used"]
 _AS_IF: Final[Mapping[str, tuple[Any, str]]] = _KEYS["as_if"]
 _NAMES: Final[Mapping[str, Mapping[str, str]]] = _KEYS["models"]
+SHARDED_COPIES: Final = (
+    "copies of a model that is split must be sharded; torchtitan's DDP is for one"
+)
 _OTHER_MODELS: Final = ("flux", "vlm")
 _RESHARDING: Final = ("default", "always", "never")
 _EVERY: Final = re.compile(r"[0-9]{1,6}")  # of how many layers one is kept
@@ -293,7 +296,7 @@ def _conflicts(v: _File, described: Described) -> list[str]:
         )
     whole, split = v.shards() == 1 and v.copies > 1, described.strategy
     if whole and split["cp"] == 1 and split["tp"] * split["pp"] > 1:
-        out.append("copies of a model that is split must be sharded; torchtitan's DDP is for one")
+        out.append(SHARDED_COPIES)
     batch = v.training.count("global_batch_size")
     dp = split.get("dp")
     if batch and dp and batch % (local * dp):

@@ -77,6 +77,7 @@ class Arguments:
 
     given: dict[str, Given] = field(default_factory=dict)
     older: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)  # of these
     unknown: list[Unknown] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -186,6 +187,7 @@ def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
         out.neutral.append(flag)
     elif older:
         alone = older.get("alone")
+        out.flags[older["dest"]] = flag
         out.older[older["dest"]] = alone if alone is not None else " ".join(values[:1])
         hint = f"; it is {older['now']} now" if "now" in older else ""
         if "as_if" in older:

@@ -138,23 +138,10 @@ def imported(
     unset = arguments.unset()
     if unset:
         raise OpenQuestionError(f"{source}: {'; '.join(unset)}")
-    values = {**DEFAULTS, **arguments.settings()}
     is_fork = "deepspeed" in arguments.older or bool(arguments.neutral)
-    if is_fork:
-        values |= _of_deepspeed(values, launch)
-        if values.get("bf16") == "True" and values.get("zero_stage", "0") == "0":
-            why = "DeepSpeed's optimizer for bf16 shards its states by itself"
-            arguments.as_if.append(AsIf("--zero-stage", "0", "1", why))
-    if answers and answers.vocabulary:
-        values["vocab_size"] = str(answers.vocabulary)
-    settings = Settings(values)
-    pattern = settings.text("hybrid_layer_pattern") + settings.text("hybrid_override_pattern")
-    if "M" in pattern:
-        raise NotModelledError(
-            f"{source}: layers of Mamba ({pattern[:40]}) are not modelled; the nearest is a model"
-            " of attention of the same sizes, without the pattern"
-        )
-    found = _overruled(values, settings)
+    values = _values(arguments, launch, answers)
+    _refuse_mamba(Settings(values), source)
+    found = _overruled(values, Settings(values))
     settings = Settings(values)
     conflicts = _conflicts(arguments, settings, is_fork=is_fork)
     if launch.gpus is not None and not launch.is_default:
@@ -184,15 +171,8 @@ def imported(
         program=recipe or (FORK if is_fork else f"Megatron-LM {megatron_version()}"),
         described=described,
         strategy_of=strategy_of,
-        used=tuple(_used(arguments, values)),
-        neutral=(
-            *(
-                one.flag
-                for one in arguments.given.values()
-                if one.option.treatment is Treatment.NEUTRAL
-            ),
-            *arguments.neutral,
-        ),
+        used=(*_used(arguments, values), *(_used_of_fork(arguments) if is_fork else ())),
+        neutral=_neutral(arguments),
         as_if=(
             *_as_if(arguments, settings, whole=not recipe and not is_fork),
             *arguments.as_if,
@@ -202,6 +182,38 @@ def imported(
         conflicts=tuple(conflicts),
         notes=(*launch.notes, *(f"{source}: {note}" for note in (*arguments.notes, *found))),
     )
+
+
+def _values(arguments: Arguments, launch: Launch, answers: Answers | None) -> dict[str, str]:
+    """The settings, with Megatron's defaults and what is said elsewhere."""
+    values = {**DEFAULTS, **arguments.settings()}
+    if "deepspeed" in arguments.older:
+        values |= _of_deepspeed(values, launch)
+        if values.get("bf16") == "True" and values.get("zero_stage", "0") == "0":
+            why = "DeepSpeed's optimizer for bf16 shards its states by itself"
+            arguments.as_if.append(AsIf("--zero-stage", "0", "1", why))
+    if answers and answers.vocabulary:
+        values["vocab_size"] = str(answers.vocabulary)
+    return values
+
+
+def _refuse_mamba(s: Settings, source: str) -> None:
+    pattern = s.text("hybrid_layer_pattern") + s.text("hybrid_override_pattern")
+    if "M" in pattern:
+        raise NotModelledError(
+            f"{source}: layers of Mamba ({pattern[:40]}) are not modelled; the nearest is a model"
+            " of attention of the same sizes, without the pattern"
+        )
+
+
+def _used_of_fork(arguments: Arguments) -> list[Used]:
+    return [Used(arguments.flags.get(dest, dest), value, dest) for dest, value in arguments.older.items()]
+
+
+def _neutral(arguments: Arguments) -> tuple[str, ...]:
+    given = arguments.given.values()
+    own = [one.flag for one in given if one.option.treatment is Treatment.NEUTRAL]
+    return (*own, *arguments.neutral)
 
 
 def _conflicts(arguments: Arguments, s: Settings, *, is_fork: bool) -> list[str]:
