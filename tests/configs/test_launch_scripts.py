@@ -383,6 +383,23 @@ def test_files_are_known_by_their_keys(script: Read) -> None:
     assert primus.described.strategy["tp"] == 2
 
 
+@pytest.mark.parametrize(
+    "experts",
+    [
+        "moe_num_experts: 8, num_experts_per_tok: 2",
+        "moe_config: null, moe_config: {num_experts: 8, top_k: 2}",  # the last of a key counts
+    ],
+)
+def test_experts_of_nanotron_are_experts(script: Read, experts: str) -> None:
+    read = script(
+        "parallelism: {tp: 1, pp: 1, dp: 8}\ntokens: {micro_batch_size: 1, sequence_length: 1024}\n"
+        "model: {model_config: {hidden_size: 512, num_hidden_layers: 4, num_attention_heads: 8,\n"
+        f"  intermediate_size: 1024, vocab_size: 1024, {experts}}}}}\n",
+        name="x.yaml",
+    )
+    assert read.model().max_experts == 8
+
+
 def test_an_experiment_of_flagscale_names_its_training(script: Read, tmp_path: Path) -> None:
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "7b.yaml").write_text(

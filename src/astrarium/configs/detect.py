@@ -105,11 +105,11 @@ def content_of(path: Path) -> object:
     language = language_of(text)
     promised = format_of(path) if has_known_suffix(path) else Format(language)
     try:
-        return parse_text(path, text, promised)
+        return parse_text(path, text, promised, repeated_keys=True)
     except InputError:
         if promised == language:
             raise
-    return parse_text(path, text, Format(language))
+    return parse_text(path, text, Format(language), repeated_keys=True)
 
 
 def language_of(text: str) -> str:

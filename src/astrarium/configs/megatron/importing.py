@@ -207,7 +207,10 @@ def _refuse_mamba(s: Settings, source: str) -> None:
 
 
 def _used_of_fork(arguments: Arguments) -> list[Used]:
-    return [Used(arguments.flags.get(dest, dest), value, dest) for dest, value in arguments.older.items()]
+    return [
+        Used(arguments.flags.get(dest, dest), value, dest)
+        for dest, value in arguments.older.items()
+    ]
 
 
 def _neutral(arguments: Arguments) -> tuple[str, ...]:

@@ -173,6 +173,7 @@ def _ask(script: Script, where: str) -> None:
     names = [name for words in open_words for name in unset_in(words)]
     if not script.commands:
         names += script.assumed
+    names = [name.partition(", by ")[0] for name in names]
     if names:
         way = (
             "give the script's arguments behind its name"
