@@ -23,7 +23,7 @@ from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, search_pool
 from astrarium.search.rules import UserRule
 from astrarium.strategy.expression import Rule, Tree
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
@@ -31,26 +31,28 @@ from astrarium.value import Value
 # it is not predicted to be slower by more than this.
 NEAR_TIE_ODDS: Final = 2.0
 NEAR_TIE_SLOWER: Final = 0.03
-ROOMY: Final = 0.99  # chance to fit at which memory is no concern
+ROOMY: Final = 0.98  # chance to fit at which memory is no concern
 SHORT_SEQUENCE: Final = 16_384  # tokens up to which one GPU holds the activations of a sequence
 
 
 class Mechanism(Value, frozen=True):
-    """Something a plan can do without: a field of the strategy above a value."""
+    """Something a plan can do without: a field of the strategy above a number, or not a text."""
 
     name: str
     field: str
-    most: int
+    plain: int | str
     weight: float
     longest: float = math.inf  # sequences beyond which it does not count
 
     def is_used(self, strategy: Strategy, seq_length: int) -> bool:
-        return getattr(strategy, self.field) > self.most and seq_length <= self.longest
+        value = getattr(strategy, self.field)
+        used = value != self.plain if isinstance(self.plain, str) else value > self.plain
+        return bool(used) and seq_length <= self.longest
 
     @property
     def rule(self) -> UserRule:
         """Drops strategies that use it."""
-        return _above(self.field, self.most)
+        return _beyond(self.field, self.plain)
 
 
 # By weight: what costs most to set up, is least often used, and has least evidence comes first.
@@ -64,6 +66,7 @@ MECHANISMS: Final = (
     Mechanism("context parallelism", "cp", 1, 1.0),
     Mechanism("pipeline parallelism", "pp", 1, 1.0),
     Mechanism("ZeRO 2", "zero_stage", 1, 0.5),
+    Mechanism("stages of unequal size", "split", LayerSplit.EVEN, 0.5),
 )
 PER_DOUBLING_OF_VIRTUAL_STAGES: Final = 0.5
 TIGHT_MEMORY: Final = 8.0  # more than all mechanisms that one plan is likely to drop
@@ -131,13 +134,13 @@ class _Choice:
         return True
 
     def _weight(self, plan: Plan) -> float:
-        tight = TIGHT_MEMORY if plan.fit_chance < ROOMY else 0.0
+        tight = 0.0 if plan.is_sure_to_fit(ROOMY) else TIGHT_MEMORY
         return tight + mechanisms(plan, self._seq_length)
 
     def simplify(self, pool: Pool) -> None:
         """Search again without one thing after the other."""
         roomy = _with_room(pool, self.plan, self._asked)
-        if self.plan.fit_chance >= ROOMY or self._search(roomy, ()):
+        if self.plan.is_sure_to_fit(ROOMY) or self._search(roomy, ()):
             pool = roomy
         rules: tuple[UserRule, ...] = ()
         for one in MECHANISMS:
@@ -146,7 +149,7 @@ class _Choice:
                 rules = (*rules, one.rule)
         most = 1
         while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, _above("virtual_stages", most))):
+            if self._search(pool, (*rules, _beyond("virtual_stages", most))):
                 return
             most *= 2
 
@@ -167,9 +170,15 @@ def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
     return replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
 
 
-def _above(field: str, most: int) -> UserRule:
-    tree: Tree = f"${field}" if field == "offload_optimizer" else (">", f"${field}", most)
-    return UserRule(Rule.from_tree(f"${field} > {most}", tree))
+def _beyond(field: str, plain: int | str) -> UserRule:
+    """Drops strategies whose field is above a number, or not this text."""
+    name = f"${field}"
+    tree: Tree = (">", name, plain)
+    if isinstance(plain, str):
+        tree = ("!=", name, ("text", plain))
+    elif field == "offload_optimizer":
+        tree = name
+    return UserRule(Rule.from_tree(f"{name} beyond {plain}", tree))
 
 
 def _chance(fastest: Plan, other: Plan) -> float:
@@ -185,7 +194,8 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int) -> Iterator[str]:
     """What the plan does without that the fastest needs."""
     if plan is fastest:
         return
-    if fastest.fit_chance < ROOMY and plan.fit_chance > fastest.fit_chance:
+    surer = (plan.fit_chance or 0.0) > (fastest.fit_chance or 0.0)
+    if surer and not fastest.is_sure_to_fit(ROOMY):
         free, little = format_bytes(_room(plan)), format_bytes(_room(fastest))
         yield f"{free} of memory free instead of {little}"
     names = {
