@@ -83,7 +83,7 @@ def read_neox(content: Mapping[str, Any], source: str) -> Imported:
     values = {**DEFAULTS, **_values(keys)}
     settings = Settings(values)
     described = describe_megatron(settings, "configuration")
-    described.runtime = "deepspeed"
+    described.runtime = "megatron-local" if "flash" in kinds else "megatron-2021"
     described.vocabulary = vocabulary_of([str(keys.get("vocab_file", ""))]) or 50257
     steps = settings.count("gradient_accumulation_steps") or 1
     if described.global_batch is None and described.batch_of_replica:

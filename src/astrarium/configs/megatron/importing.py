@@ -154,7 +154,10 @@ def imported(
         # What the recipe says beside is not known, so nothing can be missing.
         conflicts = [t for t in conflicts if t != NO_MICRO_BATCH and " needs " not in t]
         found.append("what the recipe itself sets is not known; Megatron's defaults are taken")
-    if launch.is_script and not is_fork:
+    if is_fork:
+        flash = any(settings.flag(name) for name in ("use_flash_attn", "use_flash_attn_v2"))
+        described.runtime = "megatron-local" if flash else "megatron-2021"
+    elif launch.is_script:
         found += environment_notes(settings, launch.environment)
     assumed = _vocabulary(described) if not recipe else []
 
