@@ -54,7 +54,11 @@ def filled(asked: AskedValues) -> Filled:
     from astrarium.configs.detect import read_config
 
     strategy = asked.strategy
-    imported = read_config(strategy, flag("strategy")) if isinstance(strategy, str) else None
+    try:
+        imported = read_config(strategy, flag("strategy")) if isinstance(strategy, str) else None
+    except OpenQuestionError as error:
+        more = "; `astrarium explain` takes these answers"
+        raise OpenQuestionError(f"{error}{more if '--set' in str(error) else ''}") from None
     if imported is not None:
         return completed(asked, imported)
     if asked.model is None or asked.model == FROM_CONFIG:

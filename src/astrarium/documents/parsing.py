@@ -11,6 +11,7 @@ import functools
 import math
 import os
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -67,8 +68,11 @@ def parse_text(path: Path, text: str, language: Format, *, repeated_keys: bool =
     Of keys that YAML repeats the last counts, as for the programs that read them, if
     `repeated_keys` are allowed.
     """
-    yaml = partial(_parse_yaml, repeated_keys=repeated_keys)
-    parsers = {Format.YAML: yaml, Format.TOML: _parse_toml, Format.JSON: _parse_json}
+    parsers: dict[Format, Callable[[Path, str], object]] = {
+        Format.YAML: partial(_parse_yaml, repeated_keys=repeated_keys),
+        Format.TOML: _parse_toml,
+        Format.JSON: _parse_json,
+    }
     try:
         data = parsers[language](path, text)
     except RecursionError:

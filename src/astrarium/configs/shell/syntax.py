@@ -394,23 +394,3 @@ class Parser(WordParser):
         into: list[WordPart] = []
         self._announced.append((end, operator == "<<-", is_literal, into))
         return Redirection(operator, into, is_text=True)
-
-    def _read_announced(self) -> None:
-        while self._announced:
-            end, strips, is_literal, into = self._announced.pop(0)
-            lines = []
-            first = self.line
-            while self.at < len(self.text):
-                stop = self.text.find("\n", self.at)
-                stop = len(self.text) if stop < 0 else stop
-                line = self.text[self.at : stop]
-                line = line.lstrip("\t") if strips else line
-                self.at, self.line = min(stop + 1, len(self.text)), self.line + 1
-                if line == end:
-                    break
-                lines.append(line)
-            body = "".join(f"{line}\n" for line in lines)
-            if is_literal:
-                into.append(WordPart(PartKind.TEXT, body, True))
-            else:
-                into += Parser(body, self.where, first).quoted_text()
