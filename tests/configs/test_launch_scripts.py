@@ -363,6 +363,10 @@ def test_files_are_known_by_their_keys(script: Read) -> None:
     assert factory.strategy_of(36, 8)["zero_stage"] == 3
     with pytest.raises(NotModelledError, match="adapters"):
         script("base_model: x/y\nadapter: lora\nmicro_batch_size: 1\n", name="b.yaml")
+    with pytest.raises(NotModelledError, match="levanter trains with JAX"):
+        script(
+            "trainer: {train_batch_size: 8}\nmodel: {type: llama, hidden_dim: 8}\n", name="l.yaml"
+        )
     with pytest.raises(NotTrainingError, match="a part of a GPT-NeoX configuration"):
         script('{"data-path": "x", "vocab-file": "y"}', name="c.yml")
     nemo = script(

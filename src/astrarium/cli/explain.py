@@ -152,7 +152,8 @@ def _check_for_plan(plan: str) -> None:
         raise InputError(f"{plan}: {_STRATEGY}")
     raise InputError(
         f"{plan}: not recognised: neither a plan, nor a launch script or configuration of"
-        " Megatron-LM, Megatron-Bridge, DeepSpeed, torchtitan, accelerate or nanotron"
+        " Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, DeepSpeed, torchtitan, accelerate,"
+        " nanotron, GPT-NeoX, FlagScale, LLaMA-Factory, axolotl, NeMo or Primus"
     )
 
 

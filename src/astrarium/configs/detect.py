@@ -170,6 +170,11 @@ def _nemo(content: Mapping[str, Any]) -> bool:
     return isinstance(trainer, Mapping) and "num_nodes" in trainer and isinstance(model, Mapping)
 
 
+def _levanter(content: Mapping[str, Any]) -> bool:
+    model = content.get("model")
+    return "trainer" in content and isinstance(model, Mapping) and "hidden_dim" in model
+
+
 def _primus(content: Mapping[str, Any]) -> bool:
     modules = content.get("modules")
     return isinstance(modules, Mapping) and any(
@@ -195,6 +200,7 @@ _FAMILIES: Final = (
     (_flagscale, _loaded("megatron.nested", "read_flagscale")),
     (_nemo, _loaded("megatron.nested", "read_nemo")),
     (_primus, _loaded("megatron.nested", "read_primus")),
+    (_levanter, _loaded("megatron.nested", "refuse_levanter")),
 )
 
 
