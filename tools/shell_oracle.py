@@ -101,7 +101,7 @@ def recorded(
     script: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[Path, list[list[str]]]:
     """The commands that a script starts; the path is the one it had in the sandbox."""
-    with tempfile.TemporaryDirectory(prefix="oracle-") as made:
+    with tempfile.TemporaryDirectory(prefix="oracle-", ignore_cleanup_errors=True) as made:
         place = Path(made)
         place.chmod(0o777)
         folder = place / "scripts"

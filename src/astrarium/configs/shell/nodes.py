@@ -101,7 +101,7 @@ class While(Value, frozen=True):
     until: bool
 
 
-class Case(Value, frozen=True):
+class CaseStatement(Value, frozen=True):
     line: int
     subject: Word
     branches: tuple[tuple[tuple[Word, ...], tuple[Statement, ...]], ...]
@@ -113,7 +113,7 @@ class Function(Value, frozen=True):
     body: Statement
 
 
-class Group(Value, frozen=True):
+class GroupStatement(Value, frozen=True):
     """`{ ...; }`, or `( ... )`, whose variables are its own."""
 
     line: int
@@ -123,7 +123,17 @@ class Group(Value, frozen=True):
 
 
 Statement: TypeAlias = (
-    Simple | Test | Arithmetic | Pipeline | AndOr | If | For | While | Case | Function | Group
+    Simple
+    | Test
+    | Arithmetic
+    | Pipeline
+    | AndOr
+    | If
+    | For
+    | While
+    | CaseStatement
+    | Function
+    | GroupStatement
 )
 
 

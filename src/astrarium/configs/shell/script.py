@@ -25,10 +25,10 @@ from astrarium.configs.shell.nodes import (
     AndOr,
     Arithmetic,
     Assignment,
-    Case,
+    CaseStatement,
     For,
     Function,
-    Group,
+    GroupStatement,
     If,
     Pipeline,
     Redirection,
@@ -181,9 +181,9 @@ class _Reader:
             If: self._if,
             For: self._for,
             While: self._while,
-            Case: self._case,
+            CaseStatement: self._case,
             Function: self._function,
-            Group: self._group,
+            GroupStatement: self._group,
         }
         return kinds[type(statement)](statement)
 
@@ -251,7 +251,7 @@ class _Reader:
         self.note(line, "the script stops here unless it is given more; read as if it went on")
         return other()
 
-    def _case(self, one: Case) -> bool | None:
+    def _case(self, one: CaseStatement) -> bool | None:
         subject = self.variables.joined(one.subject)
         if self.unknown_in(subject):
             self.said = shown(subject)
@@ -274,7 +274,7 @@ class _Reader:
         self.functions[one.name] = one.body
         return True
 
-    def _group(self, one: Group) -> bool | None:
+    def _group(self, one: GroupStatement) -> bool | None:
         with self._redirected(one.redirections):
             if not one.own:
                 return self.run(one.body)

@@ -14,10 +14,10 @@ from astrarium.configs.shell.nodes import (
     AndOr,
     Arithmetic,
     Assignment,
-    Case,
+    CaseStatement,
     For,
     Function,
-    Group,
+    GroupStatement,
     If,
     PartKind,
     Pipeline,
@@ -121,7 +121,7 @@ class Parser(WordParser):
             self._take("(")
             body = self._list(())
             self._close(")", line)
-            return self._redirected(Group(line, body, own=True))
+            return self._redirected(GroupStatement(line, body, own=True))
         readers = {
             "if": self._if,
             "for": self._for,
@@ -154,15 +154,15 @@ class Parser(WordParser):
             found.append(one)
         if not found:
             return statement
-        if isinstance(statement, Group):
-            return Group(statement.line, statement.body, statement.own, tuple(found))
-        return Group(statement.line, (statement,), False, tuple(found))
+        if isinstance(statement, GroupStatement):
+            return GroupStatement(statement.line, statement.body, statement.own, tuple(found))
+        return GroupStatement(statement.line, (statement,), False, tuple(found))
 
     def _braces(self, line: int) -> Statement:
         self.at += 1
         body = self._list(("}",))
         self._expect("}", line, "{")
-        return Group(line, body, own=False)
+        return GroupStatement(line, body, own=False)
 
     def _if(self, line: int) -> Statement:
         branches: list[tuple[tuple[Statement, ...], tuple[Statement, ...]]] = []
@@ -233,7 +233,7 @@ class Parser(WordParser):
             elif self._keyword() != "esac":
                 raise self.fail("this case has no esac", line)
         self.at += 4
-        return Case(line, subject, tuple(branches))
+        return CaseStatement(line, subject, tuple(branches))
 
     def _patterns(self, line: int) -> tuple[Word, ...]:
         if self._operator() == "(":
