@@ -197,7 +197,7 @@ _FEWER_CHUNKS: Final[Change] = {  # and another cut
 
 
 class Feature(Enum):
-    """What not every target can express: its name, its words for a plan, what to try instead."""
+    """A feature that some targets lack: its name, its words for a plan, values to try instead."""
 
     def __init__(self, label: str, asked: Words, change: Change) -> None:
         self.label, self.asked, self.change = label, asked, change
@@ -352,6 +352,11 @@ class Feature(Enum):
     SPOT_BESIDE = "nodes that may be taken away beside other nodes", _spot_beside, _NOTHING
     RAMP = "a batch that grows", _ramp, None
     EVALUATION = "evaluations between iterations", _evaluation, None
+    MEMORY = (  # found by a prediction for the target: `too_large`
+        "more memory than there is",
+        lambda job: "",
+        {**_MORE_SHARED, "micro_batch": _own_and("micro_batch", (1,))},
+    )
 
 
 def asked_by(job: Job) -> dict[Feature, str]:

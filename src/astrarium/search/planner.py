@@ -95,7 +95,13 @@ class Planned(Value, frozen=True):
     front: tuple[Plan, ...] = ()  # that no other beats in time and money; the fastest first
     notes: tuple[str, ...] = ()  # for the reader
     faster_alone: Plan | None = None  # on all GPUs of one pool, where all pools have to be used
-    left_out: str | None = None  # what was not searched, so that no proof is about it
+
+    @property
+    def left_out(self) -> str | None:
+        """What was not searched, so that no proof is about it."""
+        if len(self.cluster.pools) > 1 and len(self.workload.model.kinds) > 1:
+            return "virtual stages of unequal layers over several GPU types"
+        return None
 
 
 def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
@@ -157,15 +163,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         front=front,
         faster_alone=_faster_alone(asked, cluster, shown[0]),
         recommendation=choice,
-        left_out=_left_out(workload, cluster, most_types),
     )
-
-
-def _left_out(workload: Workload, cluster: Cluster, most_types: int | None) -> str | None:
-    several = len(cluster.pools) > 1 and most_types != 1
-    if several and len(workload.model.kinds) > 1:
-        return "virtual stages of unequal layers over several GPU types"
-    return None
 
 
 def side_by_side(
