@@ -65,7 +65,8 @@ def test_tables_add_up_to_the_plan(given: Strategy, transient: float) -> None:
     content = tables.contents.of_range[bounds[:-1], bounds[1:]]
     of_stage = np.array([0 if H in stage.pools else 1 for stage in given.stages])
     forward, backward, after = (
-        table[0, of_stage, content] for table in (tables.forward, tables.backward, tables.after)
+        table[0, of_stage, content]
+        for table in (tables.forward, tables.backward, tables.after + tables.start)
     )
     hops = np.append(tables.hop[0, of_stage[:-1], of_stage[1:], 0], 0.0)
     stages = ragged_stages(forward, backward, hops, np.array([0, given.pp]))

@@ -39,7 +39,7 @@ from astrarium.cost.layouts import (
 from astrarium.cost.memory import bytes_of_phases, bytes_of_recompute
 from astrarium.cost.shard_memory import rows_of, stacked
 from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
-from astrarium.cost.step import after_parts, rank_parts
+from astrarium.cost.step import after_parts, rank_parts, start_seconds
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import SPLITS, Degrees, Options
@@ -100,14 +100,15 @@ class StageTables(Value, frozen=True):
     """What stages would cost: arrays of (rows, classes, contents) unless said otherwise.
 
     An iteration takes the pipeline of `forward` and `backward` with `hop`, then the longest
-    `after` of its stages, then `tied`. A stage fits if both fixed_bytes + in_flight x flight_bytes,
-    the peak of its passes, and `update_bytes` are at most the `capacity` of its class.
+    `after` and `start` of its stages, then `tied`. A stage fits if fixed_bytes + in_flight x
+    flight_bytes, the peak of its passes, and `update_bytes` are at most the capacity of its class.
     """
 
     contents: Contents
     forward: Floats  # seconds of one micro-batch
     backward: Floats
     after: Floats  # seconds once an iteration
+    start: Floats  # the same, of a rank with one chunk; of more chunks less
     fixed_bytes: Floats
     flight_bytes: Floats  # of each micro-batch in flight
     update_bytes: Floats  # while the optimizer runs, with no micro-batch in flight
@@ -249,7 +250,8 @@ class ClusterModel:
             both = bytes_of_recompute(replace(layouts, stages=two), rows, options)
             after = _after(layouts, rows, options)
             fixed = always + 2 * alone - both
-            found = (forward, backward, after, fixed, both - alone, update)
+            start = start_seconds(layouts, rows)
+            found = (forward, backward, after, start, fixed, both - alone, update)
             for name, values in zip(_TABLES, found, strict=True):
                 columns[name].append(values)
             every.append(part)
@@ -393,8 +395,9 @@ class ClusterModel:
 
 
 def _after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    """Seconds once an iteration, behind the passes: (strategies, ranks)."""
-    return np.asarray(sum(after_parts(layouts, rows, options).values()))
+    """Seconds once an iteration, behind the passes, but those of its start: (strategies, ranks)."""
+    every = np.asarray(sum(after_parts(layouts, rows, options).values()))
+    return every - start_seconds(layouts, rows)
 
 
 def _distinct(degrees: Degrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
@@ -404,7 +407,10 @@ def _distinct(degrees: Degrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
     return distinct_rows(np.zeros(len(pool_gpus), np.int64), *unlike)
 
 
-_TABLES = ("forward", "backward", "after", "fixed_bytes", "flight_bytes", "update_bytes")
+_TABLES = (
+    *("forward", "backward", "after", "start"),
+    *("fixed_bytes", "flight_bytes", "update_bytes"),
+)
 
 
 def _merged(every: Sequence[Layouts], class_of: Ints, hop: Floats, tied: Floats) -> Layouts:

@@ -139,7 +139,10 @@ def least_seconds(
         passes = least_passes_with(layouts, rows, options, most, limit)
     if _has_several_kinds(layouts) and np.isfinite(limit):
         layouts = _with_longest_passes(layouts, limit)
-    after = _total_after(layouts, rows, after_parts(layouts, rows, options))
+    parts = after_parts(layouts, rows, options)
+    if _has_several_kinds(layouts):
+        parts["host"] = _of_step(layouts, rows, options)  # some kinds wait for nothing at the start
+    after = _total_after(layouts, rows, parts)
     # Some rank holds no less than the mean; of those there are, one holds no more.
     after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
     return passes + after + layouts.messages.tied[rows]
@@ -456,7 +459,7 @@ def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Flo
         "gradient_reduction": gradient + layouts.messages.shared[rows],
         "optimizer": update_seconds(layouts, rows, options),
         "parameter_gather": gather,
-        "host": _of_step(layouts, rows, options) + _of_start(layouts, rows),
+        "host": _of_step(layouts, rows, options) + start_seconds(layouts, rows),
     }
 
 
@@ -468,7 +471,7 @@ def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     return np.asarray(of_layers + runtime.step_seconds + layouts.tuning.step_seconds)
 
 
-def _of_start(layouts: Layouts, rows: Ints) -> Floats:
+def start_seconds(layouts: Layouts, rows: Ints) -> Floats:
     """What the device waits for in the first forward pass of an iteration, beyond other waits.
 
     The host has read what the last update came to, so that it has launched nothing yet. It takes

@@ -382,7 +382,8 @@ class Bundle(Value, frozen=True, dict=True):
     def problems(self, cases: Sequence[tuple[int, int]]) -> list[SplitProblem]:
         """The same of many; what orders of one row have in common is looked up once."""
         index = self.contents.runs  # the last content stands for those that are missing
-        every = np.stack([self.tables.forward, self.tables.backward, self.tables.after])
+        t = self.tables
+        every = np.stack([t.forward, t.backward, t.after + t.start])
         every = np.pad(every, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=np.inf)
         runs = {row: every[:, row][..., index] for row in {row for _, row in cases}}
         return [self._problem(order, row, runs[row]) for order, row in cases]
