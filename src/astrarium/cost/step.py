@@ -152,15 +152,13 @@ def _with_longest_passes(layouts: Layouts, limit: float) -> Layouts:
     """Ranks with as long passes as a limit allows: whatever they hold, no more hides messages."""
     costs, ends = layouts.costs, layouts.ends
     turn = limit / layouts.degrees.num_micro_batches
-    part = np.divide(costs.forward, costs.forward + costs.backward)[layouts.shard]
-    part = part.reshape(len(layouts), -1)
+    part = (costs.forward / (costs.forward + costs.backward))[layouts.shard]
     head = ends.head_forward / (ends.head_forward + ends.head_backward)
-    every = np.hstack([part, head[:, None]])
-    forward, backward = turn * every.max(axis=1), turn * (1 - every.min(axis=1))
+    every = np.hstack([part.reshape(len(layouts), -1), head[:, None]])
+    most = {"forward": turn * every.max(axis=1), "backward": turn * (1 - every.min(axis=1))}
     shape = layouts.on_rank.forward.shape
-    longest = (np.broadcast_to(each[:, None], shape) for each in (forward, backward))
-    on_rank = replace(layouts.on_rank, **dict(zip(("forward", "backward"), longest, strict=True)))
-    return replace(layouts, on_rank=on_rank)
+    longest = {name: np.broadcast_to(each[:, None], shape) for name, each in most.items()}
+    return replace(layouts, on_rank=replace(layouts.on_rank, **longest))
 
 
 def least_passes_with(
