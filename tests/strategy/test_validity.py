@@ -70,6 +70,7 @@ VALID: Mapping[str, Any] = {
     "parameters": 8_030_261_248,
     "tied_embeddings": False,
     "precision": "bf16",
+    "reduced_numerics": False,
     "gpu": "H100-SXM5-80GB",
     "gpus": 64,
     "nodes": 8,
@@ -167,6 +168,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "offload_without_fsdp": (FSDP, {"offload_optimizer": True}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
+    "reduced_numerics": (FSDP, {"reduced_numerics": True}),
     "cp_needs_ampere": (VALID, {"compute_capability": 7.5}),
     "tp_overlap_domain": (VALID, {"nvlink_domain": 1}),
     "tp_overlap_without_mla": (VALID, {"mla": True}),
@@ -240,6 +242,7 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "no_optimizer_offload": ("torchtitan", TITAN, {"offload_optimizer": True}),
     "no_fp8": ("deepspeed", ZERO, {"precision": "fp8"}),
     "no_fp16": ("torchtitan", TITAN, {"precision": "fp16"}),
+    "no_reduced_numerics": ("fsdp", ALONE, {"reduced_numerics": True}),
 }
 
 

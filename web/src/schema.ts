@@ -49,6 +49,8 @@ export interface Link {
 
 export type Method = "block" | "none" | "uniform";
 
+export type Numerics = "reduced" | "strict";
+
 export interface Overlap {
   readonly grad_reduce: boolean;
   readonly param_gather: boolean;
@@ -134,6 +136,8 @@ export interface Pool {
   readonly price_date?: string;
   readonly price_origin?: string;
   readonly interruptions_per_hour?: number | null;
+  readonly oversubscription?: number;
+  readonly block_nodes?: number;
 }
 
 export type Precision = "bf16" | "fp16" | "fp32" | "fp8";
@@ -305,5 +309,6 @@ export interface Workload {
   readonly global_batch: number;
   readonly tokens: number | null;
   readonly precision: Precision;
+  readonly numerics?: Numerics;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -26,6 +26,7 @@ Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
 Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
+Numerics = Literal["strict", "reduced"]
 
 
 class PriceTerms(TypedDict, total=False):
@@ -78,6 +79,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     mode: Mode = "exact",
     precision: Precision = "bf16",
     runtime: str = "megatron",
+    numerics: Numerics = "strict",
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",
@@ -111,6 +113,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     tokens: Amount | None = None,
     runtime: str = "megatron",
     precision: Precision = "bf16",
+    numerics: Numerics = "strict",
     **terms: Unpack[PriceTerms],
 ) -> Plans:
     """What one strategy takes in time, memory and money; as `astrarium predict`.

@@ -130,6 +130,12 @@ FLAGS: Final[Mapping[str, Flag]] = {
         default="bf16",
         words=("bf16", "fp16", "fp8"),
     ),
+    "numerics": Flag(
+        "Gradients and moments of Adam: 32 bits (strict), or bf16 (reduced).",
+        read=readers.choice("model.workload:Numerics"),
+        default="strict",
+        words=("strict", "reduced"),
+    ),
     "runtime": Flag(
         "Software that runs it; `astrarium catalog runtimes` lists them.",
         "NAME",
@@ -305,14 +311,14 @@ PLAN_FLAGS: Final = flags(
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
 PREDICT_FLAGS: Final = flags(
     *("strategy", "model", "global_batch", "gpus", "cluster", "seq_length", "tokens"),
-    *("as_type", "precision", "runtime", *PRICES),
+    *("as_type", "precision", "numerics", "runtime", *PRICES),
     strategy=NEEDED,
     model={"help": _CONFIG_MODEL},
     global_batch={"help": _CONFIG_BATCH},
 )
 FIT_FLAGS: Final = flags(
     *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "as_type"),
-    *("precision", *PRICES),
+    *("precision", "numerics", *PRICES),
     model={"help": _CONFIG_MODEL},
     strategy={"help": f"{_STRATEGY} Default: any that fits."},
     global_batch={"help": "Sequences in an iteration. Default: 1024."},

@@ -102,7 +102,7 @@ def cluster(
 
 def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     """The workload and the cluster, which is read first: its mistakes cost least to find."""
-    from astrarium.model.workload import Workload
+    from astrarium.model.workload import Numerics, Workload
 
     notes = []
     batch = asked.global_batch
@@ -130,7 +130,8 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
             f"{loaded.name} reads another input from layer {layer} on, for which Megatron's"
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
-    workload = Workload(loaded, length, batch, asked.tokens, asked.precision)
+    numerics = asked.numerics or Numerics.STRICT
+    workload = Workload(loaded, length, batch, asked.tokens, asked.precision, numerics)
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))

@@ -265,6 +265,7 @@ def _document(
             one.found.program.seconds if one.found else None,
             one.found.bound_gap if one.found else 0.0,
             searched=one.found is not None or one.no_room is not None,
+            recompute=one.recompute,
         )
         for one in attempts
     )

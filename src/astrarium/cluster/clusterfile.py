@@ -55,6 +55,8 @@ class _PoolEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     nvlink_domain: _Count | None = None
     peer_access: bool | None = None
     network: Network | None = None
+    oversubscription: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    block_nodes: _Count | None = None
     usd_per_gpu_hour: _Price | str | None = None
     spot_usd_per_gpu_hour: _Price | str | None = None
 
@@ -119,6 +121,8 @@ def _pool(entry: _PoolEntry) -> Pool:
         nvlink_domain=entry.nvlink_domain,
         peer_access=entry.peer_access,
         network=entry.network,
+        oversubscription=entry.oversubscription,
+        block_nodes=_block(entry),
         usd_per_gpu_hour=_price(entry, "usd_per_gpu_hour"),
         spot_usd_per_gpu_hour=_price(entry, "spot_usd_per_gpu_hour"),
     )
@@ -127,6 +131,18 @@ def _pool(entry: _PoolEntry) -> Pool:
         entry.name or gpu.name, gpu, entry.nodes, gpus_per_node, entry.gpu, machines=machines
     )
     return pool if machines.usd_per_gpu_hour is None else replace(pool, price_origin=CLUSTER_FILE)
+
+
+def _block(entry: _PoolEntry) -> int:
+    """Return the nodes of a block that is joined to others by fewer links; 0 if there is none."""
+    if entry.oversubscription == 1.0:
+        return 0
+    if entry.block_nodes is None:
+        raise InputError(
+            f"oversubscription {entry.oversubscription:g} needs block_nodes: the number of nodes"
+            " that have the whole rate among themselves, such as those of a rack or pod"
+        )
+    return entry.block_nodes
 
 
 def _link(entry: _LinkEntry, pools: Cluster) -> Link:

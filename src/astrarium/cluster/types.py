@@ -1,8 +1,8 @@
 """Pools of GPUs, the links between them, and the cluster they form.
 
 Bandwidths are bytes/s and direction: inside a node per GPU, between nodes per node. Latencies
-are seconds per hop of the smallest message. All nodes of a pool are equal; racks, rails and
-storage are not modelled.
+are seconds per hop of the smallest message. All nodes of a pool are equal; GPUs of one place in
+their nodes share a rail. Storage is not modelled.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ class Pool(Value, frozen=True):
     price_origin: str = ""  # source of the offer: a code of the catalog, a file or a flag
     interruptions_per_hour: float | None = None  # of one spot node
     memory_margin: int = 0  # bytes of each GPU that plans leave free
+    oversubscription: float = 1.0  # what nodes of a block can send over what can leave the block
+    block_nodes: int = 0  # nodes that have the whole rate among themselves; 0: all of them
 
     @property
     def usable_bytes(self) -> int:

@@ -36,6 +36,8 @@ class PoolPart(Value, frozen=True):
     price_date: str = ""
     price_origin: str = ""
     interruptions_per_hour: float | None = None
+    oversubscription: float = 1.0
+    block_nodes: int = 0
 
 
 _LINK_KEYS = {"bandwidth": "bandwidth_bytes_per_second", "latency": "latency_seconds"}

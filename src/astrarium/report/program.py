@@ -148,7 +148,8 @@ def _facts(document: ProgramDocument) -> Iterator[tuple[str, str]]:
     )
     micro = program.micro_batches
     split = "" if micro == 1 else f" in {micro} micro-batches"
-    yield "training", f"a batch of {source.batch:,}{split}, {source.optimizer}"
+    again = "; activations are recomputed, as memory asks for it" if program.recompute else ""
+    yield "training", f"a batch of {source.batch:,}{split}, {source.optimizer}{again}"
     mesh = "" if len(program.mesh) == 1 else f"; mesh {' x '.join(map(str, program.mesh))}"
     yield "devices", devices_words(document.devices) + mesh
     if source.allow_replicate:
@@ -405,6 +406,7 @@ def search_words(document: ProgramDocument) -> str:
 def tried_words(one: TriedPart) -> str:
     """What came of a mesh and a number of micro-batches: "mesh nodes, 2 micro-batches: 700 ms"."""
     split = "" if one.micro_batches == 1 else f", {one.micro_batches} micro-batches"
+    split += ", recomputed" if one.recompute else ""
     without = "nothing fits" if one.searched else "not tried, the effort was spent"
     took = without if one.seconds is None else format_seconds(one.seconds)
     gap = f" (at best {percent(one.bound_gap)} less)" if one.bound_gap >= LEAST_GAP else ""

@@ -17,7 +17,7 @@ from astrarium.arrays import Ints
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import NVLINK
 from astrarium.model.blocks import Block, Module
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Numerics, Workload
 from astrarium.strategy.columns import (
     GRANULARITIES,
     METHODS,
@@ -141,6 +141,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "seq_length": workload.seq_length,
         "global_batch": workload.global_batch,
         "precision": workload.precision.value,
+        "reduced_numerics": workload.numerics is Numerics.REDUCED,
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,
         "nvlink_domain": pool.nvlink_domain,

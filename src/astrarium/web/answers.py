@@ -227,6 +227,13 @@ def _export(body: Body, tell: Tell | None) -> Answer:
     return Answer(OK, encoded({**to_builtins(done.result), "files": dict(done.files)}))
 
 
+def _targets(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api import exporting
+
+    document, plan = _chosen(body)
+    return Answer(OK, encoded({"times": exporting.times_of_targets(document, plan.rank)}))
+
+
 def _zipped(files: Mapping[str, str]) -> bytes:
     """An archive; scripts may be executed, and the same plan always gives the same bytes."""
     from io import BytesIO
@@ -252,4 +259,5 @@ _KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
     "timeline": _timeline,
     "trace": _trace,
     "export": _export,
+    "targets": _targets,
 }

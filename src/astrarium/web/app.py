@@ -155,6 +155,11 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         """The predicted iteration: as `astrarium trace`."""
         return await _large(request, workers, "trace", body)
 
+    @app.post("/api/targets", responses=responses("TargetTimes", "What each makes of a plan."))
+    async def targets(request: Request, body: Chosen) -> Response:
+        """Which software can start a plan as it is, and how much slower the nearest would be."""
+        return await _answered(request, workers, "targets", body)
+
     exports = responses("ExportedFiles", "An archive, or its files as JSON.", s422="ExportRefused")
     exports[OK]["content"]["application/zip"] = {"schema": {"type": "string", "format": "binary"}}
 

@@ -73,6 +73,7 @@ class Case:
     tuning: Tuning = NEUTRAL
     rented_sizes: tuple[int, ...] | None = None
     runtime: str = "megatron"
+    oversubscription: float = 1.0  # of each node's network
     # Left at most: pipelines whose layers might be dealt so that they win; smaller gains, of chunks
     # that hold the embedding or the head alone, are not looked for.
     gap: float = open_layouts.SMALL_GAIN
@@ -85,6 +86,7 @@ CASES = {
     "fewer": Case("h100:8", 10, exact=False, objective=Objective.COST),
     "whole nodes": Case("h100:16", 10, exact=False, objective=Objective.COST, rented_sizes=()),
     "two sizes": Case("h100:8", 8, exact=False, objective=Objective.COST, rented_sizes=(3, 8)),
+    "thin uplinks": Case("h100:16", 10, oversubscription=6.0, gap=0.05),
     "slow link": Case("t4:8", 15, gap=0.03),
     "rule": Case("h100:8", 12, rules=("$tp > 2", "$overlap_grad_reduce"), gap=0.05),
     "fsdp": Case("h100:8", 9, runtime="fsdp"),
@@ -144,6 +146,7 @@ def test_equals_brute_force(name: str) -> None:
     pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
     if case.rented_sizes is not None:
         pool = replace(pool, rented_sizes=case.rented_sizes)
+    pool = replace(pool, oversubscription=case.oversubscription, block_nodes=1)
     workload = runnable(workload, pool)
     tuned, runtime = case.tuning, case.runtime
     best, size = brute_force(

@@ -41,6 +41,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_GROUPS: "models of Transformers are recomputed layer by layer",
     Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
     Feature.FP8: "it trains in bf16 or fp16",
+    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     **causal.NO_RUN_OF_ITS_OWN,
 }
 

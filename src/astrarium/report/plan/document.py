@@ -98,7 +98,7 @@ def document_of(
         (*notes, *found),
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
-        choice=_choice_part(planned),
+        choice=_choice_part(planned, experts=planned.workload.model.max_experts > 0),
     )
 
 
@@ -121,12 +121,12 @@ def _chance(plan: Plan, limit: float | None, predicted: float | None) -> float |
     return chance_within(limit / predicted * seconds, seconds, plan.interval_seconds)
 
 
-def _choice_part(planned: Planned) -> ChoicePart | None:
+def _choice_part(planned: Planned, *, experts: bool) -> ChoicePart | None:
     found = planned.recommendation
     if found is None:
         return None
     ranks = {id(plan): rank for rank, plan in enumerate(planned.plans, start=1)}
-    tied = [plan for plan in planned.plans if is_tied(found.fastest, plan)]
+    tied = [plan for plan in planned.plans if is_tied(found.fastest, plan, experts=experts)]
     return ChoicePart(
         recommended=1,
         fastest=ranks.get(id(found.fastest)),
@@ -357,6 +357,7 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         global_batch=workload.global_batch,
         tokens=workload.tokens,
         precision=workload.precision,
+        numerics=workload.numerics,
         model_config=_plain(workload.model.config),
     )
 

@@ -150,10 +150,12 @@ def facts(
         f" {workload.layers} layers",
     )
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
+    reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
+    states = "" if workload.numerics == "strict" else reduced
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
-        f" {workload.precision}, Adam{tokens}",
+        f" {workload.precision}, Adam{states}{tokens}",
     )
     pools = cluster.pools
     if used and len(pools) > MANY_POOLS:
@@ -183,6 +185,9 @@ def pool_words(pool: PoolPart) -> str:
     links = f"{pool.intra_node_link} {format_rate(pool.intra_node_bytes_per_second)} per GPU"
     if pool.nodes > 1:
         links += f", {pool.network} {format_rate(pool.inter_node_bytes_per_second)} per node"
+        if pool.oversubscription > 1.0:
+            part = f"1/{pool.oversubscription:g} of it"
+            links += f", {part} between blocks of {pool.block_nodes:,} nodes"
     return (
         f"{pool.gpus:,} x {pool.gpu}{alias}, {gib(pool.memory_bytes_per_gpu)} GiB each;"
         f" {nodes}; {links}"
