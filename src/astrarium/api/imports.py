@@ -6,13 +6,12 @@ cost days.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from astrarium.api.money import MoneyTerms
 from astrarium.configs.imported import OpenQuestionError
 from astrarium.errors import InputError, flag
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, ClusterGiven

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,7 @@ from astrarium.cli import output
 from astrarium.cli.shell import typed
 from astrarium.configs.imported import OpenQuestionError
 from astrarium.errors import InputError, NoFeasiblePlanError
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.request import Request

@@ -63,7 +63,7 @@ def parse(path: Path) -> tuple[str, object]:
 
 
 def parse_text(path: Path, text: str, language: Format, *, repeated_keys: bool = False) -> object:
-    """Return the data in the text of a file, in whatever language it is written.
+    """Return the data in the text of a file, written in one of the three languages.
 
     Of keys that YAML repeats the last counts, as for the programs that read them, if
     `repeated_keys` are allowed.

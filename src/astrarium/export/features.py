@@ -197,7 +197,7 @@ _FEWER_CHUNKS: Final[Change] = {  # and another cut
 
 
 class Feature(Enum):
-    """What not every target can express: its name, its words for a plan, what to try instead."""
+    """A feature that some targets lack: its name, its words for a plan, values to try instead."""
 
     def __init__(self, label: str, asked: Words, change: Change) -> None:
         self.label, self.asked, self.change = label, asked, change

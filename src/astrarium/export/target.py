@@ -50,7 +50,7 @@ class Target(Value, frozen=True):
 
 
 class Refusal(Value, frozen=True):
-    """What of a plan a target cannot express, with the plan's values, and why."""
+    """A feature of a plan that a target lacks, with the plan's values, and the reason."""
 
     feature: Feature | None  # None: the model itself
     asked: str
@@ -117,7 +117,7 @@ def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
 
 
 def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What of the plan the target cannot express; empty if it can be written."""
+    """The features of the plan that the target lacks; empty if it can be written."""
     asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
     if target.program and not target.resumes:
         lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}

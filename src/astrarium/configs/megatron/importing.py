@@ -349,9 +349,6 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
     if s.text("optimizer") not in ("", "adam"):
         why = "its states and its step are those of Adam"
         out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
-    if "mtp_num_layers" in s:
-        why = "its layers and its second head take memory and time that are not counted"
-        out.append(AsIf("--mtp-num-layers", s.text("mtp_num_layers"), "not given", why))
     if numerics_of(s) is Numerics.STRICT:
         why = "gradients and both moments are predicted in bf16 together, or in fp32"
         out += [
@@ -360,6 +357,9 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
             if option.field == "numerics"
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
+    if "mtp_num_layers" in s:
+        why = "its layers and its second head take memory and time that are not counted"
+        out.append(AsIf("--mtp-num-layers", s.text("mtp_num_layers"), "not given", why))
     if "fp4" in s:
         out.append(AsIf("--fp4-format", s.text("fp4"), "none", "4-bit products are not modelled"))
     if s.flag("use_torch_fsdp2"):

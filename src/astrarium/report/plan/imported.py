@@ -21,6 +21,7 @@ from astrarium.value import Value
 
 SCHEMA = "astrarium.import/1"
 AS_MODELLED = "as modelled"
+VALUELESS = ("True", "False", "")
 AS_IF_MENDED = "yours does not run; it is predicted as if what stands against it were mended"
 
 
@@ -140,7 +141,10 @@ def _options(options: OptionsPart) -> Iterator[RenderableType]:
     deciding = [one for one in options.used if one.sets != AS_MODELLED]
     same = [one for one in options.used if one.sets == AS_MODELLED]
     lists = {
-        "  decide": [_written(one) for one in deciding],
+        "  decide": [
+            one.option if one.value in VALUELESS else f"{one.option} {one.value}"
+            for one in deciding
+        ],
         "  as modelled": [one.option for one in same],
         "  change nothing": options.neutral,
     }
@@ -153,7 +157,3 @@ def _options(options: OptionsPart) -> Iterator[RenderableType]:
         ],
         style="dim",
     )
-
-
-def _written(one: Used) -> str:
-    return one.option if one.value in ("True", "False", "") else f"{one.option} {one.value}"
