@@ -196,6 +196,7 @@ export interface Search {
   readonly rampup_batch?: Ramp | null;
   readonly evaluation?: Evaluation | null;
   readonly faster_alone?: Alone | null;
+  readonly left_out?: string | null;
 }
 
 export interface Sensitivity {

@@ -172,7 +172,7 @@ def _shares(layouts: Layouts, row: int, ranks: Ints) -> Floats:
     """What part of a rank's layers each of its chunks is, by the work in them: (pp, virtual)."""
     shard = np.broadcast_to(layouts.shard[row], layouts.stages.count.shape[1:])[ranks]
     chunk_layers = layouts.stages.chunk_layers[layouts.stage_row[row]]
-    of_chunk = np.einsum("vpk,pk->pv", chunk_layers, layer_work(layouts, shard))
+    of_chunk = np.einsum("vpk,pk->pv", chunk_layers, layer_work(layouts.costs, shard))
     whole = of_chunk.sum(axis=1, keepdims=True)
     return np.divide(of_chunk, whole, out=np.zeros_like(of_chunk), where=whole > 0)
 

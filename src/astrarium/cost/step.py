@@ -10,7 +10,7 @@ evaluation, checkpoints, broken GPUs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,7 @@ from astrarium.cost.dealings import Turns, least_passes, least_turn
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
 from astrarium.cost.layouts import EndSeconds, Layouts, RankSeconds, sum_over_modules
 from astrarium.cost.schedule import Stages, pipeline_seconds
-from astrarium.cost.tally import beside
+from astrarium.cost.tally import LayerCosts, beside
 from astrarium.cost.update import update_seconds
 from astrarium.strategy.columns import (
     GRANULARITIES,
@@ -137,10 +137,27 @@ def least_seconds(
         passes = _of_distinct_passes(bounded, layouts, rows, options)
     else:
         passes = least_passes_with(layouts, rows, options, most, limit)
+    if _has_several_kinds(layouts) and np.isfinite(limit):
+        layouts = _with_longest_passes(layouts, limit)
     after = _total_after(layouts, rows, after_parts(layouts, rows, options))
     # Some rank holds no less than the mean; of those there are, one holds no more.
     after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
     return passes + after + layouts.messages.tied[rows]
+
+
+def _with_longest_passes(layouts: Layouts, limit: float) -> Layouts:
+    """Ranks with as long passes as a limit allows: whatever they hold, no more hides messages."""
+    costs, ends = layouts.costs, layouts.ends
+    turn = limit / layouts.degrees.num_micro_batches
+    part = np.divide(costs.forward, costs.forward + costs.backward)[layouts.shard]
+    part = part.reshape(len(layouts), -1)
+    head = ends.head_forward / (ends.head_forward + ends.head_backward)
+    every = np.hstack([part, head[:, None]])
+    forward, backward = turn * every.max(axis=1), turn * (1 - every.min(axis=1))
+    shape = layouts.on_rank.forward.shape
+    longest = (np.broadcast_to(each[:, None], shape) for each in (forward, backward))
+    on_rank = replace(layouts.on_rank, **dict(zip(("forward", "backward"), longest, strict=True)))
+    return replace(layouts, on_rank=on_rank)
 
 
 def least_passes_with(
@@ -173,6 +190,8 @@ def _least_share_redone(
     others = sum(parts.values(), np.zeros_like(held)) - parts["recompute"]
     layer = np.maximum(others - _besides(layouts, rows)[0], 0.0)
     each = np.divide(layer, held, out=np.full_like(held, np.inf), where=held > 0).min(axis=1)
+    work = layer_work(layouts.costs, layouts.shard[rows])
+    each = each * (work.min(axis=2) / work.max(axis=2)).min(axis=1)  # a rank may hold the lightest
     whole = float(layouts.stages.chunk_layers[0].sum())
     turn = limit / layouts.degrees.num_micro_batches[rows]
     most = np.minimum(np.divide(turn, each, out=np.full_like(each, whole), where=each > 0), whole)
@@ -219,7 +238,7 @@ def least_passes_of(
             longest=_least_turn(layouts, rows, of_layer, of_rest, whole, most),
             forward=goes,
             backward=whole - goes,
-            hop=layouts.hop_seconds[rows].min(axis=1),
+            hop=_least_hop(layouts, rows),
             pp=layouts.degrees.pp[rows],
             batches=layouts.degrees.num_micro_batches[rows],
             virtual=layouts.virtual[rows],
@@ -227,6 +246,13 @@ def least_passes_of(
         )
         found = np.maximum(found, least_passes(turns))
     return found
+
+
+def _least_hop(layouts: Layouts, rows: Ints) -> Floats:
+    """Of the transfers between stages; nothing, where cuts hand over unlike amounts."""
+    hop = layouts.hop_seconds[rows]
+    unlike = (layouts.virtual[rows] == 1) & _has_several_kinds(layouts) & (hop.shape[1] > 1)
+    return np.where(unlike, 0.0, hop.min(axis=1))
 
 
 def _least_turn(
@@ -238,11 +264,16 @@ def _least_turn(
     most: Floats | None,
 ) -> Floats:
     """Seconds of the longest rank at least."""
-    if layouts.costs.forward.shape[1] > 1:  # layers are not alike
-        return whole / layouts.degrees.pp[rows]
+    if _has_several_kinds(layouts):
+        return np.maximum(whole / layouts.degrees.pp[rows], beside.max(axis=1))
     count = layouts.stages.count[layouts.stage_row[rows]]
     num_layers = int(layouts.stages.chunk_layers[0].sum())
     return least_turn(layer, beside, count, most, num_layers)
+
+
+def _has_several_kinds(layouts: Layouts) -> bool:
+    """Whether layers are of several kinds."""
+    return layouts.costs.forward.shape[1] > 1
 
 
 def _besides(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats]:
@@ -348,7 +379,7 @@ def _outer_shares(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats]:
     if not (layouts.virtual[rows] > 1).any():
         alone = np.ones(stages.count[of].shape)
         return alone, alone
-    work = layer_work(layouts, layouts.shard[rows])
+    work = layer_work(layouts.costs, layouts.shard[rows])
 
     def summed(layers: Floats) -> Floats:
         return np.einsum("nrk,nrk->nr", layers[of], np.broadcast_to(work, layers[of].shape))
@@ -359,9 +390,8 @@ def _outer_shares(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats]:
     return first, last
 
 
-def layer_work(layouts: Layouts, shard: Ints) -> Floats:
+def layer_work(costs: LayerCosts, shard: Ints) -> Floats:
     """Seconds of both passes of a layer of every kind: by these chunks share the time of a rank."""
-    costs = layouts.costs
     messages = costs.tp_forward + costs.tp_backward + costs.ep_forward + costs.ep_backward
     return (costs.forward + costs.backward + messages)[shard]
 

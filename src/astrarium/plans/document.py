@@ -79,6 +79,7 @@ class SearchPart(Value, frozen=True):
     rampup_batch: Ramp | None = None
     evaluation: Evaluation | None = None
     faster_alone: AlonePart | None = None
+    left_out: str | None = None  # what the proof, or the gap, is not about
 
 
 class AlonePart(Value, frozen=True):

@@ -37,6 +37,15 @@ class Mode(StrEnum):
     UP_TO = "up-to"
 
 
+class Claim(StrEnum):
+    """What the gap of a search on one pool is about."""
+
+    ALL = "all"  # every way to deal them
+    VIRTUAL_STAGES = "virtual stages"  # other cuts are solved by another search
+    NONE = "none"  # the best plans are wanted, no proof
+    ANY_PLAN = "any plan"  # the same; layers are dealt freely only if nothing else is found
+
+
 class Rejection(StrEnum):
     """Why strategies fell out."""
 

@@ -96,6 +96,13 @@ class Planned(Value, frozen=True):
     notes: tuple[str, ...] = ()  # for the reader
     faster_alone: Plan | None = None  # on all GPUs of one pool, where all pools have to be used
 
+    @property
+    def left_out(self) -> str | None:
+        """What was not searched, so that no proof is about it."""
+        if len(self.cluster.pools) > 1 and len(self.workload.model.kinds) > 1:
+            return "virtual stages of unequal layers over several GPU types"
+        return None
+
 
 def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     workload: Workload,

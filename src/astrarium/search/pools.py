@@ -21,6 +21,7 @@ from astrarium.search.listing import Progress, listed, no_progress
 from astrarium.search.money import Prospects, Runs, best_paid, keeps, rank_key
 from astrarium.search.outcome import (
     LISTED,
+    Claim,
     Found,
     Limits,
     Mode,
@@ -199,7 +200,7 @@ def search_across(
     better: tuple[Plan, ...] = ()
     if len(cluster.pools) == 1 and not any("split" in rule.names for rule in asked.rules):
         better = estimate(model, recut(model, known))
-        if space.num_degrees > FEW_DEGREES:
+        if _space(asked, model.pools[0]).num_degrees > FEW_DEGREES:
             return better, SearchResult.of_few(len(better))
     kept = KeptPlans(cluster, model.workload.iterations, asked.objective, asked.limits, asked.top)
     of_all = Score(whole, model.workload.iterations, asked.objective, asked.limits)
@@ -227,10 +228,12 @@ def search_each(asked: Asked, pools: Sequence[Pool]) -> list[tuple[tuple[Plan, .
     found: dict[int, tuple[tuple[Plan, ...], SearchResult]] = {}
     known: list[float] = []
     by_money = asked.objective is Objective.COST
+    # On one pool, a search over cuts follows.
+    claim = Claim.VIRTUAL_STAGES if len(pools) == 1 else Claim.ALL
     weights = [(pool.usd_per_gpu_hour or 0.0) if by_money else 1.0 for pool in pools]
     for number in sorted(range(len(pools)), key=lambda i: -peak_flops(asked, pools[i])):
         comparable = [score / weights[number] for score in known] if all(weights) else []
-        found[number] = search_pool(asked, pools[number], comparable)
+        found[number] = search_pool(asked, pools[number], comparable, claim)
         known += [one.score * weights[number] for one in found[number][1].found]
         asked.progress(
             "pools", len(found), len(pools), lambda: [p for ps, _ in found.values() for p in ps]
@@ -265,20 +268,24 @@ def peak_flops(asked: Asked, pool: Pool) -> float:
     return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
 
 
-def search_pool(
-    asked: Asked, pool: Pool, known: Sequence[float] = ()
-) -> tuple[tuple[Plan, ...], SearchResult]:
-    model = asked.model(pool)
-    space = Space(
+def _space(asked: Asked, model: CostModel) -> Space:
+    return Space(
         model.workload,
-        pool,
+        model.pool,
         model.planner,
         exact=asked.mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(asked.rules),
         equal_splits=any("split" in rule.names for rule in asked.rules),
     )
+
+
+def search_pool(
+    asked: Asked, pool: Pool, known: Sequence[float] = (), claim: Claim = Claim.NONE
+) -> tuple[tuple[Plan, ...], SearchResult]:
+    model = asked.model(pool)
+    space = _space(asked, model)
     runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
-    result = Search(
+    search = Search(
         model,
         space,
         objective=asked.objective,
@@ -287,5 +294,8 @@ def search_pool(
         limits=asked.limits,
         top=asked.top,
         known=known,
-    ).run()
+    )
+    if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
+        claim = Claim.ALL  # nobody solves the others
+    result = search.run(claim)
     return estimate(model, [found.strategy for found in result.found]), result

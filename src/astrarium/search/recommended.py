@@ -18,7 +18,7 @@ from typing import Final
 
 from astrarium.cluster import Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
-from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.outcome import Claim, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, search_pool
 from astrarium.search.rules import UserRule
@@ -209,7 +209,7 @@ class _Choice:
         asked = replace(self._asked, rules=(*self._asked.rules, *rules))
         most = _most_slower(self._fastest, experts=self._experts)
         limit = self._fastest.iteration_seconds * (1 + most)
-        return search_pool(asked, pool, [limit])[0]
+        return search_pool(asked, pool, [limit], Claim.ANY_PLAN)[0]
 
 
 def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:

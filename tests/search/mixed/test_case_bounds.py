@@ -21,7 +21,7 @@ from astrarium.search.mixed.search import PartitionSearch
 from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.outcome import Found, Limits, Objective
 from astrarium.search.split.arrangements import canonical
-from astrarium.search.split.cases import PricedCase
+from astrarium.search.split.cases import PricedCase, dealt_cases
 from astrarium.search.split.dealing_bounds import DealingBounds
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
@@ -110,16 +110,16 @@ def test_no_way_to_deal_layers_is_faster_than_its_bound(
     search.run()
     several = [(node, p) for node, p in search.met if node.bundle.virtual[p.row] > 1]
     assert several
-    rng, num_layers, shares = np.random.default_rng(0), workload.model.num_layers, []
+    rng, num_layers = np.random.default_rng(0), workload.model.num_layers
     for at in np.linspace(0, len(several) - 1, SAMPLED).astype(int):
         node, priced = several[at]
         bundle, case = node.bundle, (priced.order, priced.row)
         shape = bundle.num_stages, int(bundle.virtual[priced.row]), num_layers
         drawn = [(*case, random_dealing(rng, *shape)) for _ in range(8)]
-        found = [priced.seconds, *(one.seconds for one in bundle.priced(drawn))]
+        # Cases far from the best plan were dealt with little patience.
+        (well,) = dealt_cases([(bundle, case)], [np.inf])
+        found = [priced.seconds, *(one.seconds for one in (*bundle.priced(drawn), *well))]
         tied = bundle.tied(*case)
         least = DealingBounds().least_seconds(bundle.least_ring(*case), num_layers, np.inf, 8)
         assert least + tied <= min(found) * (1 + 1e-6)
-        shares.append(least / min(found))
-    # Cases far from the best plan are dealt with little patience.
-    assert np.median(shares) > 0.5
+        assert least > 0.5 * min(found)

@@ -76,6 +76,7 @@ def document_of(
         deadline_seconds=limits.deadline_seconds,
         listed=len(planned.plans),
         faster_alone=_alone_part(planned.faster_alone),
+        left_out=planned.left_out,
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
     plans = tuple(_ranked(plan, rank, limits) for rank, plan in enumerate(every, start=1))

@@ -352,9 +352,10 @@ def search_words(search: SearchPart) -> str:
             "less than 0.1 %" if search.bound_gap < LEAST_GAP else tables.percent(search.bound_gap)
         )
         proof = f"not proved optimal: at most {gap} from the best"
+    aside = f"; not searched: {search.left_out}" if search.left_out else ""
     return (
         f"{search.space:,} strategies considered in {format_seconds(search.seconds)},"
-        f" {search.evaluated:,} priced; {proof}"
+        f" {search.evaluated:,} priced; {proof}{aside}"
     )
 
 

@@ -21,7 +21,7 @@ from astrarium.search.mixed.kept_plans import KeptPlans
 from astrarium.search.mixed.nodes import Key, PendingBundle
 from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.split.arrangements import Arrangement, turned
-from astrarium.search.split.cases import Bundle, PricedCase
+from astrarium.search.split.cases import Bundle, PricedCase, dealt_cases
 
 OF_EACH_SHAPE = 3
 NEAR, MOST_GAIN = 10, 0.06  # cases whose layers are dealt anew, and how near to the best they came
@@ -68,11 +68,9 @@ class Finish:
 
     def run(self) -> None:
         near = sorted(self._search.near)
-        for one in near:
-            several = one.bundle.virtual[one.case[1]] > 1
-            if several and one.score < self._plans.best_score * (1 + MOST_GAIN):
-                found = one.bundle.dealt(one.case, self._to_beat(one.gpus))
-                self._keep(one.gpus, one.bundle, found)
+        limit = self._plans.best_score * (1 + MOST_GAIN)
+        several = [one for one in near if one.bundle.virtual[one.case[1]] > 1 and one.score < limit]
+        self._plans.deal([(one.gpus, one.bundle, one.case) for one in several])
         for one in near[:TURNED]:
             order, row = one.case
             laid_out = turned(one.bundle.arrangements[order])
@@ -150,18 +148,13 @@ class Finish:
                 PendingBundle(gpus, bundle, least[:, None], np.arange(0)), cases
             )
         else:
-            to_beat = self._to_beat(gpus)
-            found = [priced for case in cases for priced in bundle.dealt(case, to_beat)]
+            to_beat = [self._plans.most_seconds(self._plans.best_score, gpus)] * len(cases)
+            every = dealt_cases([(bundle, case) for case in cases], to_beat)
+            found = [priced for of_case in every for priced in of_case]
         score = self._plans.score_of
-        self._keep(gpus, bundle, [p for p in found if score(p.seconds, gpus) < enough])
-
-    def _to_beat(self, gpus: Key) -> float:
-        """Seconds of the best plan, or what these GPUs may take to be as good."""
-        return self._plans.most_seconds(self._plans.best_score, gpus)
-
-    def _keep(self, gpus: Key, bundle: Bundle, found: Sequence[PricedCase]) -> None:
         for priced in found:
-            self._plans.keep(bundle, gpus, priced)
+            if score(priced.seconds, gpus) < enough:
+                self._plans.keep(bundle, gpus, priced)
 
 
 def _row_of(bundle: Bundle, row: int) -> Bundle:

@@ -12,7 +12,7 @@ from astrarium.arrays import Bools, Floats
 from astrarium.cluster import Cluster
 from astrarium.search.outcome import LISTED, Found, Limits, Objective, Rejection
 from astrarium.search.score import Score
-from astrarium.search.split.cases import Bundle, PricedCase
+from astrarium.search.split.cases import Bundle, PricedCase, dealt_cases
 from astrarium.strategy.columns import Degrees, strategy_at
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 
@@ -54,6 +54,14 @@ class KeptPlans(Score):
             return
         strategy = self.strategy(bundle, priced)
         self._put(key, Found(strategy, priced.seconds, score, priced.peak_bytes))
+
+    def deal(self, cases: Sequence[tuple[Sequence[int], Bundle, tuple[int, int]]]) -> None:
+        """Keep cases on some GPUs with their layers dealt as well as can be."""
+        to_beat = [self.most_seconds(self.best_score, gpus) for gpus, _, _ in cases]
+        every = dealt_cases([(bundle, case) for _, bundle, case in cases], to_beat)
+        for (gpus, bundle, _), found in zip(cases, every, strict=True):
+            for priced in found:
+                self.keep(bundle, gpus, priced)
 
     def _kept_score(self, key: Key) -> float:
         return self.best[key].score if key in self.best else float("inf")

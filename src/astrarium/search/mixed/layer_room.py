@@ -26,7 +26,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.search.mixed.updates import UpdateRoom
-from astrarium.search.split.cases import in_flight_of_layers
+from astrarium.search.split.contents import in_flight_of_layers
 from astrarium.search.split.pipeline_bounds import least_sum, round_trip_bound, warm_up_passes
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method

@@ -40,10 +40,8 @@ class Searched(Protocol):
 def deal_open(search: Searched) -> float:
     """Deal cases that could still be better; the score that what is left open could reach."""
     plans, cases = search.plans, _lifted(search)
-    for _, node, case in _of_unlike_shapes(cases, plans.best_score * (1 - SMALL_GAIN)):
-        to_beat = plans.most_seconds(plans.best_score, node.gpus)
-        for priced in node.bundle.dealt(case, to_beat):
-            plans.keep(node.bundle, node.gpus, priced)
+    chosen = _of_unlike_shapes(cases, plans.best_score * (1 - SMALL_GAIN))
+    plans.deal([(node.gpus, node.bundle, case) for _, node, case in chosen])
     return min([search.state.given_up, *(score for score, _, _ in cases)])
 
 

@@ -56,7 +56,8 @@ from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.outcome import Rejection, SearchResult
 from astrarium.search.rule_filter import Lost, RejectingRule
 from astrarium.search.split.arrangements import Arrangement, is_turned, laid
-from astrarium.search.split.cases import Bundle, PricedCase, narrowed, shortest
+from astrarium.search.split.cases import Bundle, PricedCase
+from astrarium.search.split.contents import narrowed, shortest
 from astrarium.search.split.partition import best_splits
 from astrarium.strategy.columns import Options
 

@@ -34,9 +34,9 @@ from astrarium.cost.step import (
 )
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.fields import Fields, Rows, constant_fields
-from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
+from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
-from astrarium.search.single.open_layouts import OpenRows, left_open
+from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, outdone_options
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import Space, Wave
@@ -62,6 +62,7 @@ FIRST_ROWS, MOST_ROWS = 30_000, 240_000
 # Pipelines executed together: at first about as many as plans are kept.
 FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
 ROUNDING = 1e-9
+UNPROVED = (Claim.NONE, Claim.ANY_PLAN)
 
 
 @dataclass(slots=True)
@@ -110,6 +111,7 @@ class Search:
         top: int,
         known: Sequence[float] = (),
     ) -> None:
+        self._claim = Claim.ALL
         self.model, self.space, self.objective = model, space, objective
         self.limits, self.top = limits, top
         # Scores of plans found elsewhere: only what would be among the best of all is looked for.
@@ -122,7 +124,8 @@ class Search:
         self._open = OpenRows()
         self._size = 0  # strategies of the waves so far
 
-    def run(self) -> SearchResult:
+    def run(self, claim: Claim = Claim.ALL) -> SearchResult:
+        self._claim = claim
         self.compare()
         return self.dealt()
 
@@ -257,6 +260,8 @@ class Search:
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
         if self._deals_freely:
             self._open.add(layouts, np.flatnonzero(within), seconds, chunk_layers)
+        elif self._may_deal and self._claim not in UNPROVED:
+            self._leave_cuts_open(layouts, least, chunk_layers)
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
@@ -273,6 +278,19 @@ class Search:
             if alive.any():
                 self._price(layouts, chosen[alive], chunk_layers)
             start = stop
+
+    def _leave_cuts_open(self, layouts: Layouts, least: Floats, chunk_layers: Ints) -> None:
+        """Other cuts of unequal layers: the splits compared here are two of many."""
+        every = np.arange(len(layouts))
+        cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
+        seconds = self._seconds_of_any_cuts(layouts, every)
+        rows = cut[self.score(seconds, least, layouts.degrees)[cut] <= self._worst_kept()]
+        self._open.add(layouts, rows, seconds, chunk_layers)
+
+    def _seconds_of_any_cuts(self, layouts: Layouts, rows: Ints) -> Floats:
+        """Passes at least, however layers are dealt: nothing redone, all hidden that can be."""
+        device, overlapped = least_device_passes(layouts.on_rank), np.ones(len(layouts), bool)
+        return least_passes_of(layouts, rows, device, layouts.on_rank.launch, overlapped)
 
     def _layouts(self, degrees: Degrees, shards: ShardCosts) -> tuple[Layouts | None, Ints]:
         per_pp = {int(pp): self.space.layouts(int(pp)) for pp in distinct(degrees.pp)}
@@ -299,10 +317,9 @@ class Search:
     def _layout_seconds(self, layouts: Layouts) -> Floats:
         """Passes without recomputation, all hidden that can be; layers dealt as they may be."""
         on_rank, every = layouts.on_rank, np.arange(len(layouts))
-        device = least_device_passes(on_rank)
-        overlapped = np.ones(len(layouts), bool)
         if self._deals_freely:
-            return least_passes_of(layouts, every, device, on_rank.launch, overlapped)
+            return self._seconds_of_any_cuts(layouts, every)
+        device, overlapped = least_device_passes(on_rank), np.ones(len(layouts), bool)
         passes = zip(device, launched_passes(on_rank.launch), strict=True)
         forward, backward = (np.maximum(computed, launched) for computed, launched in passes)
         return walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
@@ -413,32 +430,45 @@ class Search:
 
     def _deal(self) -> None:
         """Deal the layers anew of what could be better than the best plan."""
-        for found in self._redealt() if self._may_deal else ():
-            degrees = found.layouts.degrees.take(found.rows)
-            within = self._within_limits(found.seconds, degrees, np.ones(len(found.rows), np.int64))
-            rows, seconds = found.rows[within], found.seconds[within]
-            every = np.arange(len(found.layouts))
-            self._keep(found.layouts, every, found.options, rows, seconds, found.peak)
-
-    def _redealt(self) -> Sequence[Redealt]:
+        if not self._may_deal or (self._claim is Claim.ANY_PLAN and self.state.best):
+            return
         if not self._deals_freely:
-            if all(found.strategy.virtual_stages == 1 for found in self.state.best.values()):
-                return ()
+            self._move_cuts()
+        chosen = self._left_open()
+        if chosen is not None and self._deals_freely:
+            from astrarium.search.single.redealing import redealt
+
+            found = redealt(self, chosen, self._best_score())
+            self._keep_redealt([] if found is None else [found])
+
+    def _move_cuts(self) -> None:
+        if any(found.strategy.virtual_stages > 1 for found in self.state.best.values()):
             from astrarium.search.single.redealing import with_moved_cuts
 
-            return with_moved_cuts(self)
-        table = self._open.below(self._best_score(), self.score)
-        if table is None:
-            return ()
-        self.state.least_open, chosen = left_open(self, table, self._best_score())
-        if chosen is None:
-            return ()
-        from astrarium.search.single.redealing import redealt, with_better_bounds
+            self._keep_redealt(with_moved_cuts(self))
 
-        chosen = with_better_bounds(self, chosen, self._best_score())
+    def _left_open(self) -> Candidates | None:
+        """What could be better if its layers were dealt in other ways, with its bounds lifted."""
+        best = self._best_score()
+        table = self._open.below(best, self.score)
+        if table is None:
+            return None
+        self.state.least_open, chosen = left_open(self, table, best)
+        if chosen is None or self._claim in UNPROVED:
+            return chosen
+        from astrarium.search.single.redealing import with_better_bounds
+
+        chosen = with_better_bounds(self, chosen, best)
         self.state.least_open = min(self.state.least_open, float(chosen.score[0]))
-        found = redealt(self, chosen, self._best_score())
-        return () if found is None else (found,)
+        return chosen
+
+    def _keep_redealt(self, found: Sequence[Redealt]) -> None:
+        for one in found:
+            degrees = one.layouts.degrees.take(one.rows)
+            within = self._within_limits(one.seconds, degrees, np.ones(len(one.rows), np.int64))
+            rows, seconds = one.rows[within], one.seconds[within]
+            every = np.arange(len(one.layouts))
+            self._keep(one.layouts, every, one.options, rows, seconds, one.peak)
 
     def _group_of(self, layouts: Layouts, rows: Ints) -> Ints:
         """Of strategies of one group only the best is kept: they have the same layout."""

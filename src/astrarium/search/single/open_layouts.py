@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -31,44 +31,23 @@ if TYPE_CHECKING:
 
 SMALL_GAIN = 5e-3  # of the best score: for less nothing is dealt anew
 MOST_ROWS, ROWS_AT_ONCE = 20_000, 4_000  # layouts that are looked at with their options
-PROMISING = 512  # strategies that are handed on
+PROMISING, PROMISING_UNLIKE = 512, 4_096  # strategies that are handed on
 
 
-class OpenRows:
-    """Layouts that could be better if their layers were dealt otherwise, as a search meets them."""
+class _Table(Value, frozen=True):
+    """Rows of columns: arrays of (rows,), or what can be taken and joined as they are."""
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[Degrees, Ints, Ints, Ints, Floats]] = []
+    def take(self, rows: Ints) -> Self:
+        return type(self)(*(getattr(self, name).take(rows) for name in self.__struct_fields__))
 
-    def add(self, layouts: Layouts, rows: Ints, seconds: Floats, chunk_layers: Ints) -> None:
-        # Of even and balanced chunks, neighbours, one stands for all ways.
-        columns = [*layouts.degrees.columns(), layouts.virtual]
-        alike = np.logical_and.reduce([column[rows[1:]] == column[rows[:-1]] for column in columns])
-        rows = rows[(layouts.degrees.pp[rows] > 1) & ~np.append(alike, False)]
-        kept = (layouts.virtual[rows], layouts.split[rows], chunk_layers[rows], seconds[rows])
-        self._parts.append((layouts.degrees.take(rows), *kept))
-
-    def below(
-        self, score: float, score_of: Callable[[Floats, Floats, Degrees], Floats]
-    ) -> OpenTable | None:
-        """Those whose bound is less, by their bounds; what a score is may change meanwhile."""
-        if not self._parts:
-            return None
-        degrees, *columns = zip(*self._parts, strict=True)
-        every = Degrees.joined(degrees)
-        virtual, split, chunk_layers, seconds = (np.concatenate(column) for column in columns)
-        bound = score_of(seconds, np.zeros(len(seconds)), every)
-        order = np.argsort(bound, kind="stable")
-        order = order[bound[order] < score]
-        if not len(order):
-            return None
-        return OpenTable(
-            every.take(order), virtual[order], split[order], chunk_layers[order], bound[order]
-        )
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        columns = ([getattr(part, name) for part in parts] for name in cls.__struct_fields__)
+        return cls(*(getattr(type(of[0]), "joined", np.concatenate)(of) for of in columns))
 
 
-class OpenTable(Value, frozen=True):
-    """Layouts by their bounds, the least first."""
+class OpenTable(_Table, frozen=True):
+    """Layouts that could be better if their layers were dealt otherwise; `bound` is a score."""
 
     degrees: Degrees
     virtual: Ints
@@ -76,14 +55,35 @@ class OpenTable(Value, frozen=True):
     chunk_layers: Ints
     bound: Floats
 
-    def take(self, rows: Ints) -> OpenTable:
-        degrees = self.degrees.take(rows)
-        return OpenTable(
-            degrees, *(getattr(self, name)[rows] for name in self.__struct_fields__[1:])
-        )
+
+class OpenRows:
+    """These layouts, as a search meets them."""
+
+    def __init__(self) -> None:
+        self._parts: list[OpenTable] = []  # with seconds as their bounds
+
+    def add(self, layouts: Layouts, rows: Ints, seconds: Floats, chunk_layers: Ints) -> None:
+        # Of even and balanced chunks, neighbours, one stands for all ways.
+        columns = [*layouts.degrees.columns(), layouts.virtual]
+        alike = np.logical_and.reduce([column[rows[1:]] == column[rows[:-1]] for column in columns])
+        rows = rows[(layouts.degrees.pp[rows] > 1) & ~np.append(alike, False)]
+        every = OpenTable(layouts.degrees, layouts.virtual, layouts.split, chunk_layers, seconds)
+        self._parts.append(every.take(rows))
+
+    def below(
+        self, score: float, score_of: Callable[[Floats, Floats, Degrees], Floats]
+    ) -> OpenTable | None:
+        """Those whose bound is less, by their bounds; what a score is may change meanwhile."""
+        if not self._parts:
+            return None
+        every = OpenTable.joined(self._parts)
+        bound = score_of(every.bound, np.zeros(len(every.bound)), every.degrees)
+        order = np.argsort(bound, kind="stable")
+        order = order[bound[order] < score]
+        return replace(every, bound=bound).take(order) if len(order) else None
 
 
-class Candidates(Value, frozen=True):
+class Candidates(_Table, frozen=True):
     """Layouts with options: columns, and the score that each could reach.
 
     covers_heavier: whether it also covers options that recompute more and need less memory.
@@ -97,25 +97,6 @@ class Candidates(Value, frozen=True):
 
     def __len__(self) -> int:
         return len(self.score)
-
-    def take(self, rows: Ints) -> Candidates:
-        return Candidates(
-            self.degrees.take(rows),
-            self.virtual[rows],
-            self.options.take(rows),
-            self.score[rows],
-            self.covers_heavier[rows],
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence[Candidates]) -> Candidates:
-        return cls(
-            Degrees.joined([part.degrees for part in parts]),
-            np.concatenate([part.virtual for part in parts]),
-            Options.joined([part.options for part in parts]),
-            np.concatenate([part.score for part in parts]),
-            np.concatenate([part.covers_heavier for part in parts]),
-        )
 
 
 class _Pairs(Value, frozen=True):
@@ -162,8 +143,9 @@ def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Can
         return min(least, unseen), None
     every = Candidates.joined(parts)
     order = np.argsort(every.score, kind="stable")
-    left = float(every.score[order[PROMISING:]].min(initial=others))
-    return min(unseen, left), every.take(order[:PROMISING])
+    most = PROMISING if len(search.model.layers_of_kind) == 1 else PROMISING_UNLIKE
+    left = float(every.score[order[most:]].min(initial=others))
+    return min(unseen, left), every.take(order[:most])
 
 
 def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:

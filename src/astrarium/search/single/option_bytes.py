@@ -12,6 +12,7 @@ from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import Layouts
 from astrarium.cost.memory import (
     always_reserved,
+    bytes_kept,
     bytes_of_recompute,
     bytes_of_sharding,
     bytes_of_update,
@@ -99,8 +100,9 @@ class OptionBytes(Value, frozen=True, dict=True):
         """
         place, which = np.divmod(pairs, len(self.valid.options))
         choice = self.valid.recompute_of[which]
-        kept, steepest = self.recompute[place, choice], self._steepest[place, choice]
-        held = self.sharding[place, self.valid.sharding_of[which]]
+        recompute, sharding = self._lasting
+        kept, steepest = recompute[place, choice], self._steepest[place, choice]
+        held = sharding[place, self.valid.sharding_of[which]]
         chosen, most = self._with_room(self.rows[place], kept, steepest, held, capacity)
         return pairs[chosen], most
 
@@ -110,12 +112,28 @@ class OptionBytes(Value, frozen=True, dict=True):
         Rows of the layouts, options of which only recomputation counts, and the layers that ranks
         have room for.
         """
-        number = self.recompute.shape[1]
+        recompute, sharding = self._lasting
+        number = recompute.shape[1]
         rows = np.repeat(self.rows, number)
-        held = np.repeat(self.sharding.min(axis=1), number, axis=0)
-        kept, steepest = (x.reshape(len(rows), -1) for x in (self.recompute, self._steepest))
+        held = np.repeat(sharding.min(axis=1), number, axis=0)
+        kept, steepest = (x.reshape(len(rows), -1) for x in (recompute, self._steepest))
         chosen, most = self._with_room(rows, kept, steepest, held, capacity)
         return rows[chosen], self.valid.recompute.take(chosen % number), most
+
+    @property
+    def _has_several_kinds(self) -> bool:
+        """Whether layers are of several kinds."""
+        return self.layouts.stages.layers.shape[2] > 1
+
+    @cached_property
+    def _lasting(self) -> tuple[Floats, Floats]:
+        """`recompute` and `sharding`; of several kinds without what the largest layer adds."""
+        if not self._has_several_kinds:
+            return self.recompute, self.sharding
+        layouts = self.layouts
+        passing = (1 + layouts.runtime.fragmentation) * layouts.stand_ins[self.rows]
+        kept = _priced(layouts, self.rows, self.valid.recompute, bytes_kept)
+        return kept, self.sharding - passing[:, None, :]
 
     @cached_property
     def _steepest(self) -> Floats:
@@ -131,6 +149,9 @@ class OptionBytes(Value, frozen=True, dict=True):
         self, rows: Ints, kept: Floats, steepest: Floats, held: Floats, capacity: float
     ) -> tuple[Ints, Floats]:
         """Which of some rows have room for all layers, and how many ranks of each run can hold."""
+        if self._has_several_kinds:
+            chosen = np.flatnonzero(self._fits_on_all(rows, kept, held, capacity))
+            return chosen, np.zeros((len(chosen), kept.shape[1]))
         whole = int(self.layouts.stages.chunk_layers[0].sum())
         chosen, most = np.arange(len(rows)), np.zeros(kept.shape)
         for only_ends in (True, False):  # first a figure that needs little
@@ -141,6 +162,17 @@ class OptionBytes(Value, frozen=True, dict=True):
             enough = (count * most).sum(axis=1) >= whole
             chosen, most = chosen[enough], most[enough]
         return chosen, most
+
+    def _fits_on_all(self, rows: Ints, kept: Floats, held: Floats, capacity: float) -> Bools:
+        """Whether all ranks together have room, with as little in flight as on the last one.
+
+        That holds for layers of several kinds, however they are dealt.
+        """
+        count = self.layouts.stages.count[self.layouts.stage_row[rows]]
+        first = np.cumsum(count, axis=1) - count
+        last = self.layouts.degrees.pp[rows, None] - 1
+        kept = kept * self._alive(rows, last) / self._alive(rows, first)
+        return np.asarray((count * (held + kept - capacity)).sum(axis=1) <= 0)
 
     def _most_layers(
         self,

@@ -22,10 +22,10 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import total_seconds
 from astrarium.search.outcome import Found
+from astrarium.search.single.kind_rings import KindRings
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
-from astrarium.search.split.arrangements import laid
 from astrarium.search.split.cases import Bundle
-from astrarium.search.split.dealing import GAIN, Ring, dealt, fillings
+from astrarium.search.split.dealing import GAIN, Ring, dealt_together, fillings
 from astrarium.search.split.dealing_bounds import DealingBounds, lifted
 from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -34,7 +34,7 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.search.single.engine import Search
 
-MOST_LIFTING = 6_000  # work on better bounds
+MOST_LIFTING, MOST_LIFTING_UNLIKE = 6_000, 12_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
 HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
 KEPT = 4  # plans that are dealt anew, whatever their bounds
@@ -57,25 +57,25 @@ class Redealt(Value, frozen=True):
 
 def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
     """What is left open, with better bounds of what promises most: the least first."""
-    bounds, num_layers = DealingBounds(), search.model.planner.num_layers
-    one = np.ones(len(chosen))
+    bounds, one = DealingBounds(), np.ones(len(chosen))
+    most_work = MOST_LIFTING if len(search.model.layers_of_kind) == 1 else MOST_LIFTING_UNLIKE
     per_second = search.score(one, np.zeros(len(chosen)), chosen.degrees)
-    known: dict[int, tuple[Bundle, int]] = {}
+    known: dict[int, tuple[KindRings, int]] = {}
 
     def lift(number: int, rounds: int) -> float:
         if number not in known:
             some = np.arange(number, min(number + RINGS_AT_ONCE, len(chosen)))
-            known.update(zip(some.tolist(), _cases(search.model, chosen.take(some)), strict=True))
-        bundle, row = known[number]
-        enough, tied = best / per_second[number], bundle.tied(0, row)
-        ring = bundle.least_ring(0, row, enough)
-        if chosen.covers_heavier[number]:
-            ring = replace(ring, most=np.full(ring.pp, num_layers))
-        seconds = bounds.least_seconds(ring, num_layers, enough - tied, rounds) + tied
-        return float(seconds * per_second[number])
+            for rows in _of_one_size(chosen.degrees.take(some)):
+                rings = KindRings(search.model, chosen.take(some[rows]))
+                known.update({at: (rings, row) for row, at in enumerate(some[rows].tolist())})
+        rings, row = known[number]
+        enough, tied = best / per_second[number], rings.tied(row)
+        ring = rings.ring(row, enough)
+        seconds = 0.0 if ring is None else bounds.least_of_kinds(ring, enough - tied, rounds)
+        return float((seconds + tied) * per_second[number])
 
     score = lifted(
-        chosen.score.tolist(), lift, best * (1 - SMALL_GAIN), lambda: bounds.work < MOST_LIFTING
+        chosen.score.tolist(), lift, best * (1 - SMALL_GAIN), lambda: bounds.work < most_work
     )
     found = replace(chosen, score=np.array(score))
     return found.take(np.argsort(found.score, kind="stable"))
@@ -157,10 +157,12 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
     degrees, virtual, options = chosen.degrees, chosen.virtual, chosen.options
     every = [bundle.ring(0, row) for bundle, row in _cases(model, chosen)]
     num_layers, planner = model.planner.num_layers, model.planner
+    best = _best(search, degrees, every, limit)
+    ways = dealt_together([every[row] for row in best], num_layers)
     found = [
         (row, planner.code_of(np.concatenate([[0], np.cumsum(sizes)])))
-        for row in _best(search, degrees, every, limit)
-        for sizes in dealt(every[row], num_layers)[:WAYS]
+        for row, own in zip(best, ways, strict=True)
+        for sizes in own[:WAYS]
     ]
     if not found:
         return None
@@ -201,23 +203,19 @@ def _priced(
 def _cases(model: CostModel, chosen: Candidates) -> list[tuple[Bundle, int]]:
     """Strategies as rows of bundles: what stages of any size would do."""
     whole = ClusterModel.alone(model)
-    degrees = chosen.degrees
-    first, alike = distinct_rows(degrees.pp, degrees.gpus)
     found: dict[int, tuple[Bundle, int]] = {}
-    for group, row in enumerate(first.tolist()):
-        rows = np.flatnonzero(alike == group)
-        gpus, pp = int(degrees.gpus[row]), int(degrees.pp[row])
-        bundle = Bundle(
-            whole,
-            degrees.take(rows),
-            chosen.virtual[rows],
-            chosen.options.take(rows),
-            [laid((0,), (gpus,), gpus // pp)],
-            whole.contents,
-            np.ones((len(rows), 1)),
-        )
+    for rows in _of_one_size(chosen.degrees):
+        some = chosen.take(rows)
+        given = (some.degrees, some.virtual, some.options)
+        bundle = Bundle.on_one_pool(whole, *given, whole.contents)
         found |= {at: (bundle, place) for place, at in enumerate(rows.tolist())}
-    return [found[row] for row in range(len(degrees))]
+    return [found[row] for row in range(len(chosen))]
+
+
+def _of_one_size(degrees: Degrees) -> list[Ints]:
+    """Rows of the same number of stages and GPUs."""
+    first, alike = distinct_rows(degrees.pp, degrees.gpus)
+    return [np.flatnonzero(alike == group) for group in range(len(first))]
 
 
 def with_cuts(strategy: Strategy, cuts: Ints, pool: Pool) -> Strategy:

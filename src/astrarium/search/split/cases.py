@@ -6,9 +6,9 @@ find the best split of those that are worth it. Many are looked at together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 
@@ -17,10 +17,16 @@ from astrarium.cost.layouts import Layouts
 from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.cost.replay import executed_totals, is_executed
-from astrarium.cost.schedule import in_flight_if_alike
 from astrarium.cost.step import total_seconds
-from astrarium.search.split.arrangements import Arrangement
-from astrarium.search.split.dealing import Ring, dealt, evenly_filled, fillings, seconds_of
+from astrarium.search.split.arrangements import Arrangement, laid
+from astrarium.search.split.contents import in_flight_of_layers
+from astrarium.search.split.dealing import (
+    Ring,
+    dealt_together,
+    evenly_filled,
+    fillings,
+    seconds_of,
+)
 from astrarium.search.split.partition import SplitProblem
 from astrarium.search.split.pipeline_bounds import (
     StageRoom,
@@ -45,28 +51,6 @@ WAYS = 3  # to deal the layers of a case that the cost model is asked about
 EXECUTED_AT_ONCE = 8  # of them, in the order of their bounds
 
 
-def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
-    """Only runs that a stage can hold if none holds more than so many layers."""
-    layers = contents.layers.sum(axis=1)
-    least = len(contents.of_range) - 1 - (num_stages - 1) * most_layers
-    return _chosen(contents, (layers <= most_layers) & (layers >= least))
-
-
-def _chosen(contents: Contents, kept: Bools) -> Contents:
-    number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
-    return Contents(
-        number[contents.of_range],
-        contents.layers[kept],
-        contents.has_embedding[kept],
-        contents.has_head[kept],
-    )
-
-
-def shortest(contents: Contents, layers: Ints) -> Contents:
-    """Only runs of so few layers."""
-    return _chosen(contents, (contents.layers.sum(axis=1)[:, None] == layers).any(axis=1))
-
-
 class PricedCase(Value, frozen=True):
     """A case of a bundle with its layers dealt."""
 
@@ -87,6 +71,21 @@ class Bundle(Value, frozen=True, dict=True):
     arrangements: Sequence[Arrangement]
     contents: Contents
     work_of_kind: Floats  # (rows, kinds): what a layer counts when work is bounded
+
+    @classmethod
+    def on_one_pool(
+        cls,
+        model: ClusterModel,
+        degrees: Degrees,
+        virtual: Ints,
+        options: Options,
+        contents: Contents,
+    ) -> Bundle:
+        """Strategies of one number of stages and GPUs."""
+        gpus = int(degrees.gpus[0])
+        order = laid((0,), (gpus,), gpus // int(degrees.pp[0]))
+        work = np.ones((len(virtual), contents.layers.shape[1]))
+        return cls(model, degrees, virtual, options, [order], contents, work)
 
     @property
     def num_stages(self) -> int:
@@ -152,14 +151,24 @@ class Bundle(Value, frozen=True, dict=True):
         return np.stack(found, axis=1)[:, index]
 
     @cached_property
-    def _fits(self) -> Bools:
+    def fits(self) -> Bools:
         """What is at each place if chunks are alike: (stages, classes, rows, contents)."""
         return self._fitting(self._in_flight[:, :, None, :] * self.tables.flight_bytes)
+
+    def peak_bytes(self, row: int) -> Floats:
+        """On the first class, if chunks are alike: (stages, contents)."""
+        t, flight = self.tables, self._in_flight[:, row]
+        in_passes = t.fixed_bytes[row, 0] + flight * t.flight_bytes[row, 0]
+        return np.maximum(in_passes, t.update_bytes[row, 0])
+
+    def links(self, row: int) -> Floats:
+        """To the next stage, in the first order: (stages,)."""
+        return np.asarray(self._links(np.array([row]))[0, 0])
 
     def _fitting(self, in_flight_bytes: Floats) -> Bools:
         t = self.tables
         peak = np.maximum(t.fixed_bytes + in_flight_bytes, t.update_bytes)
-        fits = (peak <= t.capacity[:, None]) & self._allowed[:, :, None, :]
+        fits = (peak <= t.capacity[:, None]) & self.allowed[:, :, None, :]
         return np.moveaxis(fits, 2, 1)
 
     @cached_property
@@ -168,11 +177,11 @@ class Bundle(Value, frozen=True, dict=True):
         at = np.arange(self.num_stages)[:, None]
         used = np.zeros((self.num_stages, len(self.classes)), bool)
         used[at, self.class_of.T] = True
-        relevant = used[..., None, None] & self._allowed[:, None]
-        return np.asarray((self._fits | ~relevant).all(axis=(0, 1, 3)))
+        relevant = used[..., None, None] & self.allowed[:, None]
+        return np.asarray((self.fits | ~relevant).all(axis=(0, 1, 3)))
 
     @cached_property
-    def _allowed(self) -> Bools:
+    def allowed(self) -> Bools:
         """Contents that may be at each place: (stages, rows, contents)."""
         at, last = np.arange(self.num_stages)[:, None], self.num_stages - 1
         c = self.contents
@@ -192,7 +201,7 @@ class Bundle(Value, frozen=True, dict=True):
 
     @cached_property
     def room(self) -> StageRoom:
-        return stage_room(self.seconds, self._fits, self._work, self.class_of)
+        return stage_room(self.seconds, self.fits, self._work, self.class_of)
 
     @cached_property
     def longest(self) -> tuple[Floats, Floats]:
@@ -234,7 +243,7 @@ class Bundle(Value, frozen=True, dict=True):
     def may_take(self, worst: float) -> Bools:
         """Whether the least content of every place fits, and is not too long: (rows,)."""
         by_class = np.moveaxis(self.seconds, 1, 0)
-        shortest = np.where(self._fits, by_class, np.inf).min(axis=3)
+        shortest = np.where(self.fits, by_class, np.inf).min(axis=3)
         stage = np.moveaxis(shortest[np.arange(self.num_stages), self.class_of], 2, 0)
         return np.asarray((self._with_links(stage) <= worst).any(axis=0))
 
@@ -317,7 +326,7 @@ class Bundle(Value, frozen=True, dict=True):
         forward, backward = t.forward[rows], t.backward[rows]
         whole = batches[:, None, None] * (forward + backward)
         warm_up = warm_up_passes(self.num_stages, batches)
-        fits = self._fits[:, :, rows]
+        fits = self.fits[:, :, rows]
         size = int(self._num_layers.max()) + 1
         shape = (self.num_stages, len(self.classes), len(rows), size)
         chains, alone, once = (np.full(shape, np.inf) for _ in range(3))
@@ -417,12 +426,12 @@ class Bundle(Value, frozen=True, dict=True):
                 found += [(*case, _bounds_of(even)) for even in evenly_filled(ring, num_layers)]
         return self.priced(found)
 
-    def dealt(self, case: tuple[int, int], to_beat: float) -> list[PricedCase]:
-        """The layers of one case, dealt in the best ways; also evenly, which may need less."""
-        ring, num_layers = self.ring(*case), self.model.workload.model.num_layers
-        ways = dealt(ring, num_layers, to_beat - self.tied(*case))[:WAYS]
-        ways += [*evenly_filled(ring, num_layers)]
-        return self.priced([(*case, _bounds_of(way)) for way in ways])
+    def priced_ways(
+        self, case: tuple[int, int], ring: Ring, ways: Sequence[Ints]
+    ) -> list[PricedCase]:
+        """A case with its layers dealt in the best ways; also evenly, which may need less."""
+        even = evenly_filled(ring, self.model.workload.model.num_layers)
+        return self.priced([(*case, _bounds_of(way)) for way in (*ways[:WAYS], *even)])
 
     def ring(self, order: int, row: int) -> Ring:
         """The pipeline of a case as the dealing of its layers sees it: stages that are linear."""
@@ -460,7 +469,7 @@ class Bundle(Value, frozen=True, dict=True):
         fixed = np.where(contents[place], once, np.inf).min(axis=1)
         # An outer stage may hold no layer; others then have more to do after the passes.
         fixed[[0, -1]] = np.minimum(fixed[[0, -1]], fixed[1:-1].max(initial=fixed.max()))
-        fits = self._fits[np.arange(self.num_stages), classes, row]
+        fits = self.fits[np.arange(self.num_stages), classes, row]
         return Ring(
             forward=np.maximum(each[0], 0.0),
             backward=np.maximum(each[1], 0.0),
@@ -544,6 +553,22 @@ class Bundle(Value, frozen=True, dict=True):
         ]
 
 
+def dealt_cases(
+    cases: Sequence[tuple[Bundle, tuple[int, int]]], to_beat: Sequence[float]
+) -> Iterator[list[PricedCase]]:
+    """The layers of cases of one model, dealt in the best ways.
+
+    to_beat: seconds of iterations; what stays far from these is given up.
+    """
+    if not cases:
+        return
+    rings = [bundle.ring(*case) for bundle, case in cases]
+    most = [most - of.tied(*case) for most, (of, case) in zip(to_beat, cases, strict=True)]
+    ways = dealt_together(rings, cases[0][0].model.workload.model.num_layers, most)
+    for (bundle, case), ring, own in zip(cases, rings, ways, strict=True):
+        yield bundle.priced_ways(case, ring, own)
+
+
 def _executed(layouts: Layouts, options: Options, least: Floats, most: float) -> Floats:
     """Seconds, from bounds: pipelines with virtual stages are executed while they may be the best.
 
@@ -558,35 +583,6 @@ def _executed(layouts: Layouts, options: Options, least: Floats, most: float) ->
         found[now] = executed_totals(layouts, now, options.take(now), least[now])
         most = min(most, float(found[now].min()))
     return found
-
-
-@cache
-def in_flight_of_layers(
-    pp: int, virtual: int, batches: int, most_layers: int, redone: int = 0
-) -> Floats:
-    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1).
-
-    At least, where every chunk redoes so many of its layers: those it keeps count.
-    """
-    if virtual == 1:
-        held = np.minimum(pp - np.arange(pp), batches).astype(float)
-        return np.repeat(held[:, None], most_layers + 1, axis=1)
-    sizes = _chunks(np.arange(1, most_layers + 1), virtual).T
-    kept = np.maximum(sizes - redone, 0)
-    # Layers that are kept whole lie in the larger chunks, the last ones, of which fewer
-    # micro-batches are in flight; those that are redone lie in all chunks alike.
-    some = bool(redone) & kept.any(axis=1, keepdims=True)
-    weights = np.where(some, kept, sizes)
-    held = in_flight_if_alike(pp, weights, min(batches, 2 * pp))
-    of_each = np.einsum("wvp,wv->wp", held, weights) / weights.sum(axis=1, keepdims=True)
-    least = np.where(some, np.minimum(of_each, held.mean(axis=1)), of_each)
-    return np.concatenate([np.zeros((pp, 1)), least.T], axis=1)
-
-
-def _chunks(sizes: Ints, virtual: int) -> Ints:
-    """Layers of ranks dealt to their chunks, (chunks, ranks), as even as can be, more last."""
-    small, large = np.divmod(sizes, virtual)
-    return small + (np.arange(virtual)[:, None] >= virtual - large)
 
 
 def _bounds_of(sizes: Ints) -> Ints:

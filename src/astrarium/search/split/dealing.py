@@ -11,7 +11,7 @@ Chunks may be empty, as in Megatron's layouts. Of equal times the most even size
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -123,17 +123,48 @@ def _one_chunk(
 
 
 def dealt(ring: Ring, num_layers: int, to_beat: float = np.inf) -> list[Ints]:
+    """`dealt_together` of one pipeline."""
+    return dealt_together([ring], num_layers, to_beat)[0]
+
+
+def dealt_together(
+    rings: Sequence[Ring], num_layers: int, to_beat: float | Sequence[float] = np.inf
+) -> list[list[Ints]]:
     """Good ways to deal the layers, the best first: chunks in model order; none if nothing fits.
 
-    to_beat: seconds; ways that stay far from these are given up early.
+    to_beat: seconds; ways that stay far from these are given up early. Pipelines are improved side
+    by side: those of one shape are executed together.
     """
+    found: list[list[Ints]] = [[] for _ in rings]
+    limits = np.broadcast_to(to_beat, len(rings)).tolist()
+    dealers = [_dealer(*given, num_layers) for given in zip(rings, limits, strict=True)]
+    seconds: dict[int, Floats | None] = dict.fromkeys(range(len(rings)))  # nothing was asked yet
+    while seconds:
+        asked: dict[int, Floats | Ints] = {}
+        for place, own in seconds.items():
+            try:
+                asked[place] = next(dealers[place]) if own is None else dealers[place].send(own)
+            except StopIteration as end:
+                found[place] = end.value
+        every = seconds_of([rings[place] for place in asked], list(asked.values()))
+        seconds = dict(zip(asked, every, strict=True))
+    return found
+
+
+Asking = Generator[Floats | Ints, Floats, None]  # yields ways, is sent their seconds
+
+
+def _dealer(
+    ring: Ring, to_beat: float, num_layers: int
+) -> Generator[Floats | Ints, Floats, list[Ints]]:
     chunks = ring.virtual * ring.pp
     beam = _Beam(ring, min(WIDTH, max(SLOPES // chunks, 1)))
-    beam.enter(fillings(ring, num_layers))
+    yield from beam.enter(fillings(ring, num_layers))
     drawn = np.random.default_rng(0)  # the same for every pipeline: results repeat
     least, waited = np.inf, 0
     while len(beam.ways) and chunks <= MOST_CHUNKS and waited <= _patience(beam, to_beat):
-        beam.enter(_neighbours(ring, beam, drawn))
+        gains = yield from _gains(beam.ways, beam.seconds)
+        yield from beam.enter(_neighbours(beam, gains, drawn))
         gained = beam.seconds[0] < least * (1 - GAIN)
         least, waited = float(beam.seconds[0]), 0 if gained else waited + 1
     return [way.reshape(-1) for way in beam.ways]
@@ -154,7 +185,7 @@ class _Beam:
         self.ways = np.zeros((0, ring.virtual, ring.pp), np.int64)
         self.seconds = np.zeros(0)
 
-    def enter(self, ways: Ints) -> None:
+    def enter(self, ways: Ints) -> Asking:
         held = ways.sum(axis=1)
         inner = held[:, 1:-1].min(axis=1, initial=1) >= 1
         fits = (ways.min(axis=(1, 2)) >= 0) & (held <= self._ring.most).all(axis=1) & inner
@@ -163,17 +194,17 @@ class _Beam:
         if not len(new):
             return
         every = np.concatenate([self.ways, new])
-        seconds = np.concatenate([self.seconds, self._ring.seconds(new)])
+        seconds = np.concatenate([self.seconds, (yield new)])
         squares = (every**2).sum(axis=(1, 2))
         coarse = np.round(seconds / seconds.min() / GAIN)
         order = np.lexsort((squares, coarse))[: self._width]
         self.ways, self.seconds = every[order], seconds[order]
 
 
-def _neighbours(ring: Ring, beam: _Beam, drawn: np.random.Generator) -> Ints:
+def _neighbours(beam: _Beam, gains: Floats, drawn: np.random.Generator) -> Ints:
     """Ways one promising move, or a few, away from those of the beam."""
     found = []
-    for way, gain in zip(beam.ways, _gains(ring, beam.ways, beam.seconds), strict=True):
+    for way, gain in zip(beam.ways, gains, strict=True):
         order = np.argsort(gain, axis=None, kind="stable")[: MOVES * 4]
         order = order[np.isfinite(gain.reshape(-1)[order])]
         if len(order):
@@ -283,7 +314,7 @@ def _chunks(ring: Ring, held: Ints, larger: Ints) -> Ints:
     return sizes
 
 
-def _gains(ring: Ring, ways: Ints, seconds: Floats) -> Floats:
+def _gains(ways: Ints, seconds: Floats) -> Generator[Floats | Ints, Floats, Floats]:
     """How the time changes if a layer moves from one chunk to another: (ways, chunks, chunks)."""
     count, number = len(ways), ways[0].size
     steps = STEP * np.eye(number).reshape(1, number, *ways.shape[1:])
@@ -291,7 +322,7 @@ def _gains(ring: Ring, ways: Ints, seconds: Floats) -> Floats:
     few = number <= FEW_CHUNKS
     asked = [ways[:, None] + steps, np.maximum(ways[:, None] - steps, 0.0)][: 1 + few]
     tried = np.concatenate([one.reshape(-1, *ways.shape[1:]) for one in asked])
-    slopes = ring.seconds(tried).reshape(len(asked), count, number) - seconds[:, None]
+    slopes = (yield tried).reshape(len(asked), count, number) - seconds[:, None]
     gain = (slopes[1] if few else -slopes[0])[:, :, None] + slopes[0][:, None, :]
     gain[ways.reshape(count, number) == 0] = np.inf
     gain[:, np.arange(number), np.arange(number)] = np.inf

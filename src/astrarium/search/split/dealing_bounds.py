@@ -10,6 +10,9 @@ Ranks hold whole layers: the longest rank takes the turn of a whole number of th
 holds more than fits into that turn. The program is solved for one turn after another, from the
 least with room for all layers, until the turns alone take longer than the best of the solutions.
 
+Layers may be of several kinds (`KindRing`): a chunk then has a size of every kind, and ranks hold
+whole layers of each.
+
 Sizes of chunks stay fractions. HiGHS solves the programs, in a tenth of a millisecond each.
 """
 
@@ -24,6 +27,7 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cost.chains import Chain, longest_chains, plain_chains
 from astrarium.search.split.dealing import Ring
+from astrarium.value import Value
 
 MOST_COLUMNS = 256  # chunks of a pipeline that is looked at
 MOST_TURNS = 12  # that are told apart; beyond, ranks hold what they have room for
@@ -36,6 +40,67 @@ SLACK = 1e-7  # for the tolerance of the solver
 WORK_OF_SOLVING, WORK_OF_ROUND = 16, 8
 
 Shape = tuple[int, int, int]  # ranks, chunks of each, micro-batches
+
+
+class KindRing(Value, frozen=True):
+    """A pipeline whose layers are to be dealt, of several kinds: arrays of (ranks, kinds).
+
+    The figures of a `Ring` for a layer of each kind, at least. `work` is what a layer counts; ranks
+    have room for `most` of it, and for bytes: `bytes_each` of a layer, `most_bytes` in all.
+    """
+
+    forward: Floats
+    backward: Floats
+    after: Floats
+    work: Floats  # (kinds,)
+    bytes_each: Floats
+    ends: tuple[float, float, float, float]
+    links: Floats  # (ranks,)
+    fixed: Floats
+    most_bytes: Floats
+    turns: tuple[tuple[float, Floats], ...]  # of the longest rank, and `most` in each
+    layers: Floats  # (kinds,): of the whole model
+    batches: int
+    virtual: int
+
+    @property
+    def pp(self) -> int:
+        return len(self.forward)
+
+    def turns_of(self, rounds: int) -> Sequence[tuple[float, Floats]]:
+        """At first, of many pipelines of several kinds, the least turn alone."""
+        is_first = rounds == ROUNDS[0] and len(self.layers) > 1
+        return [(self.turns[0][0], self.turns[-1][1])] if is_first else self.turns
+
+    @classmethod
+    def of(cls, ring: Ring, num_layers: int) -> KindRing:
+        """Layers of one kind."""
+        return cls(
+            forward=ring.forward[:, None],
+            backward=ring.backward[:, None],
+            after=ring.after[:, None],
+            work=np.ones(1),
+            bytes_each=np.zeros((ring.pp, 1)),
+            ends=ring.ends,
+            links=ring.links,
+            fixed=ring.fixed,
+            most_bytes=np.zeros(ring.pp),
+            turns=tuple(_turns(ring, num_layers)),
+            layers=np.array([float(num_layers)]),
+            batches=ring.batches,
+            virtual=ring.virtual,
+        )
+
+    def passes(self, sizes: Floats) -> tuple[Floats, Floats]:
+        """Seconds of a micro-batch on chunks of (ways, ranks, chunks, kinds)."""
+        found = []
+        ends = (self.ends[0], self.ends[2]), (self.ends[1], self.ends[3])
+        for each, (embedding, head) in zip((self.forward, self.backward), ends, strict=True):
+            passes = np.einsum("nrvk,rk->nrv", sizes, each)
+            passes[:, 0, 0] += embedding
+            passes[:, -1, -1] += head
+            found.append(np.maximum(passes, 0.0))
+        return found[0], found[1]
 
 
 class DealingBounds:
@@ -52,29 +117,37 @@ class DealingBounds:
     def least_seconds(
         self, ring: Ring, num_layers: int, enough: float, rounds: int = ROUNDS[-1]
     ) -> float:
+        """Of layers that are alike."""
+        return self.least_of_kinds(KindRing.of(ring, num_layers), enough, rounds)
+
+    def least_of_kinds(self, ring: KindRing, enough: float, rounds: int = ROUNDS[-1]) -> float:
         """Of an iteration; once it is known to be `enough`, no more is asked.
 
         rounds: in which new chains are looked for.
         """
-        if ring.virtual * ring.pp > MOST_COLUMNS:
+        if ring.virtual * ring.pp * len(ring.layers) > MOST_COLUMNS:
             return 0.0
+        if not ring.turns:
+            return np.inf
+        if len(ring.layers) > 1:
+            return self._least_seconds(ring, enough, rounds)
         known, figures = self._known.setdefault(_shape(ring), []), _figures(ring)
         # Bounds of what is nowhere slower and has no less room are bounds of this one, too.
         inherited = max((least for of, least in known if (of <= figures).all()), default=0.0)
         if inherited >= enough:
             return inherited
-        least = max(self._least_seconds(ring, num_layers, enough, rounds), inherited)
+        least = max(self._least_seconds(ring, enough, rounds), inherited)
         known.append((figures, least))
         return least
 
-    def _least_seconds(self, ring: Ring, num_layers: int, enough: float, rounds: int) -> float:
+    def _least_seconds(self, ring: KindRing, enough: float, rounds: int) -> float:
         least, program = np.inf, None
-        for turn, most in _turns(ring, num_layers):
+        for turn, most in ring.turns_of(rounds):
             at_work = ring.batches * turn + max(float(ring.fixed.max()), 0.0)
             if at_work >= min(least, enough):
                 least = min(least, at_work)
                 break
-            program = program or _Program(ring, num_layers, self._chains_of(ring))
+            program = program or _Program(ring, self._chains_of(ring))
             of_turn = program.least(turn, most, min(least, enough), rounds)
             least = min(least, max(at_work, of_turn))
         if program is not None:
@@ -82,7 +155,7 @@ class DealingBounds:
             self.work += program.work
         return least
 
-    def _chains_of(self, ring: Ring) -> list[Chain]:
+    def _chains_of(self, ring: KindRing) -> list[Chain]:
         """Those that decided about others of the shape, or the plain ones."""
         return self._chains.get(_shape(ring)) or plain_chains(*_shape(ring))
 
@@ -108,14 +181,14 @@ def lifted(
     return found
 
 
-def _shape(ring: Ring) -> Shape:
+def _shape(ring: KindRing) -> Shape:
     return ring.pp, ring.virtual, ring.batches
 
 
-def _figures(ring: Ring) -> Floats:
+def _figures(ring: KindRing) -> Floats:
     """What the bound of a pipeline never falls with."""
-    columns = (ring.forward, ring.backward, ring.links, ring.after, ring.fixed, -ring.most)
-    return np.concatenate([*columns, ring.ends])
+    columns = (ring.forward, ring.backward, ring.links, ring.after, ring.fixed, -ring.turns[-1][1])
+    return np.concatenate([*(column.reshape(-1) for column in columns), ring.ends])
 
 
 def _turns(ring: Ring, num_layers: int) -> Iterator[tuple[float, Floats]]:
@@ -135,7 +208,7 @@ def _turns(ring: Ring, num_layers: int) -> Iterator[tuple[float, Floats]]:
 class _Program:
     """The linear program of one pipeline: sizes of chunks, seconds of passes, those after them."""
 
-    def __init__(self, ring: Ring, num_layers: int, chains: Sequence[Chain]) -> None:
+    def __init__(self, ring: KindRing, chains: Sequence[Chain]) -> None:
         import highspy  # what needs no such bound does not load it
 
         solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
@@ -143,18 +216,29 @@ class _Program:
         self._statuses, self._solver = highspy.HighsModelStatus, solver
         self._ring, self._chains = ring, list(chains)
         self._binding: dict[int, Chain] = {}
-        self._sizes = ring.pp * ring.virtual
+        pp, kinds = ring.pp, len(ring.layers)
+        self._shape = pp, ring.virtual, kinds
+        self._sizes = pp * ring.virtual * kinds
         self.work = 0
         columns = self._sizes + 2
         solver.addVars(columns, np.zeros(columns), np.full(columns, np.inf))
         seconds = np.array([columns - 2, columns - 1], np.int32)
         solver.changeColsCost(2, seconds, np.ones(2))
-        pp, whole = ring.pp, np.array([float(num_layers)])
-        ranks = np.repeat(np.eye(pp), ring.virtual, axis=1)
-        self._add(ranks, (0.0, 0.0), np.zeros(pp), ring.most.astype(float))
-        self._add(ranks * ring.after[:, None], (0.0, -1.0), np.full(pp, -np.inf), -ring.fixed)
-        self._add(np.ones((1, self._sizes)), (0.0, 0.0), whole, whole)
+        endless = np.full(pp, -np.inf)
+        self._add(self._by_rank(np.tile(ring.work, (pp, 1))), (0.0, 0.0), np.zeros(pp), -endless)
+        self._add(self._by_rank(ring.after), (0.0, -1.0), endless, -ring.fixed)
+        every = np.tile(np.eye(kinds), pp * ring.virtual)
+        self._add(every, (0.0, 0.0), ring.layers, ring.layers)
+        if ring.bytes_each.any():
+            self._add(self._by_rank(ring.bytes_each), (0.0, 0.0), endless, ring.most_bytes)
         self._cut(self._chains)
+
+    def _by_rank(self, each: Floats) -> Floats:
+        """A row for every rank, the sum over its chunks and kinds."""
+        pp, virtual, kinds = self._shape
+        rows = np.zeros((pp, pp, virtual, kinds))
+        rows[np.arange(pp), np.arange(pp)] = each[:, None, :]
+        return rows.reshape(pp, -1)
 
     @property
     def binding(self) -> list[Chain]:
@@ -195,26 +279,27 @@ class _Program:
         """Ranks hold so much at most; within the pipeline each holds a layer."""
         self._solver.changeColBounds(self._sizes, self._ring.batches * turn, np.inf)
         for rank, layers in enumerate(most.tolist()):
-            fewest = float(0 < rank < self._ring.pp - 1)
+            fewest = float(self._ring.work.min()) if 0 < rank < self._ring.pp - 1 else 0.0
             self._solver.changeRowBounds(rank, fewest, layers)
 
     def _evenly(self, sizes: Floats) -> Floats:
         """As many layers on every rank, in chunks of one size."""
-        each = sizes.reshape(self._ring.pp, self._ring.virtual).mean(axis=1)
-        return np.repeat(each, self._ring.virtual)
+        pp, virtual, kinds = self._shape
+        each = sizes.reshape(self._shape).mean(axis=1, keepdims=True)
+        return np.broadcast_to(each, (pp, virtual, kinds)).reshape(-1)
 
     def _seconds(self, tried: Floats) -> Floats:
         """Of iterations with chunks of such sizes; their longest chains become rows."""
         ring = self._ring
-        sizes = np.swapaxes(tried.reshape(-1, ring.pp, ring.virtual), 1, 2)
-        forward, backward = (np.maximum(passes, 0.0) for passes in ring.passes(sizes))
+        sizes = tried.reshape(-1, *self._shape)
+        forward, backward = ring.passes(sizes)
         links = np.broadcast_to(ring.links, (len(tried), ring.pp))
         found = list(longest_chains(forward, backward, links, ring.batches))
         self._chains += found
         self._cut(found)
         passes = zip(found, forward, backward, strict=True)
         longest = [chain.seconds(goes, comes, ring.links) for chain, goes, comes in passes]
-        after = ring.fixed + sizes.sum(axis=1) * ring.after
+        after = ring.fixed + np.einsum("nrvk,rk->nr", sizes, ring.after)
         return np.array(longest) + after.max(axis=1)
 
     def _cut(self, chains: Sequence[Chain]) -> None:
@@ -222,7 +307,8 @@ class _Program:
         ring, ends = self._ring, self._ring.ends
         forward = np.stack([chain.forward for chain in chains])
         backward = np.stack([chain.backward for chain in chains])
-        layers = forward * ring.forward[:, None] + backward * ring.backward[:, None]
+        layers = forward[..., None] * ring.forward[:, None]
+        layers += backward[..., None] * ring.backward[:, None]
         beside = np.stack([chain.links for chain in chains]) @ ring.links
         beside += ends[0] * forward[:, 0, 0] + ends[1] * backward[:, 0, 0]
         beside += ends[2] * forward[:, -1, -1] + ends[3] * backward[:, -1, -1]

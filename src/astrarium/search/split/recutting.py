@@ -9,7 +9,6 @@ import numpy as np
 
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.plan import Plan
-from astrarium.search.split.arrangements import laid
 from astrarium.search.split.cases import Bundle
 from astrarium.search.split.partition import SplitProblem, best_splits
 from astrarium.strategy.columns import degrees_of, options_of
@@ -33,17 +32,8 @@ def recut(model: ClusterModel, plans: Sequence[Plan]) -> list[Strategy]:
 
 
 def _problem(model: ClusterModel, strategy: Strategy) -> tuple[SplitProblem, float]:
-    arrangement = laid((0,), (strategy.gpus,), strategy.gpus // strategy.pp)
-    kinds = len(model.workload.model.kinds)
-    bundle = Bundle(
-        model,
-        degrees_of([strategy]),
-        np.array([1]),
-        options_of([strategy]),
-        [arrangement],
-        model.contents,
-        np.ones((1, kinds)),
-    )
+    given = (degrees_of([strategy]), np.array([1]), options_of([strategy]))
+    bundle = Bundle.on_one_pool(model, *given, model.contents)
     return bundle.problem(0, 0), bundle.tied(0, 0)
 
 

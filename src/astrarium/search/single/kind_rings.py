@@ -1,0 +1,190 @@
+"""Pipelines of layers of several kinds, as the linear programs of their bounds see them.
+
+A rank with virtual stages may hold any number of layers of each kind, so the cost model is asked
+about all of them, as far as they could be a rank of a plan that is fast enough. A layer of a kind
+counts as little as it does in any of these contents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats
+from astrarium.cost.layouts import CostModel
+from astrarium.cost.mixed import ClusterModel, Contents
+from astrarium.cost.step import layer_work
+from astrarium.search.single.open_layouts import Candidates
+from astrarium.search.split.cases import Bundle
+from astrarium.search.split.dealing_bounds import MOST_TURNS, KindRing
+from astrarium.value import Value
+
+MOST_CONTENTS = 1_500  # that the cost model is asked about
+MORE = 1.5  # times the mean work of a rank is looked at, and as much again while that is too little
+
+
+class RankContents(Value, frozen=True):
+    """What a rank may hold: layers of each kind, as stages of the cost model.
+
+    is_full: whether one layer more would be too much work to be looked at.
+    """
+
+    contents: Contents
+    is_full: Bools
+
+    @classmethod
+    def of(cls, counts: Floats, work: Floats, most: float) -> RankContents | None:
+        """At most so much work, of so many layers of each kind; None if there are too many."""
+        within = np.minimum(np.floor(most / work), counts)
+        if np.prod(within + 1) > 8 * MOST_CONTENTS:
+            return None
+        held = (
+            np.indices(tuple(int(most) + 1 for most in within))
+            .reshape(len(counts), -1)
+            .T.astype(float)
+        )
+        held = held[held @ work <= most]
+        if len(held) > MOST_CONTENTS:
+            return None
+        is_full = ((held < counts) & ((held @ work)[:, None] + work > most)).any(axis=1)
+        number = len(held)
+        places = np.repeat(np.arange(3), number)
+        none = np.zeros((len(counts), 1), np.int64)
+        contents = Contents(none, np.tile(held, (3, 1)), places == 0, places == 2)
+        return cls(contents, np.tile(is_full, 3))
+
+
+class KindRings:
+    """Strategies of one number of stages and GPUs, as pipelines whose layers are to be dealt."""
+
+    def __init__(self, model: CostModel, chosen: Candidates) -> None:
+        self._model, self._chosen = model, chosen
+        self._pp = int(chosen.degrees.pp[0])
+        self._of_ranks: RankContents | None
+        costs = model.shard_costs(chosen.degrees)
+        self._work = layer_work(costs.layers, costs.shard_of)  # (rows, kinds)
+        self._whole = ClusterModel.alone(model)
+        self._most, self._of_ranks = 1.0, None
+        if len(model.layers_of_kind) == 1:
+            self._bundle = self._bundle_of(self._whole.contents)
+        else:
+            self._price_more_contents()
+
+    def _price_more_contents(self) -> None:
+        """Ask about ranks that hold more."""
+        self._most *= MORE
+        work, counts = self._work.mean(axis=0), self._model.layers_of_kind
+        most = self._most * float(counts @ work) / self._pp + float(work.max())
+        self._of_ranks = RankContents.of(counts, work, most)
+        contents = self._of_ranks.contents if self._of_ranks else self._whole.contents
+        self._bundle = self._bundle_of(contents)
+
+    def _bundle_of(self, contents: Contents) -> Bundle:
+        chosen = self._chosen
+        given = (chosen.degrees, chosen.virtual, chosen.options)
+        return Bundle.on_one_pool(self._whole, *given, contents)
+
+    def tied(self, row: int) -> float:
+        return self._bundle.tied(0, row)
+
+    def ring(self, row: int, limit: float) -> KindRing | None:
+        """Where no rank takes longer than the limit for its passes; None if too little is known."""
+        bundle, of_ranks = self._bundle, self._of_ranks
+        covers_heavier = bool(self._chosen.covers_heavier[row])
+        if len(self._model.layers_of_kind) == 1:
+            num_layers, ring = self._model.planner.num_layers, bundle.least_ring(0, row, limit)
+            if covers_heavier:
+                ring = replace(ring, most=np.full(ring.pp, num_layers))
+            return KindRing.of(ring, num_layers)
+        if of_ranks is None:
+            return None
+        t, held = bundle.tables, of_ranks.contents.layers
+        batches = int(self._chosen.degrees.num_micro_batches[row])
+        passes = np.stack([t.forward[row, 0], t.backward[row, 0]])
+        seconds = passes.sum(axis=0)
+        # Some rank has no less work than the mean.
+        much = held @ self._work[row] >= self._work[row] @ self._model.layers_of_kind / self._pp
+        is_fast = batches * seconds <= limit - t.after[row, 0][much].min(initial=np.inf)
+        if (is_fast & of_ranks.is_full).any() or not much.any():
+            self._price_more_contents()
+            return self.ring(row, limit)
+        by_place = bundle.allowed[:, row] & is_fast
+        by_place[1:-1] &= held.any(axis=1)
+        fits = by_place & (bundle.fits[:, 0, row] | covers_heavier)
+        ends = t.ends[row, 0]
+        beside = np.zeros_like(passes)
+        beside[:, of_ranks.contents.has_embedding] += ends[:2, None]
+        beside[:, of_ranks.contents.has_head] += ends[2:, None]
+        each = self._each(row, passes - beside, held, fits.any(axis=0))
+        after, fixed = _linear(held, t.after[row, 0], fits)
+        bytes_each, most_bytes = _room(held, bundle.peak_bytes(row), fits, by_place)
+        work = _fitted(held, seconds - beside.sum(axis=0))
+        whole = self._model.layers_of_kind
+        return KindRing(
+            forward=np.tile(each[0], (self._pp, 1)),
+            backward=np.tile(each[1], (self._pp, 1)),
+            after=np.tile(after, (self._pp, 1)),
+            work=work,
+            bytes_each=bytes_each,
+            ends=tuple(ends.tolist()),
+            links=bundle.links(row),
+            fixed=fixed,
+            most_bytes=most_bytes,
+            turns=_turns(seconds, held @ work, fits, float(whole @ work)),
+            layers=whole,
+            batches=batches,
+            virtual=int(self._chosen.virtual[row]),
+        )
+
+    def _each(self, row: int, passes: Floats, held: Floats, possible: Bools) -> Floats:
+        """Both passes of a layer of every kind: chunks share the time of a rank by their work."""
+        work = held @ self._work[row]
+        some = possible & (work > 0)
+        rate = (passes[:, some] / work[some]).min(axis=1, initial=np.inf)
+        rate = np.where(np.isfinite(rate), np.maximum(rate, 0.0), 0.0)
+        return np.asarray(rate[:, None] * self._work[row])
+
+
+def _fitted(held: Floats, values: Floats) -> Floats:
+    """About what a layer of every kind adds: more than nothing."""
+    some = held.any(axis=1)
+    found = np.linalg.lstsq(held[some], values[some], rcond=None)[0]
+    return np.maximum(found, values[some].max() * 1e-9)
+
+
+def _linear(held: Floats, values: Floats, fits: Bools) -> tuple[Floats, Floats]:
+    """What a layer of every kind adds, and what ranks have besides: never more than is given."""
+    columns = np.hstack([held, np.ones((len(held), 1))])
+    each = np.maximum(np.linalg.lstsq(columns, values, rcond=None)[0][:-1], 0.0)
+    rest = np.where(fits, values - held @ each, np.inf).min(axis=1)
+    return each, np.where(np.isfinite(rest), rest, 0.0)
+
+
+def _room(held: Floats, peak: Floats, fits: Bools, possible: Bools) -> tuple[Floats, Floats]:
+    """Bytes of a layer of every kind, and how many of these a rank has room for at most.
+
+    peak: (ranks, contents).
+    """
+    columns = np.hstack([held, np.ones((len(held), 1))])
+    each = np.maximum(np.linalg.lstsq(columns, peak.T, rcond=None)[0][:-1].T, 0.0)
+    if (fits == possible).all():
+        return np.zeros_like(each), np.zeros(len(peak))
+    scale = np.maximum(each.max(axis=1, keepdims=True), 1.0)
+    each = each / scale
+    return each, np.where(fits, each @ held.T, 0.0).max(axis=1)
+
+
+def _turns(
+    seconds: Floats, work: Floats, fits: Bools, whole: float
+) -> tuple[tuple[float, Floats], ...]:
+    """Turns of the longest rank with room for all work, and what ranks do at most in them."""
+    order = np.argsort(seconds, kind="stable")
+    filled = np.maximum.accumulate(np.where(fits, work, -np.inf)[:, order], axis=1)
+    every, last = np.unique(seconds[order][::-1], return_index=True)
+    most = filled[:, len(order) - 1 - last]
+    roomy = np.flatnonzero(most.sum(axis=0) >= whole * (1 - 1e-9))[:MOST_TURNS]
+    found = [(float(every[number]), most[:, number]) for number in roomy.tolist()]
+    if found:
+        found[-1] = (found[-1][0], most[:, -1])
+    return tuple(found)

@@ -1,0 +1,62 @@
+"""What stages may hold, and the micro-batches in flight there."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.mixed import Contents
+from astrarium.cost.schedule import in_flight_if_alike
+
+
+def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
+    """Only runs that a stage can hold if none holds more than so many layers."""
+    layers = contents.layers.sum(axis=1)
+    least = len(contents.of_range) - 1 - (num_stages - 1) * most_layers
+    return _chosen(contents, (layers <= most_layers) & (layers >= least))
+
+
+def _chosen(contents: Contents, kept: Bools) -> Contents:
+    number = np.append(np.where(kept, np.cumsum(kept) - 1, -1), -1)  # last: what was -1 stays so
+    return Contents(
+        number[contents.of_range],
+        contents.layers[kept],
+        contents.has_embedding[kept],
+        contents.has_head[kept],
+    )
+
+
+def shortest(contents: Contents, layers: Ints) -> Contents:
+    """Only runs of so few layers."""
+    return _chosen(contents, (contents.layers.sum(axis=1)[:, None] == layers).any(axis=1))
+
+
+@cache
+def in_flight_of_layers(
+    pp: int, virtual: int, batches: int, most_layers: int, redone: int = 0
+) -> Floats:
+    """Micro-batches in flight at each stage, by the layers that it holds: (stages, layers + 1).
+
+    At least, where every chunk redoes so many of its layers: those it keeps count.
+    """
+    if virtual == 1:
+        held = np.minimum(pp - np.arange(pp), batches).astype(float)
+        return np.repeat(held[:, None], most_layers + 1, axis=1)
+    sizes = _chunks(np.arange(1, most_layers + 1), virtual).T
+    kept = np.maximum(sizes - redone, 0)
+    # Layers that are kept whole lie in the larger chunks, the last ones, of which fewer
+    # micro-batches are in flight; those that are redone lie in all chunks alike.
+    some = bool(redone) & kept.any(axis=1, keepdims=True)
+    weights = np.where(some, kept, sizes)
+    held = in_flight_if_alike(pp, weights, min(batches, 2 * pp))
+    of_each = np.einsum("wvp,wv->wp", held, weights) / weights.sum(axis=1, keepdims=True)
+    least = np.where(some, np.minimum(of_each, held.mean(axis=1)), of_each)
+    return np.concatenate([np.zeros((pp, 1)), least.T], axis=1)
+
+
+def _chunks(sizes: Ints, virtual: int) -> Ints:
+    """Layers of ranks dealt to their chunks, (chunks, ranks), as even as can be, more last."""
+    small, large = np.divmod(sizes, virtual)
+    return small + (np.arange(virtual)[:, None] >= virtual - large)
