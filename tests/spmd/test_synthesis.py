@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spmd_priced import perceptron
+from spmd_priced import perceptron, repriced
 from spmd_small import chain, mixed_devices
 
 from astrarium.arrays import Floats
 from astrarium.errors import InputError
 from astrarium.spmd.graph import Graph, cut
-from astrarium.spmd.price import Devices, price_program, repriced
+from astrarium.spmd.price import Devices, price_program
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import Division
 from astrarium.spmd.solve import NoRoomError

@@ -1,4 +1,4 @@
-"""Activations that are computed again where memory asks: equal results, less memory as predicted."""
+"""Activations that are computed again where memory asks: equal results, less memory."""
 
 from __future__ import annotations
 
