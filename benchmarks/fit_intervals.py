@@ -53,8 +53,8 @@ FAMILIES: Final = {
         *("megatron", "megatron-graphs", "megatron-local", "megatron-cpu"),
         *("megatron-bridge", "nemo", "internevo"),
     ),
-    "megatron-2021": ("megatron-2021", "deepspeed", "deepspeed-megatron"),
-    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager"),
+    "megatron-2021": ("megatron-2021", "deepspeed-2021", "deepspeed-megatron"),
+    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager", "deepspeed"),
     "nanotron": ("nanotron",),
 }
 # A source of the same family counts as much as this many others. From 1 to 5 intervals hold
@@ -63,7 +63,7 @@ OWN_FAMILY: Final = 3.0
 # One more source, of which nothing is known, counts as far off as any, to either side.
 UNSEEN: Final = 1.0
 LEAST: Final = 0.1  # deviations: no prediction lies at an end of its interval
-KEPT_FOR_CHECKS: Final = "-unseen"
+KEPT_FOR_CHECKS: Final = ("-unseen", "-run")
 # Tables that one team made on one cluster: if one is held back, so are the others.
 PARTS: Final = r"(Megatron-SC21|BigScience-V100)-.*"
 # Terms that no data here can tell from others.
@@ -106,6 +106,8 @@ WITHOUT: Final = {
     "cast_rate": 1.0,
     "permute_rate": 1.0,
     "sole_products": False,
+    "starts_level": False,
+    "varying_rows_ratio": 1.0,
 }
 DIGITS: Final = 4
 DEEPEST: Final = 2  # level of groups in the file that have one line for each entry

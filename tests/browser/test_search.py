@@ -40,7 +40,7 @@ def test_results_come_while_it_searches_and_cancel_ends_it(planner: Planner) -> 
     wait_for(lambda: working(planner) == 0)
     # What was found is not thrown away: it can be looked at as any answer.
     planner.rows.nth(1).click()
-    expect(page.get_by_role("heading", name="Run plan 2")).to_be_visible()
+    expect(page.get_by_role("heading", name="Start plan 2")).to_be_visible()
     expect(page.locator(".picture[aria-busy=true]")).to_have_count(0)
     planner.keep_picture("cancelled-1280-light")
     page.get_by_role("button", name="Search again").click()

@@ -16,6 +16,7 @@ from astrarium.catalog.models import model_entries
 from astrarium.export.software.megatron import flags, program
 from astrarium.export.software.megatron_model import model_refused
 from astrarium.model import model_of_entry
+from astrarium.model.workload import Numerics
 from astrarium.plans.document import Evaluation, Ramp, SearchPart
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -52,6 +53,17 @@ def test_checkpoints_of_spot_nodes_are_options_of_megatron(megatron: Driver) -> 
     )["args"]
     assert (args["save"], args["load"], args["save_interval"]) == ("/a b", "/a b", 300)
     assert not program(job("even")).checkpoints
+
+
+def test_reduced_numerics_are_taken(megatron: Driver) -> None:
+    """All checks pass but the last, which asks for a library that the driver does not have."""
+    one = job("even")
+    reduced = replace(one, workload=replace(one.workload, numerics=Numerics.REDUCED))
+    with pytest.raises(RefusedError, match="requires FusedAdam from TransformerEngine"):
+        parsed(megatron, reduced)
+    whole = replace(reduced, strategy=replace(one.strategy, zero_stage=0))
+    with pytest.raises(RefusedError, match="only supported with distributed optimizer"):
+        parsed(megatron, whole)
 
 
 def test_a_batch_may_grow_and_evaluations_are_taken(megatron: Driver) -> None:

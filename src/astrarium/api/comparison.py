@@ -148,7 +148,8 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
 
     imports.check_agreement(imported, own, flag("compare_gpus"))
     imports.check_accepted(imported)
-    workload = replace(own.workload, precision=imported.described.precision)
+    described = imported.described
+    workload = replace(own.workload, precision=described.precision, numerics=described.numerics)
     workload, fallbacks = request.usable_format(workload, own.cluster)
     notes = [*own.notes, *fallbacks]
     if workload.precision is not own.workload.precision:

@@ -77,6 +77,7 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         global_batch=batch,
         tokens=asked.tokens or run_tokens(imported, length, batch),
         precision=_precision(asked, imported),
+        numerics=asked.numerics if "numerics" in asked.given else described.numerics,
         runtime=asked.runtime if "runtime" in asked.given else described.runtime,
     )
     return Filled(whole, imported, None if is_named else imported.source)

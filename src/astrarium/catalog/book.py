@@ -106,7 +106,8 @@ def _region(name: str, own: Sequence[Offer]) -> str:
     found = {word.lower(): word for word in words}.get(name.strip().lower())
     if found is None:
         raise InputError(
-            f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}"
+            f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}",
+            "region",
         )
     return region_class(found) or found
 

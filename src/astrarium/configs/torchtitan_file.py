@@ -203,7 +203,7 @@ def _recompute(v: _File, layers: int, virtual: int) -> dict[str, Any]:
     if mode in ("none", "full"):
         return {"recompute": mode}
     chunks = v.pp * virtual
-    words = "selective op"  # dropping every second operator costs what every second layer does
+    words = "selective layer" if option == "2" else "selective op"
     if _EVERY.fullmatch(option) and int(option) != 2:
         words = f"block {max(layers // (chunks * max(int(option), 1)), 1)}"
     found = asdict(recompute_of(words, layers, chunks))

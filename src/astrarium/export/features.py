@@ -340,6 +340,11 @@ class Feature(Enum):
     )
     FP16 = "fp16", _precision(Precision.FP16), _BF16
     FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
+    REDUCED = (
+        "gradients and moments in bf16",
+        lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",
+        None,  # the whole plan rests on it
+    )
     NODES = "nodes of these sorts", _nodes, _ONE_POOL
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use", _unequal_nodes, _ONE_POOL
     PROCESSORS = "cores of a processor", _processors, None

@@ -29,7 +29,6 @@ from astrarium.export.header import gpus_words
 from astrarium.export.target import MEGATRON, Target, refusals
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
-from astrarium.plans.parts import plan_part
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import predict
 from astrarium.search.refusals import why_refused
@@ -164,10 +163,10 @@ def _refused(job: Job, targets: Sequence[Target]) -> set[Feature | None]:
 
 def _job(job: Job, plan: Plan, cluster: Cluster) -> Job | None:
     """The plan as a job of its own document, priced on the pools that it uses."""
-    work = replace(job.workload, precision=plan.precision)
+    work = replace(job.workload, precision=plan.precision or job.workload.precision)
     try:
         priced = predict(work, cluster, plan.strategy)
-        document = replace(job.document, plans=(plan_part(priced, NEW_RANK),), pareto=())
+        document = replace(job.document, plans=(replace(priced, rank=NEW_RANK),), pareto=())
         return job_of(document, NEW_RANK)
     except InputError:
         return None

@@ -27,6 +27,13 @@ class Precision(StrEnum):
         return 4 if self is Precision.FP32 else 2
 
 
+class Numerics(StrEnum):
+    """Formats of sums over many tokens: strict keeps gradients and Adam's moments in 32 bits."""
+
+    STRICT = "strict"
+    REDUCED = "reduced"  # both in bf16; the master weights stay in 32 bits
+
+
 class Workload(Value, frozen=True):
     """`global_batch` counts sequences; `tokens` is the length of the whole run, if stated."""
 
@@ -35,6 +42,7 @@ class Workload(Value, frozen=True):
     global_batch: int
     tokens: int | None = None
     precision: Precision = Precision.BF16
+    numerics: Numerics = Numerics.STRICT
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):

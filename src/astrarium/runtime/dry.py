@@ -196,7 +196,7 @@ def _predicted(job: Job, few: Strategy) -> list[tuple[StageMemory, StageSeconds]
     workload = replace(job.workload, global_batch=asked.sequences)
     runtime = find_runtime(RUNTIME)
     plan = predict(workload, job.cluster, asked, runtime=runtime, tuning=NO_MESSAGES)
-    return list(zip(plan.memory, plan.stages, strict=True))
+    return list(zip(plan.memory, plan.stage_seconds, strict=True))
 
 
 def _stage(

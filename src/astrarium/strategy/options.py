@@ -19,7 +19,7 @@ from astrarium.value import Value
 _OPTIONS: Final = Path(__file__).parent / "data" / "megatron_options.json"
 
 # What an option can be derived from besides the fields of a strategy, a model and a cluster.
-WORKLOAD_SOURCES: Final = frozenset({"model", "precision", "optimizer", "tokens"})
+WORKLOAD_SOURCES: Final = frozenset({"model", "precision", "numerics", "optimizer", "tokens"})
 
 
 class Treatment(StrEnum):

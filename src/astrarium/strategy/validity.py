@@ -1,5 +1,9 @@
 """Which strategies a runtime accepts, and why it refuses the others.
 
+Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks: a strategy that
+breaks one cannot start. Those of other runtimes say what their files can express, which is what
+plans for them are made of.
+
 The rules are data (`data/validity_rules.json`): a condition in the rule language with its syntax
 tree, a reason for the user, and the place where the runtime enforces it. Rules of origin Astrarium
 keep a strategy free of contradictions or name what is not modelled. Options that are held fixed
@@ -40,6 +44,7 @@ class ValidityRule:
     category: str
     reason: str
     origin: str
+    runtimes: tuple[str, ...]  # rule sets it belongs to
     rule: Rule = field(repr=False)
 
     @property
@@ -60,8 +65,8 @@ class ValidityRule:
 
 
 @cache
-def megatron_rules() -> tuple[ValidityRule, ...]:
-    """The rules that Megatron-LM's validation, schedules and sharding assert."""
+def all_rules() -> tuple[ValidityRule, ...]:
+    """The rules of all runtimes."""
     entries = json.loads(_RULES.read_text(encoding="utf-8"))["rules"]
     return tuple(
         ValidityRule(
@@ -69,16 +74,28 @@ def megatron_rules() -> tuple[ValidityRule, ...]:
             entry["category"],
             entry["reason"],
             entry["origin"],
+            tuple(entry["runtimes"]),
             Rule.from_tree(entry["when"], entry["tree"]),
         )
         for entry in entries
     )
 
 
-def violations(columns: Mapping[str, Column]) -> tuple[str, ...]:
-    """Why Megatron would not run one strategy, given as scalars; empty if it would."""
+@cache
+def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
+    """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty."""
+    return tuple(rule for rule in all_rules() if rule_set in rule.runtimes)
+
+
+def megatron_rules() -> tuple[ValidityRule, ...]:
+    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
+    return rules_of("megatron")
+
+
+def violations(columns: Mapping[str, Column], rule_set: str = "megatron") -> tuple[str, ...]:
+    """Why a runtime would not run one strategy, given as scalars; empty if it would."""
     return tuple(
-        rule.explained(columns) for rule in megatron_rules() if bool(rule.rejects(columns).any())
+        rule.explained(columns) for rule in rules_of(rule_set) if bool(rule.rejects(columns).any())
     )
 
 

@@ -63,6 +63,12 @@ class ExportedFiles(TypedDict):
     nearest: NearestPart | None
 
 
+class TargetTimes(TypedDict):
+    """By target: the time of what it makes of a plan, over the plan's; null if it cannot."""
+
+    times: dict[str, float | None]
+
+
 class ExportRefused(Problem, total=False):
     """A plan that the target cannot express: why, and the nearest that it can."""
 
@@ -110,6 +116,7 @@ TYPES: Final = (
     PlanDocument,
     Problem,
     StreamEvent,
+    TargetTimes,
     TimelineDocument,
     Trace,
     WhyNot,

@@ -16,11 +16,12 @@ from astrarium.configs.megatron.conflicts import (
     layer_conflicts,
     world_conflict,
 )
-from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
+from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron, numerics_of
 from astrarium.configs.settings import Settings
 from astrarium.configs.shell.expansion import marked
 from astrarium.configs.shell.launch import Launch, read_launch
 from astrarium.errors import InputError
+from astrarium.model.workload import Numerics
 from astrarium.strategy.options import (
     Option,
     Treatment,
@@ -209,6 +210,14 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
     if s.text("optimizer") not in ("", "adam"):
         why = "its states and its step are those of Adam"
         out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
+    if numerics_of(s) is Numerics.STRICT:
+        why = "gradients and both moments are predicted in bf16 together, or in fp32"
+        out += [
+            AsIf(option.flags[0], _shown(s.text(option.dest)), "fp32", why)
+            for option in megatron_options()
+            if option.field == "numerics"
+            and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
+        ]
     if "fp4" in s:
         out.append(AsIf("--fp4-format", s.text("fp4"), "none", "4-bit products are not modelled"))
     if s.flag("use_torch_fsdp2"):

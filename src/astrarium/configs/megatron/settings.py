@@ -16,7 +16,7 @@ from astrarium.configs.pipeline import (
     stages_of,
 )
 from astrarium.configs.settings import Described, Settings
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Numerics, Precision
 
 # Of the options read here: what Megatron 0.19.2 takes where they are not given.
 DEFAULTS: Final = {
@@ -54,6 +54,7 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
         tokens=_tokens(s),
         iterations=s.count("train_iters"),
         precision=_precision(s),
+        numerics=numerics_of(s),
         strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
     )
 
@@ -71,6 +72,13 @@ def _precision(s: Settings) -> Precision:
     if "fp8" in s and s.text("fp8") != "False":
         return Precision.FP8
     return Precision.FP16 if s.flag("fp16") else Precision.BF16
+
+
+def numerics_of(s: Settings) -> Numerics:
+    """Both or neither: what is reduced alone is named among what is not predicted."""
+    moments = {s.text(f"{state}_dtype") for state in ("exp_avg", "exp_avg_sq")}
+    reduced = s.flag("grad_reduce_in_bf16") and moments <= {"bf16", "torch.bfloat16"}
+    return Numerics.REDUCED if reduced else Numerics.STRICT
 
 
 def _tokens(s: Settings) -> int | None:

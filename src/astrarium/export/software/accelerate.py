@@ -39,6 +39,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 is that of other libraries, with scaling unlike what was predicted",
+    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
     **causal.NO_RUN_OF_ITS_OWN,
 }

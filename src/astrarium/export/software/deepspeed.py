@@ -19,6 +19,7 @@ from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.19.8"
+RUNTIME: Final = "deepspeed"
 FILE: Final = "ds_config.json"
 # Models whose experts AutoEP finds.
 EXPERT_TYPES: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
@@ -40,6 +41,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_GROUPS: "models of Transformers are recomputed layer by layer",
     Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
     Feature.FP8: "it trains in bf16 or fp16",
+    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     **causal.NO_RUN_OF_ITS_OWN,
 }
 
@@ -119,7 +121,7 @@ def program(job: Job) -> RankProgram:
             *(_COMPILER if job.strategy.offload_optimizer else ()),
         ),
         notes=(
-            estimate_note(job, causal.RUNTIME, causal.KERNELS),
+            estimate_note(job, RUNTIME, causal.KERNELS),
             f"`{FILE}` holds all that the plan decides but recomputation, which is the model's: the"
             " script switches it on. The learning rate is not part of the plan.",
             _gradients(job),
@@ -132,7 +134,7 @@ TARGET = Target(
     name="deepspeed",
     title="DeepSpeed",
     version=VERSION,
-    runtime=causal.RUNTIME,
+    runtime=RUNTIME,
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,

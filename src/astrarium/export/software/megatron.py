@@ -26,7 +26,7 @@ from astrarium.export.run_length import (
 from astrarium.export.software.megatron_model import model_flags, model_refused
 from astrarium.export.software.megatron_rebuilt import Flags
 from astrarium.export.target import Target
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Numerics, Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.options import Option, Treatment, megatron_options
 from astrarium.strategy.types import Granularity
@@ -44,6 +44,7 @@ _ONLY_WITH: Final[Mapping[str, str]] = {
     "moe_token_dispatcher_type": "experts",
     "moe_permute_fusion": "experts",
     "megatron_fsdp_main_grads_dtype": "fsdp",
+    "accumulate_allreduce_grads_in_fp32": "strict",
 }
 # Usual values for a run from scratch, which the user may override. Not part of the plan.
 OPTIMISER: Final[Flags] = {
@@ -164,11 +165,19 @@ def precision_flags(job: Job) -> Iterator[tuple[str, object]]:
     if precision is Precision.FP8:
         yield "fp8-format", "hybrid"
         yield "fp8-recipe", "tensorwise"
+    if job.workload.numerics is Numerics.REDUCED:
+        yield "grad-reduce-in-bf16", True
+        yield "use-precision-aware-optimizer", True
+        yield from ((f"{state}-dtype", "bf16") for state in ("main-grads", "exp-avg", "exp-avg-sq"))
 
 
 def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
     """Assumptions of the cost model that differ from Megatron's defaults."""
-    present = {"experts": bool(job.model.max_experts), "fsdp": job.strategy.zero_stage in SHARDING}
+    present = {
+        "experts": bool(job.model.max_experts),
+        "fsdp": job.strategy.zero_stage in SHARDING,
+        "strict": job.workload.numerics is Numerics.STRICT,
+    }
     for option in megatron_options():
         if option.treatment is not Treatment.FIXED or not option.differs_from_default:
             continue

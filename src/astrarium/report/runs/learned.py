@@ -25,7 +25,9 @@ def learned_report(
         yield Text(f"note      {note}")
     yield title("Factors")
     yield _factors(profile.learned)
-    yield from _errors(profile)
+    for what, errors in (("time", profile.time_error), ("memory", profile.memory_error)):
+        if errors is not None:
+            yield indented(f"{what}: {_error_words(errors)}")
     yield from _aside(profile)
     yield Text("")
     if any(factor.after != factor.before for factor in profile.learned):
@@ -60,12 +62,6 @@ def _value(factor: Factor, value: float) -> str:
 
 def _deviation(factor: Factor) -> str:
     return _value(factor, factor.deviation) if factor.unit else percent(factor.deviation)
-
-
-def _errors(profile: ClusterProfile) -> Iterator[RenderableType]:
-    for what, errors in (("time", profile.time_error), ("memory", profile.memory_error)):
-        if errors is not None:
-            yield indented(f"{what}: {_error_words(errors)}")
 
 
 def _error_words(errors: Errors) -> str:

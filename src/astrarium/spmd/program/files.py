@@ -115,6 +115,7 @@ class _File(Value, frozen=True):
     bytes: tuple[float, ...]
     micro_batches: int
     search: SynthesisPart
+    recompute: bool = False
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reasons: tuple[ReasonPart, ...] = ()
@@ -186,6 +187,7 @@ def _document(file: _File, cluster_data: Mapping[str, Any]) -> ProgramDocument:
         file.iteration_seconds,
         file.bytes,
         file.micro_batches,
+        file.recompute,
     )
     return ProgramDocument(
         file.source,

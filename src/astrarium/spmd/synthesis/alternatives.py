@@ -5,7 +5,8 @@ near the best program with the simplest way to divide the work, all programs for
 
 Both meshes are tried where there are two: all devices beside each other, and nodes with devices
 inside them. More micro-batches only take longer, unless memory is what a program is limited by:
-then 2, 4, 8, ... of them are tried as long as that gains. All of it shares one effort.
+then 2, 4, 8, ... of them are tried as long as that gains, each also with activations that are
+computed again. All of it shares one effort.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from astrarium.value import Value
 
 FLAT: Final = "flat"
 NODES: Final = "nodes"
-STEPS: Final = 5_000_000  # of all searches of a question: about ten seconds of a core
+STEPS: Final = 3_000_000  # of all searches of a question: about ten seconds of a core
 # Of the effort that is left: what a fixed way to divide the work may take, and all programs.
 FIXED_SHARE: Final = 1 / 6
 WHOLE_SHARE: Final = 2 / 3
@@ -50,6 +51,7 @@ class Attempt(Value, frozen=True, dict=True):
     fixed: Mapping[str, DeviceProgram | NoRoomError]  # ways to compare with, by name
     fixed_on: Devices  # of these ways: all devices there are, beside each other
     left_out: tuple[str, ...] = ()  # pools without work
+    recompute: bool = False
 
     @property
     def seconds(self) -> float:
@@ -58,7 +60,7 @@ class Attempt(Value, frozen=True, dict=True):
     @property
     def limited(self) -> bool:
         """Whether memory keeps it from being faster."""
-        return self.found is None or self.found.limited
+        return self.found is None or self.found.limited or self.found.program.recompute
 
 
 @dataclass
@@ -143,8 +145,22 @@ class Alternatives:
                 found = self._search(graph, count, self.meshes[mesh], None, others)
             except NoRoomError as error:
                 no_room = error
-            fits = fits or found is not None
-            yield Attempt(mesh, count, self.meshes[mesh], graph, found, no_room, fixed, flat)
+            attempt = Attempt(mesh, count, self.meshes[mesh], graph, found, no_room, fixed, flat)
+            yield attempt
+            again = self._recomputed(attempt, others) if attempt.limited else None
+            if again is not None:
+                yield again
+            fits = fits or found is not None or again is not None
+
+    def _recomputed(self, limited: Attempt, others: Sequence[DeviceProgram]) -> Attempt | None:
+        """The same with activations that are computed again: where memory asks for it."""
+        self.progress("activations computed again")
+        others = [replace(one, recompute=True) for one in others]
+        graph, count, devices = limited.graph, limited.micro_batches, limited.devices
+        with suppress(NoRoomError):
+            found = self._search(graph, count, devices, None, others, recompute=True)
+            return replace(limited, found=found, no_room=None, recompute=True)
+        return None
 
     def _without_pools(self, best: Attempt) -> Iterator[Attempt]:
         """Programs for fewer and fewer pools, as long as that gains."""
@@ -160,7 +176,13 @@ class Alternatives:
                 self.progress(f"without {', '.join(left_out)}")
                 attempt = replace(best, mesh=mesh, devices=meshes[mesh], left_out=left_out)
                 try:
-                    one = self._search(best.graph, best.micro_batches, meshes[mesh], None)
+                    one = self._search(
+                        best.graph,
+                        best.micro_batches,
+                        meshes[mesh],
+                        None,
+                        recompute=best.recompute,
+                    )
                     found.append(replace(attempt, found=one))
                 except NoRoomError as error:
                     found.append(replace(attempt, found=None, no_room=error))
@@ -197,6 +219,8 @@ class Alternatives:
         devices: Devices,
         space: ProgramSpace | None,
         others: Sequence[DeviceProgram] = (),
+        *,
+        recompute: bool = False,
     ) -> Synthesis:
         share = WHOLE_SHARE if space is None else FIXED_SHARE
         with self.effort.portion(self.effort.left * share) as part:
@@ -209,6 +233,7 @@ class Alternatives:
                 space=space,
                 candidates=others,
                 effort=part,
+                recompute=recompute,
             )
 
 
