@@ -147,8 +147,9 @@ def _program(path: Path, rank: int) -> Step:
     document = load_program(path)
     program, model = document.program, make_model(document.source)
     interpreter = Interpreter(program, take_place(program.mesh, rank))
-    training = Training(interpreter, model.state(program.graph), Recipe(document.source.optimizer))
-    batches = model.batches(program.graph, program.micro_batches)
+    recipe = Recipe(document.source.optimizer)
+    training = Training(interpreter, model.state(program.graph), recipe.make)
+    batches = [*map(training.cut, model.batches(program.graph, program.micro_batches))]
     return lambda: training.step(batches).loss
 
 

@@ -147,7 +147,7 @@ def test_the_timeline_is_zoomed_and_panned(planner: Planner) -> None:
     page.mouse.move(x - 80, y, steps=4)
     page.mouse.up()
     planner.drawn("timeline", unlike=near)
-    section.get_by_role("button", name="Show the whole iteration").click()
+    section.get_by_role("button", name="All", exact=True).click()
     planner.drawn("timeline", like=chosen)
     section.get_by_role("button", name="Memory").click()
     planner.drawn("timeline", unlike=chosen)

@@ -38,7 +38,7 @@ from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remai
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.shard_memory import remembered
-from astrarium.cost.stages import StagePlanner, StageTable
+from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Numerics, Workload
@@ -263,9 +263,6 @@ class CostModel:
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
-        def largest(per_layer: Floats) -> Floats:
-            return np.where(held > 0, per_layer[shard][:, None, :], 0.0).max(axis=2)
-
         dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
         expert_parameters = dealt(costs.expert_parameters)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
@@ -295,9 +292,9 @@ class CostModel:
             head_transient=ends.last(shards.ends.head_transient),
             hop_seconds=at_cuts(hop, stages.stop[stage_row]),
             layer_counts=held.sum(axis=2),
-            redone_of_layer=largest(costs.activations - costs.inputs),
-            transient_of_layer=largest(costs.transient),
-            stand_ins=largest(costs.stand_ins),
+            redone_of_layer=largest_held(held, (costs.activations - costs.inputs)[shard]),
+            transient_of_layer=largest_held(held, costs.transient[shard]),
+            stand_ins=largest_held(held, costs.stand_ins[shard]),
             scaled_weights=dealt(costs.scaled_weights),
             largest_unit=self._largest_unit(shards, ends),
             weight_tensors=dealt(costs.weight_tensors),

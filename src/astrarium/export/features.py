@@ -352,6 +352,11 @@ class Feature(Enum):
     SPOT_BESIDE = "nodes that may be taken away beside other nodes", _spot_beside, _NOTHING
     RAMP = "a batch that grows", _ramp, None
     EVALUATION = "evaluations between iterations", _evaluation, None
+    MEMORY = (  # found by a prediction for the target: `too_large`
+        "more memory than there is",
+        lambda job: "",
+        {**_MORE_SHARED, "micro_batch": _own_and("micro_batch", (1,))},
+    )
 
 
 def asked_by(job: Job) -> dict[Feature, str]:

@@ -26,7 +26,7 @@ from astrarium.export.features import (
     pools_in_use,
 )
 from astrarium.export.header import gpus_words
-from astrarium.export.target import MEGATRON, Target, refusals
+from astrarium.export.target import MEGATRON, Target, refusals, too_large
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.search.plan import Plan, estimate
@@ -69,8 +69,9 @@ class Nearest(Value, frozen=True):
 
 
 def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
-    """The fastest plan on the same GPUs that all targets can express, if there is one."""
+    """The fastest plan on the same GPUs that all targets can express and run, if there is one."""
     refused = {one.feature for target in targets for one in refusals(job, target)}
+    refused |= {one.feature for target in targets for one in too_large(job, target)}
     lacking = {feature for feature in refused if feature is not None}
     if None in refused or not lacking or any(feature.change is None for feature in lacking):
         return None  # no other plan makes another model
@@ -101,7 +102,7 @@ def _listed(job: Job, targets: Sequence[Target]) -> Iterator[Found]:
             other = job_of(job.document, plan.rank)
         except InputError:
             continue
-        if _expressible(other, targets):
+        if _expressible(other, targets) and not any(too_large(other, one) for one in targets):
             yield _seconds(other), other, plan.rank
             return
 

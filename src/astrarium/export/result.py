@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from astrarium.errors import flag
+from astrarium.export.features import Feature
 from astrarium.export.folder import Folder
 from astrarium.export.nearest import Nearest
 from astrarium.export.target import Refusal, Target
@@ -104,7 +105,8 @@ class Refused(Value, frozen=True):
     def message(self, rank: int) -> str:
         """The refusal in words, with the way out."""
         reasons = "".join(f"\n  - {reason}" for reason in self.reasons)
-        return f"{self.target.label} cannot express plan {rank}:{reasons}\n{self._way_out()}"
+        verb = "run" if self.reasons[0].feature is Feature.MEMORY else "express"
+        return f"{self.target.label} cannot {verb} plan {rank}:{reasons}\n{self._way_out()}"
 
     def _way_out(self) -> str:
         if any(one.feature is None for one in self.reasons):

@@ -1,4 +1,4 @@
-"""Who may ask, and how much: token, own origin, own name, size of requests.
+"""Which requests are let through: token, own origin, own name, size.
 
 A page of another site can reach a server on this machine through the browser, under its own name
 (cross-origin) or under one that it lets point here (DNS rebinding). So the Host must be one that
@@ -76,7 +76,7 @@ class Guard:
                 await _sent(send, part, self.settings.send_seconds)
 
         refused = self._refused(scope)
-        # Whoever does not read loses the connection: the server would keep the answer for ever.
+        # A client that does not read loses the connection; its answer would be kept for ever.
         with suppress(_SlowError):
             await (refused or self.app)(scope, receive, send_guarded)
 
@@ -101,7 +101,7 @@ class Guard:
             return False
         if self.settings.is_loopback:
             return name in LOOPBACK
-        # Beyond the loopback nothing is told without the token, which no other site has.
+        # Other hosts get no answer without the token, which no other site has.
         return name in (*LOOPBACK, self.settings.host.lower()) or (
             self.settings.host in ANYWHERE or _is_address(name)
         )

@@ -68,9 +68,12 @@ export function Answer(props: Props) {
           <Trades {...props} document={found.document} plan={plan} />
         </>
       ) : (
-        <div class="figures" aria-hidden="true">
-          <p class="lead">…</p>
-        </div>
+        <>
+          <div class="figures" aria-hidden="true">
+            <p class="lead">…</p>
+          </div>
+          <div class="trades" />
+        </>
       )}
       {/* Read out where it stays; what is seen comes anew in its other place. */}
       <p aria-live="polite" role="status" class="hidden">
@@ -143,7 +146,8 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
         <Figure
           name="Training"
           word="training"
-          value={plan.train_seconds === null ? "–" : duration(plan.train_seconds)}
+          value={trainingText(plan)}
+          was={last && trainingText(last)}
         >
           {plan.train_seconds === null
             ? "give the tokens"
@@ -152,15 +156,13 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
                 scale(plan.train_seconds, high),
                 plan.train_seconds,
               )}
-          {before(plan, last, ({ train_seconds: run }) => (run === null ? null : duration(run)))}
         </Figure>
-        <Figure name="Cost" word="cost" value={costText(plan)}>
+        <Figure name="Cost" word="cost" value={costText(plan)} was={last && costText(last)}>
           {plan.usd_per_hour === null
             ? "give a price"
             : plan.usd_total === null
               ? "give the tokens"
               : `${usd(scale(plan.usd_total, low))} to ${usd(scale(plan.usd_total, high))}`}
-          {before(plan, last, costText)}
         </Figure>
         <Figure name="Tokens a second" word="tokens a second" value={whole(plan.tokens_per_second)}>
           {speeds.map((one) => amount(one ?? 0)).join(" to ")}
@@ -192,12 +194,6 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
       </nav>
     </div>
   );
-}
-
-/** "before 287 days", where the answer before had another figure. */
-function before(plan: Plan, last: Plan | null, text: (plan: Plan) => string | null) {
-  const was = last && text(last);
-  return was === null || was === text(plan) ? null : <span class="before">before {was}</span>;
 }
 
 /** What other plans would give and take; a click shows one everywhere. */
@@ -305,6 +301,8 @@ const LEAST_CHANCE = 0.6;
 interface FigureProps {
   /** Whether it breaks a limit, or nearly. */
   isBad?: boolean;
+  /** Its value in the answer before. */
+  was?: string | null;
   name: string;
   word: Word;
   value: string;
@@ -316,6 +314,7 @@ function Figure(props: FigureProps) {
     <div>
       <dt>
         <Term word={props.word}>{props.name}</Term>
+        {props.was && props.was !== props.value && <span class="was"> was {props.was}</span>}
       </dt>
       <dd>
         <b class={props.isBad ? "mistake" : ""}>
@@ -326,6 +325,10 @@ function Figure(props: FigureProps) {
       </dd>
     </div>
   );
+}
+
+function trainingText(plan: Plan): string {
+  return plan.train_seconds === null ? "–" : duration(plan.train_seconds);
 }
 
 function costText(plan: Plan): string {

@@ -17,22 +17,26 @@ const VALUES: Readonly<Record<string, readonly (readonly [string, string])[]>> =
   spot: SPOTS,
 };
 
-/** "--budget 'lots': not a number" as "Budget: 'lots' is not a number". */
+/** Flags as the form calls them. */
+const NAMES: Readonly<Record<string, string>> = {
+  ...LABELS,
+  gpus: "GPUs",
+  price: "Price",
+  sensitivity: "Say which price …",
+};
+
+/** "--budget 'lots': not a number" as "“Budget” 'lots': not a number". */
 export function spoken(message: string): string {
   const text = PHRASES.reduce((before, [pattern, said]) => before.replace(pattern, said), message);
   return text.replace(/--([a-z][a-z0-9-]*)(?:[ =]([a-z][\w-]*))?/g, (all, flag, value) => {
     const name = flag.replaceAll("-", "_");
-    const label = (LABELS as Readonly<Record<string, string>>)[name]?.replace(/,.*/, "");
-    if (name === "gpus" || name === "price") return all.replace(`--${flag}`, NAMES[name] ?? "");
-    if (name === "sensitivity") return all.replace(`--${flag}`, "“Say which price …”");
+    const label = NAMES[name]?.replace(/,.*/, "");
     if (!label) return all;
     const choice = VALUES[name]?.find(([one]) => one === value)?.[1];
     if (choice) return `“${label}: ${choice}”`;
     return value === undefined ? `“${label}”` : `“${label}” ${value}`;
   });
 }
-
-const NAMES: Readonly<Record<string, string>> = { gpus: "the rows of GPUs", price: "a price" };
 
 export interface Repair {
   text: string;

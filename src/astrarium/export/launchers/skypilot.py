@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from astrarium.catalog.gpus import name_in, names_of
 from astrarium.catalog.prices import ANY_REGION, REGIONS, offers
+from astrarium.cluster.interconnect import Network
 from astrarium.errors import flag
 from astrarium.export.features import Feature
 from astrarium.export.launchers import shared, torchrun
@@ -112,6 +113,8 @@ def _resources(job: Job, nodes: shared.NamedNodes) -> Iterator[tuple[str, Any]]:
     # An instance brings its GPUs, under a name that differs between clouds; some take them apart.
     if not known or pool.instance.startswith(WITHOUT_GPUS):
         yield "accelerators", f"{accelerator(nodes.gpu)}:{nodes.group.gpus_per_node}"
+    if job.num_nodes > 1 and pool.network is Network.INFINIBAND:
+        yield "network_tier", "best"  # the plan assumes it, and clouds give less unless asked
     yield "use_spot", shared.spot_gpus(job, nodes.gpu) > 0
 
 

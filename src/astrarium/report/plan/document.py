@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +38,7 @@ from astrarium.search.outcome import Limits
 from astrarium.search.planner import Planned
 from astrarium.search.recommended import is_tied
 from astrarium.units import HOUR, format_bytes, format_seconds
+from astrarium.value import replace
 
 if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms

@@ -7,6 +7,9 @@ Both meshes are tried where there are two: all devices beside each other, and no
 inside them. More micro-batches only take longer, unless memory is what a program is limited by:
 then 2, 4, 8, ... of them are tried as long as that gains, each also with activations that are
 computed again. All of it shares one effort.
+
+A program that saves less than predictions err is no gain, and data parallel training is simpler:
+where the two cannot be told apart, that is the answer.
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ WHOLE_SHARE: Final = 2 / 3
 # A further mesh is not tried where the first left less than this of it: little would come of it.
 LEAST_SHARE: Final = 1 / 3
 SIMPLEST: Final = space_of("data parallel, by speed")
+PLAIN: Final = ("data parallel, even", "data parallel, by speed")
+# Of a step: on two equal cores, programs that were predicted to save 3 to 4 % saved nothing.
+TOLD_APART: Final = 0.04
 NEAR: Final = 1.1  # times the best program: a simple one that takes less is worth a search
 
 Progress = Callable[[str], None]
@@ -52,6 +58,7 @@ class Attempt(Value, frozen=True, dict=True):
     fixed_on: Devices  # of these ways: all devices there are, beside each other
     left_out: tuple[str, ...] = ()  # pools without work
     recompute: bool = False
+    plain: str = ""  # the name of the fixed way that it is, where that is taken instead
 
     @property
     def seconds(self) -> float:
@@ -82,6 +89,8 @@ class Alternatives:
         """All that was tried, with all devices and with some; the fastest is the answer."""
         found = [*self.tried()]
         found += self._without_pools(fastest_of(found))
+        if FLAT in self.asked:
+            found += _plain_instead(fastest_of(found))
         return found
 
     def tried(self) -> Iterator[Attempt]:
@@ -237,7 +246,30 @@ class Alternatives:
             )
 
 
+def simplest(seconds: float, fixed: Mapping[str, DeviceProgram]) -> str:
+    """The name of a data parallel program that another one, of so many seconds, is no gain over."""
+    plain = {name: fixed[name].seconds for name in PLAIN if name in fixed}
+    name = min(plain, key=plain.__getitem__, default="")
+    return name if name and seconds > plain[name] * (1 - TOLD_APART) else ""
+
+
+def _plain_instead(best: Attempt) -> Iterator[Attempt]:
+    """Data parallel training, where the best program cannot be told from it."""
+    fixed = {k: one for k, one in best.fixed.items() if isinstance(one, DeviceProgram)}
+    name = simplest(best.seconds, fixed)
+    if best.found is None or best.left_out or not name:
+        return
+    if best.found.program.instructions == fixed[name].instructions:
+        return
+    # Of its pieces nothing is proven.
+    found = replace(best.found, program=fixed[name], optimal=False, bound=0.0)
+    yield replace(best, mesh=FLAT, devices=best.fixed_on, found=found, recompute=False, plain=name)
+
+
 def fastest_of(attempts: Sequence[Attempt]) -> Attempt:
-    """The first of those that are as fast as the fastest, but for what is no gain."""
+    """The plain one, or the first of those that are as fast as the fastest, if there is a gain."""
+    for one in attempts:
+        if one.plain:
+            return one
     best = min(one.seconds for one in attempts)
     return next(one for one in attempts if one.seconds * (1 - GAIN) <= best)
