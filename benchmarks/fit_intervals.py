@@ -47,14 +47,22 @@ from astrarium.validate.table import MeasuredRow, read_table
 
 CARRIED: Final = Path(__file__).parent / "accuracy"
 LEVEL: Final = 0.8
-# Programs that share most of their code or their age; a runtime of no family gets the pool.
+# Programs that share most of their code, their age, or what they divide among ranks (DeepSpeed's
+# ZeRO as FSDP); a runtime of no family gets the pool.
 FAMILIES: Final = {
     "megatron-core": (
         *("megatron", "megatron-graphs", "megatron-local", "megatron-cpu"),
         *("megatron-bridge", "nemo", "internevo"),
     ),
-    "megatron-2021": ("megatron-2021", "deepspeed", "deepspeed-megatron"),
-    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager"),
+    "megatron-2021": ("megatron-2021", "deepspeed-megatron"),
+    "fsdp": (
+        "fsdp",
+        "llm-foundry",
+        "torchtitan",
+        "torchtitan-eager",
+        "deepspeed",
+        "deepspeed-2021",
+    ),
     "nanotron": ("nanotron",),
 }
 # A source of the same family counts as much as this many others. From 1 to 5 intervals hold
@@ -63,7 +71,7 @@ OWN_FAMILY: Final = 3.0
 # One more source, of which nothing is known, counts as far off as any, to either side.
 UNSEEN: Final = 1.0
 LEAST: Final = 0.1  # deviations: no prediction lies at an end of its interval
-KEPT_FOR_CHECKS: Final = "-unseen"
+KEPT_FOR_CHECKS: Final = ("-unseen", "-run")
 # Tables that one team made on one cluster: if one is held back, so are the others.
 PARTS: Final = r"(Megatron-SC21|BigScience-V100)-.*"
 # Terms that no data here can tell from others.
@@ -77,8 +85,8 @@ SPECIFICATION_SOURCE: Final = (
     "assumed: so that no type without a profile is surer than one with; 0 to 0.1 serve held-back"
     " sources equally well, as the error of their operators is larger already"
 )
-EXPERTS: Final = tuple(0.04 * step for step in range(8))
-OF_SHARES: Final = tuple(0.2 * step for step in range(8))  # messages, and waits for the host
+EXPERTS: Final = tuple(0.02 * step for step in range(15))
+OF_SHARES: Final = tuple(0.1 * step for step in range(15))  # messages, and waits for the host
 # Words in the sources of runtimes' constants that tell which measurements they came from.
 ORIGINS: Final = {
     "AMP": r"\bAMP",
@@ -95,7 +103,7 @@ ORIGINS: Final = {
     "Megatron-core-TE-H200": r"TransformerEngine 2\.20",
     "Megatron-core-H200": r"megatron-core 0\.16",
 }
-# What stands in for a constant that came from a source where no other runtime has one.
+# What stands in for a constant that came from a source: TransformerEngine's for none but itself.
 WITHOUT: Final = {
     "router_launch_seconds": 0.0,
     "expert_launch_seconds": 0.0,
@@ -106,6 +114,8 @@ WITHOUT: Final = {
     "cast_rate": 1.0,
     "permute_rate": 1.0,
     "sole_products": False,
+    "starts_level": False,
+    "varying_rows_ratio": 1.0,
 }
 DIGITS: Final = 4
 DEEPEST: Final = 2  # level of groups in the file that have one line for each entry
@@ -204,10 +214,10 @@ def constants_without(origin: str) -> Iterator[None]:
     for entry in entries.values():
         constants = entry["constants"]
         for name, (_, source) in list(constants.items()):
-            if re.search(origin, source) and "like" in entry:
-                del constants[name]
-            elif re.search(origin, source) and name in WITHOUT:
+            if re.search(origin, source) and name in WITHOUT:
                 constants[name] = [WITHOUT[name], "stands in"]
+            elif re.search(origin, source) and "like" in entry:
+                del constants[name]
     usual = runtimes._entries
     runtimes._entries = lambda: entries  # type: ignore[assignment]
     _forget()
@@ -359,12 +369,17 @@ def tables_in(places: Sequence[Path]) -> list[Path]:
     return [table for tables in found for table in tables]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def read_options(about: str, out: Path) -> argparse.Namespace:
+    """The tables, their date and the file to write."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("tables", type=Path, nargs="*", default=[CARRIED])
     parser.add_argument("--date", default="", help="of the measurements' collection")
-    parser.add_argument("--out", type=Path, default=DATA)
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=out)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = read_options(__doc__, DATA)
     runs = runs_of(tables_in(given.tables))
     held = held_back(runs)
     found = document(runs, held, given.date)

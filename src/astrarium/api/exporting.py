@@ -122,11 +122,11 @@ def software_of(target: Target, program: str | None) -> Target:
 def _refused_by(job: Job, target: Target, software: Target) -> Refused | None:
     """Why the target, or the software that it starts, has no words for the plan."""
     from astrarium.export.result import Refused
-    from astrarium.export.target import refusals
+    from astrarium.export.target import refusals, too_large
 
     both = (software, target) if target is not software else (target,)
     for one in both:
-        reasons = refusals(job, one)
+        reasons = refusals(job, one) or too_large(job, one)
         if reasons:
             from astrarium.export.nearest import nearest
 

@@ -13,7 +13,6 @@ from astrarium.plans.document import schemas as document_schemas
 from astrarium.report.explain.terms import Explanation, PlanComparison
 from astrarium.report.timeline.columns import TimelineDocument
 from astrarium.web.catalog import Catalog
-from astrarium.web.responses import REFERENCE
 
 
 class Health(TypedDict):
@@ -123,7 +122,7 @@ TYPES: Final = (
 )
 
 
-def openapi(app: FastAPI) -> dict[str, Any]:
+def openapi(app: FastAPI, reference: str) -> dict[str, Any]:
     """The description of the API, with the schemas of what it returns."""
     described = get_openapi(
         title=app.title,
@@ -132,7 +131,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         openapi_version="3.1.0",
     )
-    made = document_schemas(TYPES, REFERENCE)
+    made = document_schemas(TYPES, reference)
     schemas: dict[str, Any] = described.setdefault("components", {}).setdefault("schemas", {})
     for name, schema in made.items():
         assert name not in schemas, f"two schemas are called {name}"
