@@ -51,8 +51,9 @@ def test_the_busiest_stage_is_told_from_the_mean(document: PlanDocument) -> None
     from astrarium.strategy.estimate import StageSeconds
     from astrarium.strategy.types import Reach
 
+    passes = (1.0, 2.0, (1.0,), (2.0,), 0.0, 3.0, 0.0)
     stages = tuple(
-        StageSeconds(i, "gpu", {}, 1.0, 2.0, (1.0,), (2.0,), 0.0, 3.0, 0.0, Reach.NOWHERE, (), share)
+        StageSeconds(i, "gpu", {}, *passes, Reach.NOWHERE, (), share)
         for i, share in enumerate((0.90, 0.99, 0.90, 0.93))
     )
     binds = explain(replace(document.plans[0], stage_seconds=stages), document.cluster).binds
