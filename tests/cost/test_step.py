@@ -205,10 +205,10 @@ def test_updates_of_many_small_tensors_wait_for_the_host() -> None:
 def test_the_first_forward_pass_waits_for_a_host_that_has_launched_nothing() -> None:
     """Once an iteration: by what launches of its layers take longer than the device."""
     workload = Workload(load_model("llama-3.2-1b"), seq_length=4096, global_batch=16)
-    slow = {"layer_forward_seconds": 1.8e-3, "layer_backward_seconds": 1e-3}
+    host = replace(find_runtime(), layer_forward_seconds=1.8e-3, layer_backward_seconds=1e-3)
 
     def iteration(*, starts_level: bool, micro_batch: int) -> tuple[float, float]:
-        runtime = replace(find_runtime(), starts_level=starts_level, **slow)
+        runtime = replace(host, starts_level=starts_level)
         strategy = Strategy(dp=8, micro_batch=micro_batch, num_micro_batches=2 // micro_batch)
         model = CostModel(workload, pool_of("h100:8"), runtime)
         layer = model.shard_costs(degrees_of([strategy])).layers.forward.item()
