@@ -16,6 +16,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.report.wording import time_cause
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan, estimate
+from astrarium.search.recommended import is_tied
 from astrarium.search.rules import overlaps_named, user_rules
 from astrarium.search.single.engine import Search
 from astrarium.search.space import Space
@@ -24,9 +25,10 @@ from astrarium.validate.metrics import Scoring, time_scores
 from astrarium.validate.predictions import Prediction
 from astrarium.validate.scenario import Scenario
 
-SOURCES = ("Megatron-SC21", "Megatron-Core", "Megatron-Bridge", "NeMo")
+SOURCES = ("Megatron-SC21", "Megatron-Core-r", "Megatron-Bridge", "NeMo")
+RUNS = "-run"  # how sources of runs end that no constant was fitted to
 LISTED = 100  # plans that are searched for, to find the expert's rank among them
-MUCH_BETTER = 1.1
+MUCH_BETTER = 1.15
 CAUSES_SHOWN = 3
 GIB = 2**30
 SMALL_GAIN = 0.01  # of an iteration; causes below it are not worth a word
@@ -57,12 +59,20 @@ WHY = {
 
 TEXT = """## Against experts
 
-Strategies that people chose by hand and measured, and what the search would choose for the same
+Strategies that people chose by hand and ran, and what the search would choose for the same
 model, batch and GPUs. *Rank*: how many strategies are predicted to be faster than the expert's,
-plus one. *Claimed*: predicted throughput of our first plan over the predicted throughput of the
-expert's strategy, which takes the error of the prediction out of the comparison as far as both
+plus one; "tied" if the fastest of them [cannot be told](commands.md#recommended-and-fastest) from
+the expert's. *Claimed*: predicted throughput of our fastest plan over the predicted throughput of
+the expert's strategy, which takes the error of the prediction out of the comparison as far as both
 share it. A star marks experts' strategies that are predicted not to fit: they use what is not
-modelled (offload of activations, weights or activations kept in 8 bits).
+modelled (offload of activations, weights or activations kept in 8 bits, tensors freed early). *In*:
+the measured time lies in the predicted interval. Sources that end with "-run" are runs of large
+models ([table](../benchmarks/accuracy/large_runs.csv)); no constant was fitted to them.
+"""
+
+SUMMARY = """Of {runs} configurations that ran, {fit} are predicted to fit; of {timed} with a time,
+{inside} lie in their interval. {tied} of the experts' plans are in the near-tie of ours, {much}
+times ours claims more than {claim:.0f} %.
 """
 
 CLAIMS = """What changes most, in seconds of an iteration, and why. Claims rest on the model alone:
@@ -76,9 +86,31 @@ class Comparison:
     """One expert's strategy, measured and predicted, and our first plan."""
 
     prediction: Prediction
-    measured: float
+    measured: float | None
     faster: int  # plans predicted to be faster
-    first: Plan | None
+    first: Plan | None  # the fastest
+
+    @property
+    def fits(self) -> bool:
+        assert self.prediction.plan is not None
+        return self.prediction.plan.fits
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the predicted interval."""
+        plan = self.prediction.plan
+        assert plan is not None
+        low, high = plan.interval_seconds
+        return self.measured is not None and low <= self.measured <= high
+
+    @property
+    def tied(self) -> bool:
+        """Whether our fastest plan cannot be told from the expert's."""
+        plan, scenario = self.prediction.plan, self.prediction.scenario
+        assert plan is not None
+        assert scenario is not None
+        experts = scenario.workload.model.max_experts > 0
+        return self.faster == 0 or self.first is None or is_tied(self.first, plan, experts=experts)
 
     @property
     def claimed(self) -> float:
@@ -92,20 +124,42 @@ class Comparison:
 def experts_part(predictions: Sequence[Prediction]) -> str:
     """The section of the page."""
     compared = [_compare(*case) for case in _cases(predictions)]
-    lines = [TEXT, *_table(compared)]
     claims = [one for one in compared if one.claimed > MUCH_BETTER and one.first is not None]
+    timed = [one for one in compared if one.measured is not None]
+    percent = 100 * (MUCH_BETTER - 1)
+    summary = SUMMARY.format(
+        runs=len(compared),
+        fit=sum(one.fits for one in compared),
+        timed=len(timed),
+        inside=sum(one.inside for one in timed),
+        tied=sum(one.tied for one in compared),
+        much=len(claims),
+        claim=percent,
+    )
+    lines = [TEXT, summary, *_table(compared)]
     if claims:
-        lines += ["### Where ours claims more than 10 %\n", CLAIMS, *map(_claim, claims)]
+        title = f"### Where ours claims more than {percent:.0f} %\n"
+        lines += [title, CLAIMS, *map(_claim, claims)]
     return "\n".join(lines) + "\n"
 
 
-def _cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, float]]:
-    """The fastest measured strategy of every workload that experts ran."""
+def _cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, float | None]]:
+    """The fastest measured strategy of every workload that experts ran, and runs without a time."""
+    untimed = [
+        (one, None)
+        for one in predictions
+        if one.row.source.endswith(RUNS) and one.plan is not None and not one.row.iter_time_s
+    ]
+    return [*_timed_cases(predictions), *untimed]
+
+
+def _timed_cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, float]]:
     best: dict[tuple[object, ...], tuple[Prediction, float]] = {}
     for score in time_scores(predictions, Scoring.ALL):
         row, scenario = score.prediction.row, score.prediction.scenario
         assert scenario is not None
-        if not row.source.startswith(SOURCES) or "SFT" in row.notes:
+        chosen = row.source.startswith(SOURCES) or row.source.endswith(RUNS)
+        if not chosen or "SFT" in row.notes:
             continue
         if "ZeRO-3" in row.framework:  # the baseline of those experts, not their choice
             continue
@@ -125,7 +179,7 @@ def _cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, float]]:
     return list(best.values())
 
 
-def _compare(prediction: Prediction, measured: float) -> Comparison:
+def _compare(prediction: Prediction, measured: float | None) -> Comparison:
     assert prediction.scenario is not None
     assert prediction.plan is not None
     plans = _search(prediction.scenario, prediction.row.global_batch or 1)
@@ -164,8 +218,9 @@ def _table(compared: Sequence[Comparison]) -> list[str]:
         "expert's strategy",
         "measured tokens/s/GPU",
         "predicted",
+        "in",
         "rank",
-        "our first plan",
+        "our fastest plan",
         "predicted tokens/s/GPU",
         "claimed",
     ]
@@ -180,6 +235,7 @@ def _cells(one: Comparison) -> list[str]:
     gpus = plan.strategy.gpus
     tokens = (row.global_batch or 1) * scenario.workload.seq_length / gpus
     rank = f"> {LISTED}" if one.faster >= LISTED else str(one.faster + 1)
+    rank += ", tied" if one.tied else ""
     ours, reached = "none fits", ""
     if one.first is not None:
         ours = strategy_text(one.first, scenario)
@@ -189,8 +245,9 @@ def _cells(one: Comparison) -> list[str]:
         row.model,
         f"{gpus} {row.gpu} {scenario.workload.precision}",
         strategy_text(plan, scenario) + ("" if plan.fits else " *"),
-        f"{tokens / one.measured:,.0f}",
+        f"{tokens / one.measured:,.0f}" if one.measured else "",
         f"{tokens / plan.iteration_seconds:,.0f}",
+        ("yes" if one.inside else "no") if one.measured else "",
         rank,
         ours,
         reached,

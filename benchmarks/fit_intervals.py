@@ -55,7 +55,14 @@ FAMILIES: Final = {
         *("megatron-bridge", "nemo", "internevo"),
     ),
     "megatron-2021": ("megatron-2021", "deepspeed-megatron"),
-    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager", "deepspeed"),
+    "fsdp": (
+        "fsdp",
+        "llm-foundry",
+        "torchtitan",
+        "torchtitan-eager",
+        "deepspeed",
+        "deepspeed-2021",
+    ),
     "nanotron": ("nanotron",),
 }
 # A source of the same family counts as much as this many others. From 1 to 5 intervals hold
@@ -64,7 +71,7 @@ OWN_FAMILY: Final = 3.0
 # One more source, of which nothing is known, counts as far off as any, to either side.
 UNSEEN: Final = 1.0
 LEAST: Final = 0.1  # deviations: no prediction lies at an end of its interval
-KEPT_FOR_CHECKS: Final = "-unseen"
+KEPT_FOR_CHECKS: Final = ("-unseen", "-run")
 # Tables that one team made on one cluster: if one is held back, so are the others.
 PARTS: Final = r"(Megatron-SC21|BigScience-V100)-.*"
 # Terms that no data here can tell from others.
@@ -362,12 +369,17 @@ def tables_in(places: Sequence[Path]) -> list[Path]:
     return [table for tables in found for table in tables]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def read_options(about: str, out: Path) -> argparse.Namespace:
+    """The tables, their date and the file to write."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("tables", type=Path, nargs="*", default=[CARRIED])
     parser.add_argument("--date", default="", help="of the measurements' collection")
-    parser.add_argument("--out", type=Path, default=DATA)
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=out)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = read_options(__doc__, DATA)
     runs = runs_of(tables_in(given.tables))
     held = held_back(runs)
     found = document(runs, held, given.date)

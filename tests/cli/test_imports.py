@@ -98,7 +98,7 @@ def test_a_small_mistake_hides_nothing(run: Run, script: Path) -> None:
     shown = words(result.stdout)
     for part in (
         "WOULD NOT START: Megatron-LM would refuse it - --save needs --save-interval",
-        "If that were mended FITS",
+        "If that were fixed FITS",
         "predicted as if what stands against it were mended",
         "times as fast",
     ):
@@ -122,7 +122,7 @@ def test_what_the_program_stops_at(run: Run, script: Path, project: Path) -> Non
     assert result.exit_code == 1
     shown = words(result.stdout)
     assert "WOULD NOT START: torchtitan would refuse it - training.local_batch:" in shown
-    assert "If that were mended FITS" in shown
+    assert "If that were fixed FITS" in shown
 
 
 def test_degrees_that_do_not_divide(run: Run, script: Path) -> None:
@@ -241,7 +241,7 @@ def test_other_programs(run: Run, project: Path) -> None:
     (project / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     common = ("--model", "config.json", "--seq-length", "2048", "--json")
     ds = json.loads(run("explain", "deepspeed.json", "--gpus", "a100:8", *common).stdout)
-    assert (ds["runtime"], ds["workload"]["global_batch"]) == ("fsdp", 64)
+    assert (ds["runtime"], ds["workload"]["global_batch"]) == ("deepspeed", 64)
     assert ds["fit"]["plan"]["strategy"]["zero_stage"] == 3
     flags = ("--gpus", "a100", "--global-batch", "64", *common)
     shared = json.loads(run("explain", "accelerate.yaml", *flags).stdout)

@@ -94,6 +94,14 @@ def test_network_latency_and_domain_may_be_given(tmp_path: Path) -> None:
     assert wide.pools[0].gpus_per_domain == 36
 
 
+def test_blocks_of_nodes_may_be_joined_by_fewer_links(tmp_path: Path) -> None:
+    (pool,) = pool_with(tmp_path, "oversubscription: 7, block_nodes: 384").pools
+    assert (pool.oversubscription, pool.block_nodes) == (7.0, 384)
+    assert Cluster.from_dict(Cluster((pool,)).to_dict()).pools == (pool,)
+    (full,) = pool_with(tmp_path, "block_nodes: 384").pools
+    assert full.block_nodes == 0  # nothing is thin
+
+
 def test_a_bridged_pair_is_a_node_when_the_file_says_so(tmp_path: Path) -> None:
     (pool,) = load(tmp_path, "pools: [{gpu: a100-pcie-80gb, nodes: 1, gpus_per_node: 2}]").pools
     assert pool.link is LinkKind.NVLINK3
@@ -122,6 +130,8 @@ def test_a_link_may_leave_one_figure_to_the_default(tmp_path: Path) -> None:
         ("network: ethernet", "network: expected one of infiniband, roce"),
         ("network: infinband", "did you mean 'infiniband'"),
         ("inter_nod: 1 GB/s", "unknown key.*did you mean 'inter_node'"),
+        ("oversubscription: 0.5", "oversubscription"),
+        ("oversubscription: 7", "oversubscription 7 needs block_nodes"),
         ("nvlink_domain: 12", "no whole number of nodes of 8"),
         ("usd_per_gpu_hour: -1", "usd_per_gpu_hour"),
         ("usd_per_gpu_hour: cheap", "usd_per_gpu_hour: 'cheap'"),

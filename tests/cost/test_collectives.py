@@ -539,3 +539,37 @@ def test_without_peer_access_nothing_is_faster(
     group = Group(np.array(ranks), np.array(ranks))
     assert operation(with_access, data, group) <= operation(without, data, group)
     assert send_seconds(with_access, data, False) <= send_seconds(without, data, False)
+
+
+def thin(times: float, nodes: int) -> Fabric:
+    """H100 whose blocks of nodes have a part of their rate between them."""
+    return fabric_of(replace(POOLS["h100:1024"], oversubscription=times, block_nodes=nodes))
+
+
+def test_messages_within_a_block_have_the_whole_rate() -> None:
+    full, divided = fabric_of(POOLS["h100:1024"]), thin(7.0, 16)
+    for operation in OPERATIONS.values():
+        inside, beyond = place(128, 1, 8), place(256, 1, 8)
+        assert operation(divided, 1e9, inside) == operation(full, 1e9, inside)
+        assert operation(divided, 1e9, beyond) >= operation(full, 1e9, beyond)
+
+
+def test_a_ring_leaves_a_block_once() -> None:
+    full, divided = fabric_of(POOLS["h100:1024"]), thin(7.0, 16)
+    near, far = place(256, 1, 8), place(8, 128, 8)  # 16 nodes of each block, one GPU of each block
+    assert all_gather_seconds(divided, 1e10, near) == all_gather_seconds(full, 1e10, near)
+    slower = all_gather_seconds(divided, 1e10, far) / all_gather_seconds(full, 1e10, far)
+    assert 6.0 < slower.item() <= 7.0
+    # An all-to-all sends most of its bytes elsewhere.
+    slower = all_to_all_seconds(divided, 1e10, near) / all_to_all_seconds(full, 1e10, near)
+    assert 3.0 < slower.item() < 7.0
+
+
+def test_of_a_stage_those_near_its_end_leave_the_block() -> None:
+    full, divided = fabric_of(POOLS["h100:1024"]), thin(8.0, 16)
+    whole = send_seconds(full, 1e10, True).item()
+    sent = [send_seconds(divided, 1e10, True, stride).item() for stride in (8, 16, 64, 128, 512)]
+    assert sent == sorted(sent)
+    assert sent[1] == pytest.approx(whole)
+    assert sent[2] == pytest.approx(4 * whole, rel=1e-3)
+    assert sent[3:] == pytest.approx([8 * whole] * 2, rel=1e-3)

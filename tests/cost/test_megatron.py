@@ -14,7 +14,9 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cost.efficiency import GemmRole, operator_model
 from astrarium.cost.layouts import CostModel, DataMessages, message_calls
 from astrarium.cost.tally import LayerCosts, least_backward_seconds, summed_bytes
-from astrarium.model.workload import Workload
+from astrarium.errors import InputError
+from astrarium.model import load_model
+from astrarium.model.workload import Numerics, Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.columns import degrees_of
 from astrarium.strategy.document import strategy_from_dict
@@ -130,3 +132,39 @@ def test_narrow_sums_make_products_lighter() -> None:
     assert seconds("fp8", 2) == seconds("fp8", 4)  # not measured
     assert (summed_bytes(BRIDGE), summed_bytes(MEGATRON)) == (2, 4)
     assert summed_bytes(replace(MEGATRON, gradient_bytes=6)) == 4  # with copies beside the sum
+
+
+def test_shards_are_gathered_layer_by_layer() -> None:
+    sent = messages(MEGATRON, zero_stage=3)
+    for name in ("scatter", "gather"):
+        many, one = (getattr(part, name).item() for part in (sent.in_layers, sent.at_once))
+        assert one < many < SMALL.model.num_layers * one
+
+
+def test_small_layers_over_many_ranks_are_bound_by_latency() -> None:
+    """Throughput of a 7B model, two sequences a GPU: Meta measured -37.2 % (arXiv 2411.13055)."""
+
+    def rate(gpus: int) -> float:
+        work = Workload(load_model("llama-2-7b"), 4096, 2 * gpus)
+        model = CostModel(work, pool_of(f"h100:{gpus}"), find_runtime("torchtitan"))
+        keys = {"zero_stage": 3, "micro_batch": 2}
+        one = strategy_from_dict(
+            keys, where="test", gpus=gpus, global_batch=2 * gpus, layers=work.model.num_layers
+        )
+        return 2 * 4096 / estimate(model, [one])[0].iteration_seconds
+
+    assert rate(2048) / rate(128) - 1 == pytest.approx(-0.372, abs=0.03)
+
+
+def test_reduced_numerics_take_half_of_the_gradients_and_of_the_moments() -> None:
+    reduced = replace(SMALL, numerics=Numerics.REDUCED)
+    one = strategy(zero_stage=1)
+    strict, less = (estimate(CostModel(w, pool_of("h100:64")), [one])[0] for w in (SMALL, reduced))
+    before, now = (plan.memory[0].by_cause for plan in (strict, less))
+    assert now["gradients"] == before["gradients"] / 2
+    assert now["optimizer"] == pytest.approx(before["optimizer"] * 8 / 12)
+    assert now["weights"] == before["weights"]
+    for cause in ("gradient_reduction", "optimizer"):
+        assert less.breakdown_seconds[cause] < strict.breakdown_seconds[cause]
+    with pytest.raises(InputError, match="reduced numerics are Megatron's"):
+        CostModel(reduced, pool_of("h100:64"), find_runtime("torchtitan"))

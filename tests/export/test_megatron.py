@@ -19,7 +19,7 @@ from astrarium.export.software.megatron_rebuilt import difference, shape_of
 from astrarium.export.target import refusals
 from astrarium.model import load_model, model_of_entry
 from astrarium.model.build import Architecture, assemble
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Numerics, Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.options import Treatment, megatron_options
 from astrarium.strategy.types import Granularity
@@ -242,3 +242,14 @@ def test_precision() -> None:
         every = words(flags(replace(one, workload=work)))
         first = every.index(said[0])
         assert list(every[first : first + len(said)]) == said
+
+
+def test_reduced_numerics() -> None:
+    one = job("even")
+    strict = words(flags(one))
+    reduced = words(flags(replace(one, workload=replace(one.workload, numerics=Numerics.REDUCED))))
+    assert "--accumulate-allreduce-grads-in-fp32" in set(strict) - set(reduced)
+    added = {"--grad-reduce-in-bf16", "--use-precision-aware-optimizer", "--main-grads-dtype"}
+    assert added | {"--exp-avg-dtype", "--exp-avg-sq-dtype"} == {
+        word for word in set(reduced) - set(strict) if word.startswith("--")
+    }

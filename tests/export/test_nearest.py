@@ -13,12 +13,18 @@ from exported_plans import document
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.export.features import Feature
+from astrarium.export.header import estimate_note
 from astrarium.export.nearest import nearest
-from astrarium.export.nearest.alternatives import CHANGES, UNCHANGEABLE
 from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
-from astrarium.export.software.other_runtime import estimate_note
-from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals, target_names
+from astrarium.export.target import (
+    LACKED_BY_ALL,
+    Target,
+    find_target,
+    refusals,
+    target_names,
+    too_large,
+)
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job, job_of
@@ -151,7 +157,7 @@ def test_experts_are_split_otherwise(
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP8])
 def test_another_number_format_is_told(precision: Precision) -> None:
     one = job_of(document("llama-3-8b", "h100:16", {"tp": 4}, precision=precision))
-    found = nearest(one, [lacking(Feature(precision.value))])
+    found = nearest(one, [lacking(Feature[precision.name])])
     assert found is not None
     assert found.job.workload.precision is Precision.BF16
     assert f"precision {precision} -> bf16" in found.changed
@@ -191,7 +197,8 @@ def features_lacked() -> set[Feature]:
     targets = [find_target(name) for name in target_names()]
     declared = {*LACKED_BY_ALL, *(feature for target in targets for feature in target.lacks)}
     # Of nodes a launcher says more than that it lacks them: `Target.nodes_refused`.
-    return {*declared, Feature.NODES}
+    # What needs too much memory is found by prediction: `too_large`.
+    return {*declared, Feature.NODES, Feature.MEMORY}
 
 
 def test_every_feature_is_lacked_by_some_target() -> None:
@@ -199,10 +206,10 @@ def test_every_feature_is_lacked_by_some_target() -> None:
 
 
 def test_every_feature_has_a_way_out_or_a_reason_why_not() -> None:
-    assert CHANGES.keys() | UNCHANGEABLE.keys() == set(Feature)
-    assert not CHANGES.keys() & UNCHANGEABLE.keys()
+    fixed = {feature for feature in Feature if feature.change is None}
+    assert fixed == {Feature.RAMP, Feature.EVALUATION, Feature.PROCESSORS}  # asked for, not found
     known = {field.name for field in fields(Strategy)} | {"precision", "pools"}
-    assert all(change.keys() <= known for change in CHANGES.values())
+    assert all((feature.change or {}).keys() <= known for feature in Feature)
 
 
 def test_pools_with_unequal_nodes_are_taken_apart() -> None:
@@ -254,3 +261,20 @@ def test_the_nearest_fits_as_the_software_itself_runs_it() -> None:
     assert runtime.name != find_runtime().name
     assert fits(target)
     assert not fits(replace(target, runtime="megatron"))
+
+
+def test_what_does_not_fit_under_its_own_runtime_is_refused() -> None:
+    """It fits as Megatron runs it; torch's own kernels keep more."""
+    job = planned("h100:8", tp=1, pp=1, micro_batch=2, zero_stage=2, recompute="none")
+    assert job.plan.fits
+    for name in ("deepspeed", "accelerate"):
+        target = find_target(name)
+        assert not refusals(job, target)
+        assert [one.feature for one in too_large(job, target)] == [Feature.MEMORY]
+        found = nearest(job, [target])
+        assert found is not None
+        assert not too_large(found.job, target)
+        words = Refused(target, too_large(job, target), found).message(1)
+        assert "cannot run plan 1" in words
+        assert "The nearest that it can" in words
+    assert not too_large(job, find_target("megatron"))

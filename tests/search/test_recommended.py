@@ -16,8 +16,10 @@ from astrarium.search.planner import Planned, plan
 from astrarium.search.recommended import (
     NEAR_TIE_SLOWER,
     ROOMY,
+    UNMEASURED_SLOWER,
     is_tied,
     mechanisms,
+    unmeasured,
 )
 
 GIB = 2**30
@@ -44,12 +46,12 @@ def test_the_recommended_plan_is_tied_and_no_less_simple(case: tuple[str, str, i
     choice = found.recommendation
     assert choice is not None
     assert found.plans[0] == choice.plan
-    assert is_tied(choice.fastest, choice.plan)
+    assert is_tied(choice.fastest, choice.plan, experts="mixtral" in case[0])
     assert 0 <= choice.slower <= NEAR_TIE_SLOWER
     assert 0.5 <= choice.chance < 2 / 3
     weight, weight_of_fastest = (mechanisms(p, case[2]) for p in (choice.plan, choice.fastest))
-    assert (
-        weight <= weight_of_fastest or choice.plan.fit_chance >= ROOMY > choice.fastest.fit_chance
+    assert weight <= weight_of_fastest or (
+        choice.plan.is_sure_to_fit(ROOMY) and not choice.fastest.is_sure_to_fit(ROOMY)
     )
     assert bool(choice.why) == (choice.plan != choice.fastest)
     others = [p.iteration_seconds for p in found.plans[1:]]
@@ -110,7 +112,7 @@ def test_plans_leave_memory_free(kept_free: KeptFree) -> None:
     capacity = cluster.pools[0].gpu.memory_bytes
     for found in plan(workload, cluster, kept_free=kept_free).plans:
         assert found.fits
-        assert found.fit_chance >= (kept_free.fit_chance or 0.0)
+        assert found.is_sure_to_fit(kept_free.fit_chance or 0.0)
         assert found.peak_bytes <= capacity - kept_free.margin_bytes
         assert all(stage.capacity_bytes == capacity for stage in found.memory)
 
@@ -142,5 +144,27 @@ def test_ties_end_where_a_plan_is_too_slow() -> None:
     found = planned("llama-2-7b", "a100:16", 4096, 256)
     fastest = min(found.plans, key=lambda p: p.iteration_seconds)
     slow = replace(fastest, iteration_seconds=fastest.iteration_seconds * 1.04)
-    assert is_tied(fastest, fastest)
-    assert not is_tied(fastest, slow)
+    assert is_tied(fastest, fastest, experts=False)
+    assert not is_tied(fastest, slow, experts=False)
+
+
+def test_what_nobody_measured_is_not_recommended() -> None:
+    """DeepSeek-V3 as it was trained: ZeRO 3 over 1,024 ranks is predicted to be fastest."""
+    found = planned("deepseek-v3", "h800:2048", 4096, 15360)
+    choice = found.recommendation
+    assert choice is not None
+    assert unmeasured(choice.fastest.strategy, experts=True)
+    assert not unmeasured(choice.plan.strategy, experts=True)
+    assert choice.plan.strategy.pp >= 8
+    assert choice.plan.strategy.ep >= 8
+    assert choice.slower <= UNMEASURED_SLOWER
+    assert "nobody measured" in choice.why[0]
+
+
+def test_ranks_up_to_which_weights_were_shared() -> None:
+    dense = planned("llama-2-7b", "a100:16", 4096, 256).plans[0].strategy
+    shared = replace(dense, zero_stage=3, dp=16)
+    assert not unmeasured(shared, experts=False)
+    assert unmeasured(replace(shared, dp=4096), experts=False)
+    assert unmeasured(shared, experts=True)
+    assert not unmeasured(replace(shared, zero_stage=1, dp=4096), experts=True)

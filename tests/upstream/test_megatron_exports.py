@@ -16,6 +16,7 @@ from astrarium.catalog.models import model_entries
 from astrarium.export.software.megatron import flags, program
 from astrarium.export.software.megatron_model import model_refused
 from astrarium.model import model_of_entry
+from astrarium.model.workload import Numerics
 from astrarium.plans.document import Evaluation, Ramp, SearchPart
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -30,7 +31,7 @@ def parsed(megatron: Driver, one: Job, **changes: Any) -> Any:
     blackwell = all(group.pool.gpu.architecture.startswith("Blackwell") for group in one.nodes)
     return megatron.ask(
         operation="arguments",
-        argv=list(made.all_arguments),
+        argv=[*made.arguments, *made.data.generated],
         world_size=one.world_size,
         env=dict(made.environment),
         capability=NEW if blackwell else OLD,
@@ -45,13 +46,24 @@ def test_checkpoints_of_spot_nodes_are_options_of_megatron(megatron: Driver) -> 
     assert "CHECKPOINTS" in made.variables
     args = megatron.ask(
         operation="arguments",
-        argv=[*made.all_arguments, *words],
+        argv=[*made.arguments, *made.data.generated, *words],
         world_size=spot.world_size,
         env=dict(made.environment),
         capability=OLD,
     )["args"]
     assert (args["save"], args["load"], args["save_interval"]) == ("/a b", "/a b", 300)
     assert not program(job("even")).checkpoints
+
+
+def test_reduced_numerics_are_taken(megatron: Driver) -> None:
+    """All checks pass but the last, which asks for a library that the driver does not have."""
+    one = job("even")
+    reduced = replace(one, workload=replace(one.workload, numerics=Numerics.REDUCED))
+    with pytest.raises(RefusedError, match="requires FusedAdam from TransformerEngine"):
+        parsed(megatron, reduced)
+    whole = replace(reduced, strategy=replace(one.strategy, zero_stage=0))
+    with pytest.raises(RefusedError, match="only supported with distributed optimizer"):
+        parsed(megatron, whole)
 
 
 def test_a_batch_may_grow_and_evaluations_are_taken(megatron: Driver) -> None:
@@ -218,7 +230,8 @@ def test_every_family_is_taken_or_refused(megatron: Driver, name: str) -> None:
 def test_what_megatron_refuses_is_told(megatron: Driver) -> None:
     """The test above can fail: another world size, a layout that misses a layer."""
     one = job("uneven")
-    argv = list(program(one).all_arguments)
+    made = program(one)
+    argv = [*made.arguments, *made.data.generated]
     env = dict(program(one).environment)
     with pytest.raises(RefusedError, match="not divisible"):
         megatron.ask(operation="arguments", argv=argv, world_size=12, env=env)

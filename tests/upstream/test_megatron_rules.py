@@ -34,6 +34,8 @@ DENSE: Final[Mapping[str, Any]] = {
     "mla": False,
     "sliding_window": False,
     "parameters": 1,
+    "tied_embeddings": False,
+    "precision": "bf16",
     "seq_length": 512,
     "gpu": "H100",
     "nodes": 1,
@@ -41,6 +43,7 @@ DENSE: Final[Mapping[str, Any]] = {
     "nvlink_domain": 8,
     "nvlink": True,
     "compute_capability": 9.0,
+    "reduced_numerics": False,
     "memory_bytes": 1,
 }
 EXPERTS: Final = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "ffn": 0}
@@ -155,6 +158,7 @@ CASES: Final = (
     case("sequence_parallel_needs_tp", unseen=SILENT, sequence_parallel=True),
     case("sequence_by_tp", unseen=MODULES, **SEQUENCE_TP2, seq_length=511),
     case("sequence_by_cp", "multiple of 2 * context-parallel-size", cp=2, seq_length=510),
+    case("reduced_numerics", unseen=OURS, zero_stage=0, reduced_numerics=True),
     case(
         "cp_needs_ampere",
         unseen="asserted by Transformer Engine",

@@ -39,11 +39,12 @@ def test_all_routes_are_described(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.1")
     names = "health catalog plan plan/stream predict whynot explain compare timeline trace export"
+    names += " targets"
     assert set(described["paths"]) == {f"/api/{name}" for name in names.split()}
     schemas = described["components"]["schemas"]
     for flag in ("model", "gpus", "seq_length", "tokens", "rule", "budget", "pools", "config"):
         assert flag in schemas["PlanRequest"]["properties"]
-    assert schemas["PlanDocument"]["properties"]["plans"]["items"]["$ref"].endswith("/PlanPart")
+    assert schemas["PlanDocument"]["properties"]["plans"]["items"]["$ref"].endswith("/Plan")
     references = json.dumps(described).split('"$ref": "')[1:]
     for reference in references:
         assert reference.split('"')[0].removeprefix("#/components/schemas/") in schemas
@@ -59,6 +60,7 @@ def test_documents_have_the_schemas_that_are_described(
         "explain": asked,
         "timeline": asked,
         "trace": asked,
+        "targets": asked,
         "compare": {"first": asked, "second": {**asked, "rank": 2}},
         "export": {**asked, "target": "megatron"},
         "plan": SMALL_PLAN,

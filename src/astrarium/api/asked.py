@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Ramp, Spot
     from astrarium.model import Model
-    from astrarium.model.workload import Precision
+    from astrarium.model.workload import Numerics, Precision
     from astrarium.search.outcome import Mode, Objective, Prefer
 
 # A catalog name, a path, the content of a config.json or model file, or a model.
@@ -51,6 +51,7 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     global_batch: int | None
     precision: Precision
     profile: str | None
+    numerics: Numerics | None = None  # None: strict, or as a configuration has it
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
     runtime: str = "megatron"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
 from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
@@ -102,7 +101,7 @@ def cluster(
 
 def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     """The workload and the cluster, which is read first: its mistakes cost least to find."""
-    from astrarium.model.workload import Workload
+    from astrarium.model.workload import Numerics, Workload
 
     notes = []
     batch = asked.global_batch
@@ -130,7 +129,8 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
             f"{loaded.name} reads another input from layer {layer} on, for which Megatron's"
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
-    workload = Workload(loaded, length, batch, asked.tokens, asked.precision)
+    numerics = asked.numerics or Numerics.STRICT
+    workload = Workload(loaded, length, batch, asked.tokens, asked.precision, numerics)
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))
@@ -308,22 +308,28 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
 
     if profile is None:
         return asked, NEUTRAL
-    read = used_profile(profile)
-    others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.whole_name != read.gpu]
-    if others:
-        raise refusal(
-            "profile",
-            f" {profile}: learned on {read.gpu}, but asked about {', '.join(others)};"
-            f" leave {flag('profile')} out, or learn one for that type",
-        )
+    cluster, read = with_profile(asked.cluster, profile)
     notes = [read.note]
     if read.runtime not in (runtime, None):
         notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
-    if read.header is not None:
-        from astrarium.calibrate.fit.processor import with_measured_cores
+    return replace(asked, cluster=cluster, notes=(*asked.notes, *notes)), read.tuning
 
-        asked = replace(asked, cluster=with_measured_cores(asked.cluster, read.header))
-    return replace(asked, notes=(*asked.notes, *notes)), read.tuning
+
+def with_profile(cluster: Cluster, file: str) -> tuple[Cluster, UsedProfile]:
+    """The cluster as --profile describes it, which must be about all its devices; the profile."""
+    read = used_profile(file)
+    others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != read.gpu]
+    if others:
+        raise refusal(
+            "profile",
+            f" {file}: learned on {read.gpu}, but asked about {', '.join(others)};"
+            f" leave {flag('profile')} out, or learn one for that type",
+        )
+    if read.header is not None:
+        from astrarium.calibrate.fit.profile import with_measured_cores
+
+        cluster = with_measured_cores(cluster, read.header)
+    return cluster, read
 
 
 def tunings(profile: UsedProfile | None) -> Callable[[Scenario], Tuning]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -17,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from astrarium.api import request
 from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean, flag
 from astrarium.units import format_seconds
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats
-    from astrarium.cluster import Cluster, Pool
+    from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
     from astrarium.spmd.graph import Graph
     from astrarium.spmd.price import Devices
@@ -30,7 +29,11 @@ if TYPE_CHECKING:
     from astrarium.spmd.synthesis import Attempt
 
 INSTALL: Final = "pip install 'astrarium[spmd]'"
+INSTALL_MODELS: Final = "pip install transformers"
 NEEDED: Final = ("torch", "scipy")
+FLOAT32: Final = (
+    "computed in float32; --set dtype=bfloat16 or dtype=float16 multiplies in 16 bits, as plans do"
+)
 FORM: Final = "examples/bert.py:make or package.module:make"
 STAGES: Final = 8  # that progress counts: importing, capturing, four fixed ways, two meshes
 MOST_DEVICES: Final = 4096
@@ -78,7 +81,7 @@ class SynthesisQuestion(Value, frozen=True):
 
 
 def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
-    """What the flags ask; whatever is wrong with them is found here."""
+    """The question that the flags ask; all mistakes in them are found here."""
     from astrarium.cost.tuning import NEUTRAL
 
     factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["set"] or ()))
@@ -95,8 +98,8 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
         _check_nodes(cluster)
     tuning = NEUTRAL
     if flags["profile"] is not None:
-        cluster, tuning, note = _tuned(cluster, flags["profile"])
-        notes = (*notes, note)
+        cluster, used = request.with_profile(cluster, flags["profile"])
+        tuning, notes = used.tuning, (*notes, used.note)
     return SynthesisQuestion(
         factory=factory,
         batch=batch,
@@ -166,7 +169,7 @@ def _meshes(
     if pools is not None:
         cluster = cluster.part([pool for pool in cluster.pools if pool.name in pools])
     levels = {Mesh.FLAT: 1, Mesh.NODES: 2}
-    # Cores of one machine reach each other alike, whatever pools they are counted in.
+    # Cores of one machine reach each other alike, even if they are counted in several pools.
     cores = all(pool.gpu.is_processor for pool in cluster.pools)
     is_flat = question.mesh is Mesh.FLAT or (question.mesh is Mesh.AUTO and cores)
     if is_flat or _one_level(cluster) is not None:
@@ -253,14 +256,15 @@ def _document(
         question.optimizer.value,
         question.allow_replicate,
     )
-    works = [one.found for one in attempts if one.found is not None]
+    works = [one.found for one in attempts if one.found is not None and not one.plain]
     tried = tuple(
         TriedPart(
-            ", without ".join([one.mesh, *filter(None, [", ".join(one.left_out)])]),
+            _tried_name(one),
             one.micro_batches,
             one.found.program.seconds if one.found else None,
             one.found.bound_gap if one.found else 0.0,
             searched=one.found is not None or one.no_room is not None,
+            recompute=one.recompute,
         )
         for one in attempts
     )
@@ -281,7 +285,7 @@ def _document(
     ]
     if any(baselines[name] < program.seconds for name, program in fixed.items()):
         notes.append(OWN_STATISTICS)
-    notes += _left_out(chosen, attempts)
+    notes += [*_left_out(chosen, attempts), *_plain_words(chosen, attempts)]
     names = {name: name if _divides(one) else UNDIVIDED for name, one in fixed.items()}
     document = document_of(
         source,
@@ -295,21 +299,33 @@ def _document(
     return replace(document, reasons=reasons_of(found.program, rivals))
 
 
+def _tried_name(one: Attempt) -> str:
+    without = f", without {', '.join(one.left_out)}" if one.left_out else ""
+    return f"{one.mesh}{without}" + (f", {one.plain}" if one.plain else "")
+
+
+def _plain_words(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Why data parallel training is taken though another program is predicted to be faster."""
+    if chosen.plain:
+        gain = 1.0 - min(one.seconds for one in attempts) / chosen.seconds
+        yield (
+            f"{chosen.plain}: the fastest program found is predicted to save {100 * gain:.1f} % of"
+            " a step, less than predictions err, and is less simple"
+        )
+
+
 def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
     """Which devices have no work, and what the best program takes that gives them some."""
     if chosen.left_out:
         gpus = chosen.fixed_on.cluster.pools
         names = ", ".join(
-            f"{pool.num_gpus} x {pool.gpu.name}{_of_pool(pool)}"
+            f"{pool.num_gpus} x {pool.gpu.name}"
+            + (f" of {pool.name}" if pool.name != pool.gpu.name else "")
             for pool in gpus
             if pool.name in chosen.left_out
         )
         slower = min(one.seconds for one in attempts if not one.left_out)
         yield f"{names} left out: with all devices a step takes {format_seconds(slower)}"
-
-
-def _of_pool(pool: Pool) -> str:
-    return f" of {pool.name}" if pool.name != pool.gpu.name else ""
 
 
 def _divides(program: DeviceProgram) -> bool:
@@ -354,7 +370,8 @@ def _ways_out(
 
     count, graph = nearest.micro_batches, nearest.graph
     split = f" and {flag('micro_batches')} {count}" if count > 1 else ""
-    ways = [f"{flag('memory')} {_rounded_up(max(needed(graph, nearest.devices, count)))}{split}"]
+    least = math.ceil(max(needed(graph, nearest.devices, count)) / 2**20)
+    ways = [f"{flag('memory')} {least}MiB{split}"]
     if question.micro_batches is not None:
         for more in _doubled(count, question.batch)[1:]:
             smaller = captured(question, more, lambda _: None)
@@ -381,12 +398,10 @@ def _baseline_seconds(
     found = {}
     for name, program in fixed.items():
         run = as_run(space_of(name), program)
-        priced = run is not program and run != program
-        found[name] = (
-            price_program(run, devices, optimizer=question.optimizer.value).seconds
-            if priced
-            else program.seconds
-        )
+        found[name] = program.seconds
+        if run is not program and run != program:
+            priced = price_program(run, devices, optimizer=question.optimizer.value)
+            found[name] = priced.seconds
     return found
 
 
@@ -405,11 +420,6 @@ def _lack(error: NoRoomError, devices: Devices) -> str:
     return f"{one.gpu.name} ({ranks}) lacks {missing} beside its {room}"
 
 
-def _rounded_up(size: float) -> str:
-    """Bytes as --memory takes them, no less than they are."""
-    return f"{math.ceil(size / 2**20)}MiB"
-
-
 def _module(given: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """The function that makes the module, with its sizes: as given, or that of a named model."""
     place, colon, function = given.rpartition(":")
@@ -420,9 +430,33 @@ def _module(given: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any], tup
             f"'{given}': expected a function that makes a torch module and its inputs, as {FORM};"
             " or a model, by its name in the catalog or its config.json"
         )
-    from astrarium.api.named_modules import named_module
+    return _named_module(given, sizes)
 
-    return named_module(given, sizes)
+
+def _named_module(
+    reference: str, sizes: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """The factory of a model, its sizes, and notes on those that were not given."""
+    from astrarium.spmd.capture import NAMED_FACTORY
+
+    described = request.model(reference)
+    if "model_type" not in (described.config or {}):
+        raise InputError(
+            f"{reference}: a model file has no code to capture; name a config.json, or a function"
+            " that makes the module, as FILE.py:FUNCTION"
+        )
+    if find_spec("transformers") is None:
+        raise InputError(
+            f"{reference}: transformers must be installed to make this module: {INSTALL_MODELS}"
+        )
+    found, notes = {"model": reference, **sizes}, []
+    if "sequence" not in sizes:
+        length, why = request.default_length(described)
+        found["sequence"] = length
+        notes.append(f"{length:,} tokens in a sequence, {why}; --set sequence=N for others")
+    if "dtype" not in sizes:
+        notes.append(FLOAT32)
+    return NAMED_FACTORY, found, tuple(notes)
 
 
 def _check_size(cluster: Cluster) -> None:
@@ -481,19 +515,3 @@ def _size(text: str) -> tuple[str, Any]:
     except ValueError:
         return name, value
     return name, read if isinstance(read, int | float | bool) else value
-
-
-def _tuned(cluster: Cluster, profile: str) -> tuple[Cluster, Tuning, str]:
-    """The tuning of --profile, which must be that of all devices."""
-    from astrarium.calibrate.fit.processor import with_measured_cores
-
-    used = request.used_profile(profile)
-    others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != used.gpu]
-    if others:
-        raise InputError(
-            f"{flag('profile')} {profile}: learned on {used.gpu}, but asked about"
-            f" {', '.join(others)}; leave {flag('profile')} out, or learn one for that type"
-        )
-    if used.header is not None:
-        cluster = with_measured_cores(cluster, used.header)
-    return cluster, used.tuning, used.note

@@ -1,14 +1,8 @@
-"""The user's own catalog entries: where they are looked for and how they are read.
+"""The user's own catalog entries: tables such as `[gpus.NAME]` in up to three files.
 
-Three places, each binding more than the one before:
-
-1. `catalog.toml`, `.yaml` or `.json` in `$XDG_CONFIG_HOME/astrarium` (`~/.config/astrarium`);
-2. `astrarium.toml` or `astrarium.yaml` in the current folder (no parent folder is searched);
-3. the file named by the environment variable `ASTRARIUM_CATALOG`.
-
-A file holds tables such as `[gpus.NAME]`, `[instances.NAME]` and `[models.NAME]`. Files are read
-when a catalog is first asked for, and again when they have changed; as long as none exists, all
-this costs is a handful of `stat` calls.
+`catalog.toml`, `.yaml` or `.json` in `$XDG_CONFIG_HOME/astrarium`; `astrarium.toml` or `.yaml` in
+the current folder; the file of the environment variable `ASTRARIUM_CATALOG`. Each overrides the one
+before. Files are read again when they have changed.
 """
 
 from __future__ import annotations
@@ -18,13 +12,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from astrarium.errors import InputError
 from astrarium.value import Value
-
-if TYPE_CHECKING:
-    from astrarium.catalog.schema import CatalogFile
 
 PROJECT_FILES: Final = ("astrarium.toml", "astrarium.yaml")
 CONFIG_FILES: Final = ("catalog.toml", "catalog.yaml", "catalog.json")
@@ -42,7 +33,7 @@ class Section(StrEnum):
 
 
 class Entry(Value, frozen=True):
-    """What one file says about one name; keys are those of the catalog's data files."""
+    """The entry of one name in one file; keys are those of the catalog's data files."""
 
     section: Section
     name: str
@@ -51,7 +42,7 @@ class Entry(Value, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where an error message points to."""
+        """The place that an error message names."""
         return f"{self.file}: {self.section}.{self.name}"
 
 
@@ -103,20 +94,13 @@ def _stamp(path: str) -> Stamp | None:
 @lru_cache(maxsize=_FILES_KEPT)
 def _read(stamp: Stamp) -> tuple[Entry, ...]:
     """Read and check one file."""
+    import msgspec
+
     from astrarium import documents
     from astrarium.catalog.schema import CatalogFile
 
     file = stamp[0]
-    document = documents.load(file, CatalogFile)
+    tables = msgspec.to_builtins(documents.load(file, CatalogFile))
     return tuple(
-        Entry(part, name, values, file)
-        for part in Section
-        for name, values in _table(document, part).items()
+        Entry(part, name, values, file) for part in Section for name, values in tables[part].items()
     )
-
-
-def _table(document: CatalogFile, part: Section) -> Mapping[str, Mapping[str, object]]:
-    import msgspec
-
-    table: Mapping[str, Mapping[str, object]] = msgspec.to_builtins(getattr(document, part))
-    return table

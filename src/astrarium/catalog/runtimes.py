@@ -1,15 +1,14 @@
 """Runtimes: what training programs do that decides time and memory, as data.
 
-`data/runtimes.json` has one entry per runtime. Each constant of an entry is `[value, source]`:
-where the number comes from stands beside it; units are in the names. An entry takes what it does
-not state from the one named in `like`. The formulas that use the constants are in `astrarium.cost`.
+Each constant of `data/runtimes.json` is `[value, source]`, with its unit in the name. An entry
+takes what it does not state from the one named in `like`. `astrarium.cost` has the formulas.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ DEFAULT: Final = "megatron"
 
 
 class ReportedMemory(StrEnum):
-    """What a runtime's log calls its peak memory."""
+    """The kind of peak memory that a runtime's log reports."""
 
     ALLOCATED = "allocated"  # tensors alive
     RESERVED = "reserved"  # held by the allocator
@@ -39,14 +38,14 @@ class AttentionKind(StrEnum):
 
 
 class Balance(StrEnum):
-    """How layers are dealt to stages by weight."""
+    """The ways to deal layers to stages by weight."""
 
     BOTTLENECK = "bottleneck"  # the heaviest stage as light as can be
     THRESHOLDS = "thresholds"  # a stage ends with the layer that takes it beyond its share
 
 
 class Dispatch(StrEnum):
-    """How tokens travel to their experts."""
+    """The ways of tokens to their experts."""
 
     COPY = "copy"  # once to each expert
     NODE = "node"  # once to each node with experts of it
@@ -65,7 +64,7 @@ class Runtime(Value, frozen=True):
 
     name: str
     title: str
-    megatron_rules: bool  # strategies are held to what Megatron's parser takes
+    rules: str  # the set of `validity_rules.json` that plans for it keep; "": none is known
     fused: frozenset[str]  # norms, activations and the like that run as one kernel
     attention: str  # a word of AttentionKind
     sequence_first: bool  # activations are kept so, which some attention kernels make copies of
@@ -118,7 +117,9 @@ class Runtime(Value, frozen=True):
     activations_on_host: float  # share of what layers keep that is moved there, beside the passes
     workspace_bytes: float  # of libraries, among the tensors
     optimizer_moved_bytes: float  # read and written to update one parameter
-    step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it
+    step_moved_bytes: (
+        float  # for each parameter on a rank in an iteration, whichever rank updates it
+    )
     optimizer_transient_bytes: float  # of one parameter, alive only during the update
     optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
     optimizer_launch_seconds: float  # to launch the update of one weight tensor
@@ -141,6 +142,11 @@ class Runtime(Value, frozen=True):
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory
 
+    @property
+    def parses_as_megatron(self) -> bool:
+        """Whether strategies become arguments of Megatron's parser, which refuses what it must."""
+        return self.rules == DEFAULT
+
     def __post_init__(self) -> None:
         for name, words in WORDS.items():
             _check_word(f"runtime {self.name}: {name}", getattr(self, name), list(words))
@@ -159,6 +165,11 @@ def runtime_names() -> tuple[str, ...]:
     return tuple(_entries())
 
 
+def planned_runtimes() -> tuple[str, ...]:
+    """Names of runtimes that plans can be made for."""
+    return tuple(name for name in runtime_names() if find_runtime(name).rules)
+
+
 @cache
 def find_runtime(name: str = DEFAULT) -> Runtime:
     """Return the runtime of this name, in any case."""
@@ -166,6 +177,31 @@ def find_runtime(name: str = DEFAULT) -> Runtime:
     values["fused"] = frozenset(values["fused"])
     values["reported_memory"] = ReportedMemory(values["reported_memory"])
     return Runtime(name=name.lower(), title=_entries()[name.lower()]["title"], **values)
+
+
+def with_reduced_states(runtime: Runtime) -> Runtime:
+    """The runtime with gradients and both moments of Adam in bf16.
+
+    Megatron's --grad-reduce-in-bf16 and precision-aware optimizer; DeepSeek-V3 keeps its moments
+    so (arXiv 2412.19437, section 3.3.3), NVIDIA's recipes their gradients. The update reads and
+    writes 8 bytes less of the moments. Not counted: newer versions of TransformerEngine keep only
+    the half of a master weight that the 16-bit weight lacks, 2 bytes less.
+    """
+    if not runtime.parses_as_megatron:
+        raise InputError(
+            f"{runtime.name} keeps its gradients and moments as it does: reduced numerics are"
+            " Megatron's (--runtime megatron)",
+            "numerics",
+        )
+    return replace(
+        runtime,
+        gradient_bytes=2.0,
+        reduced_gradient_bytes=2.0,
+        tied_gradient_bytes=2.0,
+        optimizer_bytes=8.0,
+        optimizer_moved_bytes=runtime.optimizer_moved_bytes - 8.0,
+        step_moved_bytes=min(runtime.step_moved_bytes, 2.0),
+    )
 
 
 @cache

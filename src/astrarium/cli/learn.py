@@ -9,9 +9,8 @@ from astrarium.api.flags import Flag, flags
 from astrarium.api.readers import texts
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.learn.checks import SetAside
     from astrarium.calibrate.learn.log_settings import StatedSettings
-    from astrarium.calibrate.learn.measurement import Measurement
+    from astrarium.calibrate.learn.measurement import Measurement, SetAside
 
 DEFAULT_OUT = "cluster-profile.json"
 LEARN_FLAGS = {
@@ -31,13 +30,13 @@ LEARN_FLAGS = {
     **flags(
         *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "runtime"),
         model={"help": "Model of the logs, if they do not state it.", "is_argument": False},
-        strategy={"help": "Strategy of the logs, in place of theirs."},
+        strategy={"help": "Strategy of the logs, instead of the one they state."},
         seq_length={"help": "Sequence length of the logs."},
         global_batch={"help": "Global batch of the logs."},
-        runtime={"help": "Runtime of the logs; of tables, rows to take.", "default": None},
+        runtime={"help": "Runtime of the logs; of tables, the rows to use.", "default": None},
     ),
-    "gpu": Flag("Take the table's rows of this GPU type.", "TYPE"),
-    "source": Flag("Take the table's rows of this source.", "NAME"),
+    "gpu": Flag("Use only rows of this GPU type.", "TYPE"),
+    "source": Flag("Use only rows of this source.", "NAME"),
 }
 
 
@@ -50,6 +49,7 @@ def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     from astrarium.calibrate.learn.factors import learn as learned_from
     from astrarium.cli import output
     from astrarium.documents import write_atomic
+    from astrarium.report.runs.learned import learned_report
 
     file = out or DEFAULT_OUT
     tables, logs = values["from_table"] or (), values["from_log"] or ()
@@ -64,19 +64,14 @@ def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     profile = learn_profile.profile_of(learned, origin, aside)
     document = learn_profile.to_dict(profile)
     write_atomic(Path(file), output.to_json(document))
-    if json:
-        output.print_json(document)
-        return
-    from astrarium.report.runs.learned import learned_report
-
-    output.show(lambda width: learned_report(profile, notes, file))
+    output.answer(document, lambda _: learned_report(profile, notes, file), json=json)
 
 
 def _runs_of_tables(
     tables: Sequence[str], wanted: Mapping[str, Any]
 ) -> tuple[list[Measurement], list[SetAside]]:
     """The runs of the rows that are wanted, and what is left aside."""
-    from astrarium.calibrate.learn.table import runs_of_rows
+    from astrarium.calibrate.learn.measurement import runs_of_rows
     from astrarium.catalog import find_gpu
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.errors import InputError

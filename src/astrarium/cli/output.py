@@ -21,20 +21,30 @@ PROGRESS_EVERY_SECONDS = 0.5
 BEGINNING_BYTES = 256  # of a file, where its kind shows
 
 
-def print_json(data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
-    _write(to_json(data))
+def answer(
+    data: Any,  # noqa: ANN401  what JSON can hold, or a document
+    report: Callable[[int], Iterable[RenderableType]],
+    *,
+    json: bool,
+) -> None:
+    """Print an answer: one JSON document for programs, or a report for people."""
+    if json:
+        print_json(data)
+    else:
+        show(report)
 
 
-def print_text(text: str) -> None:
-    """Print a document that is text already."""
-    _write(text)
+def print_json(data: Any) -> None:  # noqa: ANN401
+    write(to_json(data))
 
 
 def to_json(data: Any) -> str:  # noqa: ANN401
     """JSON as it is printed and written to files; numbers that JSON does not have are a bug."""
     import json
 
-    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+    from msgspec import to_builtins
+
+    return json.dumps(to_builtins(data), indent=2, allow_nan=False) + "\n"
 
 
 def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
@@ -43,7 +53,7 @@ def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
 
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
     terminal, text = Console(**plain), StringIO()
-    # Drawn aside first: whatever happens while writing is then ours to report.
+    # Drawn aside first, so that an error while writing can be reported.
     console = Console(
         file=text,
         width=terminal.width,
@@ -54,10 +64,10 @@ def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
     )
     for part in report(console.width):
         console.print(part)
-    _write("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
+    write("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     """Write to standard output; a terminal that lacks a character gets a question mark."""
     if sys.stdout is None:  # closed before we began
         raise InputError("cannot write to standard output: it is closed")
@@ -85,24 +95,12 @@ def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # 
     """Write a JSON document into the folder of --out, if given; the folder is made if need be."""
     if folder is None:
         return None
-    from astrarium.documents import write_atomic
+    from astrarium.documents import make_folder, write_atomic
 
-    path = Path(folder)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out {folder}: cannot make this folder: {error.strerror}; choose another place"
-        ) from None
-    write_atomic(path / name, to_json(data))
-    return path / name
-
-
-def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    from astrarium.documents import write_atomic
-
-    write_atomic(Path(path), text)
+    make_folder(Path(folder))
+    path = Path(folder) / name
+    write_atomic(path, to_json(data))
+    return path
 
 
 def check_out(
@@ -184,7 +182,7 @@ Show = Callable[[str, int, int], None]  # what is done, how much so far, how muc
 
 @contextmanager
 def bar(message: str) -> Iterator[Show]:
-    """A progress bar on a terminal's stderr, nothing elsewhere; `message` until work is told."""
+    """A progress bar on a terminal's stderr, nothing elsewhere; `message` until the first step."""
     if not sys.stderr.isatty():
         yield lambda what, done, total: None
         return

@@ -42,6 +42,8 @@ class Machines(Value, frozen=True):
     usd_per_gpu_hour: float | None = None
     spot_usd_per_gpu_hour: float | None = None
     rented_sizes: tuple[int, ...] = ()  # whole nodes only
+    oversubscription: float = 1.0
+    block_nodes: int = 0
 
 
 def build_pool(
@@ -82,6 +84,8 @@ def build_pool(
         ),
         requested="" if requested == gpu.name else requested,
         rented_sizes=given.rented_sizes,
+        oversubscription=given.oversubscription,
+        block_nodes=given.block_nodes,
     )
 
 

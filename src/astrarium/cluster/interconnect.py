@@ -7,7 +7,7 @@ reach. The figures are in `catalog/data/collectives.json`, each with its source 
 the fit; `astrarium.cost.collectives` says what they mean, `benchmarks/fit_collectives.py` fits
 them.
 
-Not here: topology above the node (fat-tree levels, rails), and congestion by other jobs.
+Not here: topology above the node, which is a pool's own, and congestion by other jobs.
 """
 
 from __future__ import annotations

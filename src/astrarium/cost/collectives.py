@@ -20,6 +20,8 @@ the least over lines is the ramp of bandwidth with message size. The algorithms:
 Groups that share a node share its adapters: with `per_domain` ranks of a group in a domain and
 all other GPUs of the node doing the same for their groups, a group has `per_domain` GPUs' worth
 of the network. Links without a switch (meshes) give a group only the links between its members.
+Blocks of nodes may be joined by fewer links than their nodes have (`oversubscription`); messages
+that leave a block share those, as far as they use more than them.
 Each of these prices a message alone; `contention_seconds` is what two kinds of messages on the
 same links cost each other, `compute_slowdown` what a message costs the computation beside it.
 
@@ -28,13 +30,14 @@ less bandwidth are never faster. More ranks are never faster as long as the grou
 domain or is a multiple of its part of it, and links are switched: on a mesh two ranks have one
 link and eight have all. Zero bytes and groups of one cost nothing: no call is made.
 
-Not modelled: in-network reduction between nodes (SHARP), congestion above the node, and the
-launch of a call that the host issues too late.
+Not modelled: in-network reduction between nodes (SHARP), congestion by other jobs, and the launch
+of a call that the host issues too late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -100,6 +103,9 @@ class Fabric(Value, frozen=True):
     intra_time_ratio: float = 1.0
     inter_time_ratio: float = 1.0
     doubling: bool = True  # whether the library has it: NCCL 2.23 (2024-09) and newer
+    one_adapter: bool = False  # gathers and scatters leave a node through one adapter only
+    oversubscription: float = 1.0  # what nodes of a block can send over what can leave the block
+    gpus_per_block: int = 0
 
     @property
     def switched(self) -> bool:
@@ -112,6 +118,7 @@ class Group(Value, frozen=True):
 
     size: Ints
     per_domain: Ints
+    stride: Ints | int = 1  # from one member to the next, in ranks
 
 
 class _Path(Value, frozen=True):
@@ -138,6 +145,8 @@ def fabric_of(pool: Pool) -> Fabric:
         inter_latency=pool.inter_node_latency,
         link=link_profile(pool.link),
         network=network_profile(pool.network),
+        oversubscription=pool.oversubscription,
+        gpus_per_block=pool.block_nodes * pool.gpus_per_node,
     )
 
 
@@ -150,6 +159,7 @@ def fabric_across(cluster: Cluster, names: Sequence[str]) -> Fabric:
         for index, one in enumerate(names)
         for other in names[:index]
     ]
+    thinned = [fabric for fabric in fabrics if fabric.oversubscription > 1.0]
     slowest = min(fabrics, key=lambda fabric: fabric.intra_bandwidth)
     farthest = max(fabrics, key=lambda fabric: fabric.inter_latency)
     gpus_per_node = min(fabric.gpus_per_node for fabric in fabrics)
@@ -169,6 +179,8 @@ def fabric_across(cluster: Cluster, names: Sequence[str]) -> Fabric:
         inter_latency=max([farthest.inter_latency, *(link.latency for link in links)]),
         link=slowest.link,
         network=farthest.network,
+        oversubscription=max(fabric.oversubscription for fabric in fabrics),
+        gpus_per_block=min(fabric.gpus_per_block for fabric in thinned) if thinned else 0,
     )
 
 
@@ -183,7 +195,7 @@ def place(size: ArrayLike, stride: ArrayLike, domain: ArrayLike) -> Group:
     per_domain = np.asarray(np.minimum(np.maximum(together, 1), sizes))
     if sizes.shape != per_domain.shape:
         sizes = np.broadcast_to(sizes, per_domain.shape)
-    return Group(sizes, per_domain)
+    return Group(sizes, per_domain, strides)
 
 
 def all_reduce_seconds(fabric: Fabric, num_bytes: ArrayLike, group: Group) -> Floats:
@@ -232,6 +244,10 @@ def all_to_all_seconds(fabric: Fabric, num_bytes: ArrayLike, group: Group) -> Fl
     sent = (size - 1.0 + operation.local_copy) / size
     outside = (size - group.per_domain) / size
     per_gpu = data / (fabric.inter_bandwidth / fabric.gpus_per_node * ALL_TO_ALL_NETWORK_EFFICIENCY)
+    if fabric.oversubscription > 1.0:
+        in_block = place(group.size, group.stride, fabric.gpus_per_block).per_domain
+        farther = (size - in_block) / size
+        outside = np.maximum(outside, fabric.oversubscription * farther)
     path = _Path(
         hops=size - 1.0,
         network_hops=np.minimum(domains - 1.0, 1.0),
@@ -262,6 +278,10 @@ def send_seconds(
     if crosses.any():
         share = fabric.inter_bandwidth / fabric.gpus_per_node
         contended = data if senders is None else data * adapter_share(fabric, senders)
+        if senders is not None and fabric.oversubscription > 1.0:
+            # Of a block's ranks, so many are within that distance of its end.
+            leaving = np.minimum(np.asarray(senders) / fabric.gpus_per_block, 1.0)
+            contended = contended * np.maximum(fabric.oversubscription * leaving, 1.0)
         outside = _fastest(fabric, lines, _Path(0.0, 1.0, nothing, contended / share))
         seconds = np.where(crosses, outside, seconds)
     return np.where(data > 0.0, seconds, 0.0)
@@ -320,11 +340,14 @@ def _ring_pass_seconds(
     size, domains = _ranks(group)
     operation = fabric.link.operations[collective]
     sent = (size - 1.0 + operation.local_copy) / size
+    through = group
+    if fabric.one_adapter:
+        through = replace(group, per_domain=np.where(crosses_domains(group), 1, group.size))
     path = _Path(
         hops=size - domains,
         network_hops=domains - 1.0,
         intra_seconds=_link_seconds(fabric, operation, data, group) * sent,
-        network_seconds=_adapter_seconds(fabric, data, group) * (size - 1.0) / size,
+        network_seconds=_adapter_seconds(fabric, data, through) * (size - 1.0) / size,
     )
     seconds = _fastest(fabric, operation.lines, path)
     alone = (group.per_domain == 1) & (group.size > 1)
@@ -373,6 +396,11 @@ def _link_seconds(
 def _adapter_seconds(fabric: Fabric, data: Floats, group: Group) -> Floats:
     """Return the seconds of `data` on the adapters of the ranks in one domain; 0 if not used."""
     share = group.per_domain * (fabric.inter_bandwidth / fabric.gpus_per_node)
+    if fabric.oversubscription > 1.0:
+        # A ring leaves a block once for all domains that it visits there.
+        in_block = place(group.size, group.stride, fabric.gpus_per_block).per_domain
+        leaving = np.where(in_block < group.size, np.minimum(group.per_domain / in_block, 1.0), 0.0)
+        share = share / np.maximum(fabric.oversubscription * leaving, 1.0)
     return np.where(group.size > group.per_domain, data / share, 0.0)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
-from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.catalog.runtimes import Runtime, find_runtime, with_reduced_states
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import Network
 from astrarium.cost.collectives import (
@@ -38,10 +38,10 @@ from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remai
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.shard_memory import remembered
-from astrarium.cost.stages import StagePlanner, StageTable
+from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Numerics, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 from astrarium.value import Value
 
@@ -93,6 +93,7 @@ class DataMessages(Value, frozen=True):
 
     at_once: Exchange
     in_buckets: Exchange  # one call for each
+    in_layers: Exchange  # likewise; `reduce` is that of buckets
     last_bucket: Floats  # share of it, which has nothing to hide behind; 0 where not known
     unpack: Floats  # gathered weights brought to their places, beside nothing
     tied: Floats  # gradients of a table that first and last stage both hold
@@ -169,12 +170,15 @@ class CostModel:
         self.pool = pool
         measured = tuning.runtime if pool.gpu.is_processor else ""
         self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
+        if workload.numerics is Numerics.REDUCED:
+            self.runtime = with_reduced_states(self.runtime)
         self.tuning = tuning
         self.ops: OperatorModel = operators_of(pool.gpu, tuning)
         self.fabric: Fabric = replace(
             measured_links(fabric_of(pool), tuning.messages),
             intra_time_ratio=tuning.intra_link,
             inter_time_ratio=tuning.inter_link,
+            one_adapter=self.runtime.one_adapter,
         )
         self.planner = StagePlanner(
             workload.model, workload.seq_length, pool.gpu.name, self.runtime.balanced_stages
@@ -259,15 +263,14 @@ class CostModel:
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
-        def largest(per_layer: Floats) -> Floats:
-            return np.where(held > 0, per_layer[shard][:, None, :], 0.0).max(axis=2)
-
         dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
         expert_parameters = dealt(costs.expert_parameters)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
-        dense = (dense_parameters, dense_group(degrees, domain))
-        expert = (expert_parameters, place(expert_ranks, degrees.ep * degrees.etp, domain))
+        dense = (dense_parameters, held.sum(axis=2), dense_group(degrees, domain))
+        with_experts = dealt((costs.expert_parameters > 0.0).astype(float))
+        sharing = place(expert_ranks, degrees.ep * degrees.etp, domain)
+        expert = (expert_parameters, with_experts, sharing)
         others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
         return Layouts(
             models=(self,),
@@ -289,9 +292,9 @@ class CostModel:
             head_transient=ends.last(shards.ends.head_transient),
             hop_seconds=at_cuts(hop, stages.stop[stage_row]),
             layer_counts=held.sum(axis=2),
-            redone_of_layer=largest(costs.activations - costs.inputs),
-            transient_of_layer=largest(costs.transient),
-            stand_ins=largest(costs.stand_ins),
+            redone_of_layer=largest_held(held, (costs.activations - costs.inputs)[shard]),
+            transient_of_layer=largest_held(held, costs.transient[shard]),
+            stand_ins=largest_held(held, costs.stand_ins[shard]),
             scaled_weights=dealt(costs.scaled_weights),
             largest_unit=self._largest_unit(shards, ends),
             weight_tensors=dealt(costs.weight_tensors),
@@ -327,23 +330,24 @@ class CostModel:
         domain: Ints,
         ends: PlacedEnds,
         others: Floats,
-        *groups: tuple[Floats, Group],
+        *groups: tuple[Floats, Floats, Group],
     ) -> DataMessages:
-        """Each group: parameters of a rank, and the ranks that share them."""
+        """Each group: parameters of a rank, in how many layers, and the ranks that share them."""
         fabric = self.fabric
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
-        at_once = in_buckets = Exchange(*(np.zeros(shape) for _ in range(3)))
+        sent: tuple[Exchange, ...] = (Exchange(*(np.zeros(shape) for _ in range(3))),) * 3
         crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
-        for parameters, sharing in groups:
+        for parameters, layers, sharing in groups:
             if not parameters.any():
                 continue
-            group = Group(sharing.size[:, None], sharing.per_domain[:, None])
+            stride = np.broadcast_to(sharing.stride, sharing.size.shape)[:, None]
+            group = Group(sharing.size[:, None], sharing.per_domain[:, None], stride)
             ranks = group.size
-            whole, parts, of_last = self._exchanges(parameters, group)
+            exchanges, of_last = self._exchanges(parameters, layers, group)
             last = np.maximum(last, of_last)
-            at_once, in_buckets = _together(at_once, whole), _together(in_buckets, parts)
-            slowed = slowed + whole.reduce * compute_slowdown(fabric, group)
+            sent = tuple(map(_together, sent, exchanges))
+            slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
             moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
@@ -353,10 +357,12 @@ class CostModel:
             self._table_seconds(parameters, pair, degrees.stage_stride)
             for parameters in (ends.tied(degrees.pp > 1), ends.copies)
         )
+        at_once, in_buckets, in_layers = sent
         reduce = at_once.reduce
         return DataMessages(
             at_once,
             in_buckets,
+            in_layers,
             last,
             unpack,
             tied=tied,
@@ -370,46 +376,47 @@ class CostModel:
         if not parameters.any():
             return np.zeros_like(parameters)
         along = (slice(None), *(None,) * (parameters.ndim - 1))
-        group = Group(pair.size[along], pair.per_domain[along])
+        apart = np.broadcast_to(pair.stride, pair.size.shape)[along]
+        group = Group(pair.size[along], pair.per_domain[along], apart)
         table = self.runtime.tied_gradient_bytes * parameters
         contended = table * adapter_share(self.fabric, stride[along])
         table = np.where(crosses_domains(group), contended, table)
         return np.where(table > 0, all_reduce_seconds(self.fabric, table, group), 0.0)
 
     def _exchanges(
-        self, parameters: Floats, group: Group
-    ) -> tuple[Exchange, Exchange, Floats | float]:
-        """Messages with `parameters` on each rank of a group, whole and in equal parts.
+        self, parameters: Floats, layers: Floats, group: Group
+    ) -> tuple[tuple[Exchange, ...], Floats | float]:
+        """Messages with `parameters` on each rank of a group: whole, in buckets, layer by layer.
 
-        And the share that the last part is, where there are parts. Layouts differ by much that
+        And the share that the last bucket is, where there are buckets. Layouts differ by much that
         does not matter here: each distinct message is priced once.
         """
         shape = parameters.shape
-        sizes, per_domain = (
+        # Distances matter where blocks of nodes are joined by fewer links only.
+        stride = group.stride if self.fabric.oversubscription > 1.0 else 1
+        placed = [
             np.broadcast_to(of_group, shape).reshape(-1)
-            for of_group in (group.size, group.per_domain)
-        )
+            for of_group in (group.size, group.per_domain, stride)
+        ]
         values, size = np.unique(parameters, return_inverse=True)
-        first, row_of = distinct_rows(size.reshape(-1), sizes, per_domain)
+        count = layers.reshape(-1).astype(np.int64)
+        first, row_of = distinct_rows(size.reshape(-1), count, *placed)
         row_of = row_of.reshape(shape)
         held = values[size.reshape(-1)[first]]
-        group = Group(sizes[first], per_domain[first])
-        calls = np.ones((1, len(held)))
-        if self.runtime.message_parameters:
-            calls = np.stack([calls[0], message_calls(self.runtime, held, group.size)])
+        group = Group(*(column[first] for column in placed))
+        units = np.maximum(count[first], 1.0)
+        buckets = message_calls(self.runtime, held, group.size)
+        calls = np.stack([np.ones(len(held)), buckets, units])
         gradients = self.runtime.reduced_gradient_bytes * held / calls
         weights = self.runtime.weight_bytes * held / calls
-        through = calls * (_sharing(group) if self.runtime.one_adapter else 1)
-        found = (
-            calls * all_reduce_seconds(self.fabric, gradients, group),
-            through * reduce_scatter_seconds(self.fabric, gradients, group),
-            through * all_gather_seconds(self.fabric, weights, group),
+        reduce = calls[:2] * all_reduce_seconds(self.fabric, gradients[:2], group)
+        scatter = calls * reduce_scatter_seconds(self.fabric, gradients, group)
+        gather = calls * all_gather_seconds(self.fabric, weights, group)
+        found = tuple(
+            Exchange(reduce[min(way, 1)][row_of], scatter[way][row_of], gather[way][row_of])
+            for way in range(len(calls))
         )
-        whole = parts = Exchange(*(seconds[0][row_of] for seconds in found))
-        if len(calls) == 1:
-            return whole, parts, 0.0
-        parts = Exchange(*(seconds[1][row_of] for seconds in found))
-        return whole, parts, (1.0 / calls[1])[row_of]
+        return found, (1.0 / buckets)[row_of] if self.runtime.message_parameters else 0.0
 
     def _largest_unit(self, shards: ShardCosts, ends: PlacedEnds) -> Floats:
         costs, e = shards.layers, shards.ends
@@ -528,11 +535,17 @@ def dense_group(degrees: Degrees, domain: Ints) -> Group:
     replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * degrees.dp, domain)
     replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, degrees.dp)
     apart = np.where(context == degrees.cp, context * replicas, context)
-    return Group(size, np.where(degrees.pipeline_inside, apart, together.per_domain))
+    return Group(
+        size,
+        np.where(degrees.pipeline_inside, apart, together.per_domain),
+        degrees.tp * np.where(degrees.pipeline_inside, degrees.pp, 1),
+    )
 
 
 def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:
     """Buckets that so many parameters of a rank fill, shared by so many ranks."""
+    if not runtime.message_parameters:
+        return np.ones_like(parameters)
     size = np.maximum(runtime.message_parameters, runtime.message_parameters_per_rank * ranks)
     return np.maximum(np.ceil(parameters / size), 1.0)
 
@@ -552,11 +565,6 @@ def slowest_of(gpus: Ints) -> Floats:
     counts, row = np.unique(gpus, return_inverse=True)
     largest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in counts.tolist()]
     return (1.0 + GPU_DEVIATION * np.array(largest))[row]
-
-
-def _sharing(group: Group) -> Ints:
-    """How many ranks of a domain could each use an adapter, if the group leaves the domain."""
-    return np.where(crosses_domains(group), group.per_domain, 1)
 
 
 def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:

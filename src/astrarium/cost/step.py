@@ -498,8 +498,8 @@ def _zero_exposed(
         return np.zeros_like(forward), np.zeros_like(forward)
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + recompute
-    at_once = messages.at_once
-    scatter, gather = at_once.scatter[rows], at_once.gather[rows]
+    sent = messages.in_layers
+    scatter, gather = sent.scatter[rows], sent.gather[rows]
     zero = options.zero_stage[:, None]
     reduces, gathers_ahead = _hidden(layouts, options)
     reduce_hidden = np.where(reduces, backward, 0.0)

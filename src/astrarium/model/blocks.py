@@ -1,13 +1,9 @@
 """What a model is made of: weights, norms, attention, in the order data flows.
 
-One description serves every question. Parameter counts, FLOPs, GEMM shapes, activation bytes
-and communication volumes are all read off the same `Linear`, `Norm` and `Attention` entries, so
-they cannot disagree. Nothing here knows about GPUs or parallel strategies beyond one fact per
-weight: the way Megatron splits it (`Split`).
-
-Layers need not work on the same tokens: a vision tower reads patches, a decoder behind an encoder
-its own sequence. What a layer counts is then its own (`Block.tokens`); figures "per token" are per
-token of the workload, so that they add up.
+Parameter counts, FLOPs, GEMM shapes, activation bytes and messages all follow from the same
+`Linear`, `Norm` and `Attention` entries, so they cannot disagree. Nothing here knows GPUs or
+strategies, except how Megatron splits each weight (`Split`). A layer may work on tokens of its own
+(`Block.tokens`); figures "per token" are per token of the workload, so that they add up.
 
 Not modelled: biases in GEMM time (fused), dropout masks of models that train without dropout, the
 products of convolutions that make tokens (patches of an image, frames of a sound).
@@ -29,7 +25,7 @@ ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
 
 
 class Split(StrEnum):
-    """How tensor parallelism treats a weight."""
+    """The split of a weight under tensor parallelism."""
 
     COLUMN = "column"  # outputs divided among ranks
     ROW = "row"  # inputs divided among ranks, outputs summed
@@ -341,7 +337,7 @@ class Model:
 
     @cached_property
     def vocab(self) -> int:
-        """Entries of the token table, wherever it is read."""
+        """Entries of the token table, of the first input or of a later one."""
         later = (block.embedding.vocab for _, block in self.later_inputs if block.embedding)
         return self.embedding.vocab or next(later, 0)
 
@@ -353,7 +349,7 @@ class Model:
 
     @cached_property
     def reads_first_table(self) -> tuple[bool, ...]:
-        """Of each kind: whether another input comes in there that shares the first one's table."""
+        """For each kind: whether an input enters there that shares the table of the first."""
         inputs = (kind.embedding if isinstance(kind, Block) else None for kind in self.kinds)
         return tuple(entry is not None and entry.shared for entry in inputs)
 

@@ -1,31 +1,9 @@
 """Model files: a user's own list of layers, equal or not, in YAML, TOML or JSON.
 
-    name: uneven            # optional, the file's name by default
-    hidden: 1024
-    vocab: 32000            # optional: models without a token table leave it out
-    seq_length: 2048        # optional: what the model was built for
-    layers:
-      - {block: transformer, count: 4, heads: 16, ffn: 4096}
-      - {block: transformer, count: 20, heads: 16, ffn: 1024, experts: 8, experts_per_token: 2}
-
-Blocks are `transformer`, `conv`, `custom`, `projector`, and, first and last, `embedding` and `head`
-where the defaults do not fit. An `embedding` in between is where another input comes in: the text
-behind a vision tower, what the decoder reads behind an encoder. A custom block is known by its
-sizes per sample.
-
-Any layer between the ends may carry `seconds`, measured by GPU type and tensor-parallel degree on
-a micro-batch of `measured_samples` (1 by default), forward alone or both passes; so may a head, for
-its projection without the loss:
-
-      - block: transformer
-        heads: 16
-        ffn: 4096
-        seconds: {T4-16GB: {1: {forward: 5.4e-3}, 2: {forward: 6.0e-3}}}
-
-They correct the prediction, also at other micro-batches; `astrarium.cost.measured` says how.
-
-Not modelled: what connects blocks of different width other than a projector (count it in the
-narrower block).
+docs/commands.md describes the blocks (`transformer`, `conv`, `custom`, `projector`, `embedding`,
+`head`) and their keys. Measured `seconds` of a layer correct its prediction
+(`astrarium.cost.measured`). Not modelled: connections of blocks of different width other than a
+projector (count them in the narrower block).
 """
 
 from __future__ import annotations
@@ -40,6 +18,7 @@ from msgspec import Meta
 
 from astrarium import documents
 from astrarium.errors import InputError
+from astrarium.model import build
 from astrarium.model.blocks import (
     ELEMENT_BYTES,
     Block,
@@ -50,16 +29,6 @@ from astrarium.model.blocks import (
     LayerTiming,
     Model,
     Norm,
-)
-from astrarium.model.build import (
-    FIRST,
-    Architecture,
-    Experts,
-    Shape,
-    projector,
-    query_key_norms,
-    transformer_block,
-    with_cross_attention,
 )
 
 # Limits that keep a mistyped number from filling the memory; no known model comes near.
@@ -72,6 +41,7 @@ DEFAULT_SEQ_LENGTH = 2048  # of files with Transformer blocks; a sample counts a
 FLOPS_PER_MULTIPLY_ADD = 2
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
+OptionalCount: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 Amount: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
 Figure: TypeAlias = Annotated[float, Meta(ge=0, le=LARGEST_FIGURE)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e6)]
@@ -109,6 +79,13 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field
     """An entry of `layers`."""
 
 
+class _MeasuredEntry(_Entry, kw_only=True):
+    """An entry that may carry measured seconds, for a micro-batch of `measured_samples`."""
+
+    seconds: Measured = {}
+    measured_samples: Count = 1
+
+
 class EmbeddingEntry(_Entry, tag="embedding"):
     """The token table; `parameters` are what it has beyond that (positions, norms).
 
@@ -121,7 +98,7 @@ class EmbeddingEntry(_Entry, tag="embedding"):
     shared: bool = False
 
 
-class HeadEntry(_Entry, tag="head"):
+class HeadEntry(_MeasuredEntry, tag="head"):
     """The projection to the vocabulary or to classes; `parameters` come on top of it."""
 
     outputs: Count | None = None
@@ -129,11 +106,9 @@ class HeadEntry(_Entry, tag="head"):
     tied: bool = False
     bias: bool = False
     parameters: Amount | None = None
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
 
-class TransformerEntry(_Entry, tag="transformer"):
+class TransformerEntry(_MeasuredEntry, tag="transformer"):
     """Attention and a feed-forward part, dense or with experts of width `ffn`."""
 
     heads: Count
@@ -151,15 +126,13 @@ class TransformerEntry(_Entry, tag="transformer"):
     rotary: bool = True
     causal: bool = True
     window: Count | None = None
-    experts: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
-    experts_per_token: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
-    shared_ffn: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    experts: OptionalCount = 0
+    experts_per_token: OptionalCount = 0
+    shared_ffn: OptionalCount = 0
     seq_length: Count | None = None
     sequences: Count = 1
     cross: bool = False
     name: Annotated[str, Meta(min_length=1)] | None = None
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if self.sequences > 1 and not self.seq_length:
@@ -189,7 +162,7 @@ class ProjectorEntry(_Entry, tag="projector"):
     count: Annotated[int, Meta(ge=1, le=1)] = 1
 
 
-class ConvEntry(_Entry, tag="conv"):
+class ConvEntry(_MeasuredEntry, tag="conv"):
     """A convolution over `height` x `width` positions of its input."""
 
     inputs: Count
@@ -201,11 +174,9 @@ class ConvEntry(_Entry, tag="conv"):
     bias: bool = True
     count: Repeats = 1
     name: str = "conv"
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
 
-class CustomEntry(_Entry, tag="custom"):
+class CustomEntry(_MeasuredEntry, tag="custom"):
     """A layer given by its totals for one sample."""
 
     name: Annotated[str, Meta(min_length=1)]
@@ -218,8 +189,6 @@ class CustomEntry(_Entry, tag="custom"):
     divided: Annotated[float, Meta(ge=0, le=1)] = 1.0
     launch_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     count: Repeats = 1
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if not self.forward_flops and not self.seconds:
@@ -228,7 +197,6 @@ class CustomEntry(_Entry, tag="custom"):
 
 BodyEntry: TypeAlias = TransformerEntry | ProjectorEntry | ConvEntry | CustomEntry
 Entry: TypeAlias = EmbeddingEntry | HeadEntry | BodyEntry
-MeasuredEntry: TypeAlias = TransformerEntry | ConvEntry | CustomEntry | HeadEntry
 _E = TypeVar("_E", EmbeddingEntry, HeadEntry)
 
 
@@ -238,7 +206,7 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     hidden: Count
     layers: Annotated[list[Entry], Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)] | None = None
-    vocab: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    vocab: OptionalCount = 0
     seq_length: Count | None = None
 
     def __post_init__(self) -> None:
@@ -340,7 +308,7 @@ def _blocks(
             read_until[source] = len(blocks) + entry.count - 1
         first = block
         if table is not None and isinstance(block, Block):
-            first = replace(block, name=block.name + FIRST, embedding=table)
+            first = replace(block, name=block.name + build.FIRST, embedding=table)
             table = None
         blocks += [first, *[block] * (entry.count - 1)]
     return blocks, tuple(Carried(*pair) for pair in read_until.items())
@@ -353,7 +321,7 @@ def _reading(block: Block, entry: TransformerEntry, encoder: Block | CustomBlock
         width = encoder.hidden
         length = encoder.tokens(1) if encoder.seq_length else None
     shape = _shape(entry, block.hidden)
-    return with_cross_attention(block, shape, context_length=length, context_hidden=width)
+    return build.with_cross_attention(block, shape, context_length=length, context_hidden=width)
 
 
 def _end(entry: Entry, kind: type[_E]) -> _E | None:
@@ -372,15 +340,15 @@ def _head(document: ModelFile, transformers: list[TransformerEntry], label: str)
     return Head(width, outputs, entry.tied, entry.bias, parameters, timings)
 
 
-def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> Architecture:
+def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> build.Architecture:
     transformers = [entry for entry in body if isinstance(entry, TransformerEntry)]
     if later:
         reads = any(entry.cross for entry in transformers)
-        return Architecture.ENCODER_DECODER if reads else Architecture.MULTIMODAL
+        return build.Architecture.ENCODER_DECODER if reads else build.Architecture.MULTIMODAL
     if len(transformers) < len(body):
-        return Architecture.CUSTOM
+        return build.Architecture.CUSTOM
     causal = any(entry.causal for entry in transformers)
-    return Architecture.DECODER if causal else Architecture.ENCODER
+    return build.Architecture.DECODER if causal else build.Architecture.ENCODER
 
 
 def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | CustomBlock:
@@ -410,14 +378,14 @@ def _moved(moved: Moved) -> tuple[float, float]:
 
 
 def _transformer(entry: TransformerEntry, hidden: int) -> Block:
-    block = transformer_block(_shape(entry, hidden), entry.window, sparse=entry.experts > 0)
+    block = build.transformer_block(_shape(entry, hidden), entry.window, sparse=entry.experts > 0)
     return replace(block, name=entry.name) if entry.name else block
 
 
 def _projector(entry: ProjectorEntry, hidden: int) -> Block:
     outputs = entry.outputs or hidden
     norms = (Norm("projector_norm", entry.inputs, _VECTORS[entry.norm]),) if entry.norm else ()
-    return projector(
+    return build.projector(
         entry.inputs,
         (entry.ffn, outputs) if entry.ffn else (outputs,),
         bias=entry.bias,
@@ -427,20 +395,13 @@ def _projector(entry: ProjectorEntry, hidden: int) -> Block:
     )
 
 
-def _shape(entry: TransformerEntry, hidden: int) -> Shape:
+def _shape(entry: TransformerEntry, hidden: int) -> build.Shape:
     kv_heads = entry.kv_heads or entry.heads
     head_dim = entry.head_dim or hidden // entry.heads
-    experts = None
-    if entry.experts:
-        experts = Experts(
-            entry.experts,
-            entry.experts_per_token,
-            entry.ffn,
-            shared_ffn=entry.shared_ffn,
-            shared_bias=entry.bias,
-            bias=entry.bias,
-        )
-    return Shape(
+    bias, shared = entry.bias, entry.shared_ffn
+    sizes = (entry.experts, entry.experts_per_token, entry.ffn, shared)
+    experts = build.Experts(*sizes, shared_bias=bias, bias=bias) if entry.experts else None
+    return build.Shape(
         hidden=hidden,
         layers=1,
         heads=entry.heads,
@@ -454,7 +415,7 @@ def _shape(entry: TransformerEntry, hidden: int) -> Shape:
         out_bias=entry.bias,
         mlp_bias=entry.bias,
         norm_vectors=_VECTORS[entry.norm],
-        head_norms=query_key_norms(entry.heads, kv_heads, head_dim) if entry.qk_norm else (),
+        head_norms=build.query_key_norms(entry.heads, kv_heads, head_dim) if entry.qk_norm else (),
         causal=entry.causal,
         rotary_dim=head_dim if entry.rotary else 0,
         parallel_residual=entry.parallel,
@@ -478,7 +439,7 @@ def _convolution(entry: ConvEntry, label: str) -> CustomBlock:
     )
 
 
-def _timings(entry: MeasuredEntry, name: str, label: str) -> dict[str, dict[int, LayerTiming]]:
+def _timings(entry: _MeasuredEntry, name: str, label: str) -> dict[str, dict[int, LayerTiming]]:
     """Return measured seconds under the names that the catalog has for the GPUs."""
     from astrarium.catalog import find_gpu
 

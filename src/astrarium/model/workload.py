@@ -23,8 +23,15 @@ class Precision(StrEnum):
 
     @property
     def element_bytes(self) -> int:
-        """Of a weight or activation."""
+        """Bytes of a weight or activation."""
         return 4 if self is Precision.FP32 else 2
+
+
+class Numerics(StrEnum):
+    """Formats of sums over many tokens: strict keeps gradients and Adam's moments in 32 bits."""
+
+    STRICT = "strict"
+    REDUCED = "reduced"  # both in bf16; the master weights stay in 32 bits
 
 
 class Workload(Value, frozen=True):
@@ -35,6 +42,7 @@ class Workload(Value, frozen=True):
     global_batch: int
     tokens: int | None = None
     precision: Precision = Precision.BF16
+    numerics: Numerics = Numerics.STRICT
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):

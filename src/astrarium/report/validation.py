@@ -9,25 +9,12 @@ from enum import StrEnum
 from typing import Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
-from astrarium.report.tables import Field, listing, new_table, title
+from astrarium.report.tables import Field, indented, listing, table, title
 from astrarium.report.wording import strategy_words
-from astrarium.validate.metrics import (
-    LEAST_MFU,
-    Metrics,
-    NotScored,
-    Scoring,
-    Sweep,
-    beyond_memory,
-    measured_seconds,
-    metrics_by,
-    mfu_of_time,
-    sweeps,
-    time_scores,
-    why_not_scored,
-)
+from astrarium.validate import metrics
+from astrarium.validate.metrics import measured_seconds, sweeps
 from astrarium.validate.predictions import GB, Prediction
 from astrarium.validate.table import Table
 from astrarium.value import Value
@@ -101,37 +88,37 @@ class ValidationDocument(Value, frozen=True):
     by: str
     least_mfu: float
     scored: str  # "stated" strategies or "all"
-    groups: tuple[Metrics, ...]
-    all: Metrics
+    groups: tuple[metrics.Metrics, ...]
+    all: metrics.Metrics
     unmodelled: tuple[RowsAside, ...]
     unscored: tuple[RowsAside, ...]  # modelled, but their time is not scored
     implausible: tuple[RowsAside, ...]
     profile: UsedOn | None
     largest_errors: tuple[LargestError, ...]
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[metrics.Sweep, ...]
 
 
 def validation_document(
     tables: Sequence[Table],
     predictions: Sequence[Prediction],
     by: Grouping,
-    scoring: Scoring,
+    scoring: metrics.Scoring,
     profile: UsedOn | None = None,
 ) -> ValidationDocument:
     """Everything `astrarium validate` says."""
-    *groups, whole = metrics_by(predictions, KEYS[by], scoring)
-    times = time_scores(predictions, scoring)
+    *groups, whole = metrics.metrics_by(predictions, KEYS[by], scoring)
+    times = metrics.time_scores(predictions, scoring)
     worst = sorted(times, key=lambda score: abs(score.error), reverse=True)[:ERRORS_SHOWN]
     return ValidationDocument(
         schema=SCHEMA,
         tables=tuple(table.path for table in tables),
         by=by.value,
-        least_mfu=LEAST_MFU,
+        least_mfu=metrics.LEAST_MFU,
         scored=scoring.value,
         groups=tuple(groups),
         all=whole,
         unmodelled=_aside((p, p.reason) for p in predictions if p.plan is None),
-        unscored=_aside((p, why_not_scored(p, scoring)) for p in predictions),
+        unscored=_aside((p, metrics.why_not_scored(p, scoring)) for p in predictions),
         implausible=_aside((p, _implausible(p)) for p in predictions),
         profile=profile,
         largest_errors=tuple(
@@ -156,13 +143,13 @@ def _implausible(prediction: Prediction) -> str | None:
     row, scenario = prediction.row, prediction.scenario
     if scenario is None:
         return None
-    if why_not_scored(prediction, Scoring.ALL) is NotScored.TOO_FAST:
-        share = mfu_of_time(prediction) or 0.0
+    if metrics.why_not_scored(prediction, metrics.Scoring.ALL) is metrics.NotScored.TOO_FAST:
+        share = metrics.mfu_of_time(prediction) or 0.0
         return (
             f"{measured_seconds(prediction):.4g} s would be {100 * share:.0f} % of the peak of"
             f" {row.num_gpus} {scenario.pool.gpu.name}"
         )
-    if beyond_memory(prediction):
+    if metrics.beyond_memory(prediction):
         has = scenario.pool.gpu.memory_bytes / GB
         name = scenario.pool.gpu.name
         return f"peak_mem_gb {row.peak_mem_gb:g} on a {name} of {has:.1f} GB"
@@ -226,13 +213,16 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
     if document.profile is not None:
         yield Text(_profile_words(document.profile))
     yield title("Time of an iteration: errors in % of the measured")
-    yield from listing(_time_fields(document), width)
+    by, groups = document.by, (*document.groups, whole)
+    yield from listing(list(_fields(by, groups, TIME_COLUMNS)), width)
     if any(map(_of_memory, document.groups)):
         yield title("Memory: errors in % of the measured; out of memory foretold")
-        yield from listing(_memory_fields(document), width)
+        weighed = [*filter(_of_memory, groups)]
+        yield from listing(list(_fields(by, weighed, MEMORY_COLUMNS)), width)
     if document.sweeps:
         yield title("Sweeps: what trusting the first plan costs, in % of the best measured time")
-        yield from listing(_sweep_fields(document), width)
+        swept = [group for group in groups if group.sweeps]
+        yield from listing(list(_fields(by, swept, SWEEP_COLUMNS)), width)
     if document.largest_errors:
         yield title("Largest errors")
         yield from _errors(document.largest_errors)
@@ -244,52 +234,47 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
         yield from _reasons(document.unmodelled)
 
 
-def _time_fields(document: ValidationDocument) -> list[Field]:
-    groups = (*document.groups, document.all)
-    return [
-        Field(document.by, [group.name for group in groups]),
-        Field("rows", [f"{group.rows:,}" for group in groups], right=True),
-        Field("modelled", [_percent(group.coverage) for group in groups], right=True),
-        Field("scored", [f"{group.timed:,}" for group in groups], right=True),
-        Field("MAPE", [_percent(group.mape) for group in groups], right=True),
-        Field("median", [_percent(group.median_ape) for group in groups], right=True, drop=1),
-        Field("mean", [_percent(group.mean_signed_error) for group in groups], right=True, drop=2),
-        Field("Spearman", [_number(group.spearman) for group in groups], right=True, drop=3),
-        Field(
-            "inside",
-            [_percent(group.interval_coverage) for group in groups],
-            right=True,
-            drop=4,
-        ),
-    ]
+# Columns of tables of groups: head, figure of `Metrics`, its format, and what goes first.
+TIME_COLUMNS: Final = (
+    ("rows", "rows", ",", 0),
+    ("modelled", "coverage", "%", 0),
+    ("scored", "timed", ",", 0),
+    ("MAPE", "mape", "%", 0),
+    ("median", "median_ape", "%", 1),
+    ("mean", "mean_signed_error", "%", 2),
+    ("Spearman", "spearman", ".3f", 3),
+    ("inside", "interval_coverage", "%", 4),
+)
+MEMORY_COLUMNS: Final = (
+    ("peaks", "memory_rows", ",", 0),
+    ("MAPE", "memory_mape", "%", 0),
+    ("mean", "memory_signed_error", "%", 0),
+    ("failed", "out_of_memory", ",", 0),
+    ("recall", "oom_recall", "%", 0),
+    ("precision", "oom_precision", "%", 0),
+    ("false alarms", "false_alarms", ",", 0),
+)
+SWEEP_COLUMNS: Final = (
+    ("sweeps", "sweeps", ",", 0),
+    ("regret, mean", "regret_mean", "%", 0),
+    ("worst", "regret_worst", "%", 0),
+)
 
 
-def _memory_fields(document: ValidationDocument) -> list[Field]:
-    groups = [group for group in (*document.groups, document.all) if _of_memory(group)]
-    return [
-        Field(document.by, [group.name for group in groups]),
-        Field("peaks", [f"{group.memory_rows:,}" for group in groups], right=True),
-        Field("MAPE", [_percent(group.memory_mape) for group in groups], right=True),
-        Field("mean", [_percent(group.memory_signed_error) for group in groups], right=True),
-        Field("failed", [f"{group.out_of_memory:,}" for group in groups], right=True),
-        Field("recall", [_percent(group.oom_recall) for group in groups], right=True),
-        Field("precision", [_percent(group.oom_precision) for group in groups], right=True),
-        Field("false alarms", [_count(group.false_alarms) for group in groups], right=True),
-    ]
+def _fields(
+    by: str, groups: Sequence[metrics.Metrics], columns: Sequence[tuple[str, str, str, int]]
+) -> Iterator[Field]:
+    """A row for each group; what is not known is blank."""
+    yield Field(by, [group.name for group in groups])
+    for head, name, form, drop in columns:
+        values = [getattr(group, name) for group in groups]
+        scale, form = (100, ".1f") if form == "%" else (1, form)
+        cells = ["" if value is None else f"{scale * value:{form}}" for value in values]
+        yield Field(head, cells, right=True, drop=drop)
 
 
-def _of_memory(group: Metrics) -> bool:
+def _of_memory(group: metrics.Metrics) -> bool:
     return bool(group.memory_rows or group.out_of_memory or group.false_alarms is not None)
-
-
-def _sweep_fields(document: ValidationDocument) -> list[Field]:
-    groups = [group for group in (*document.groups, document.all) if group.sweeps]
-    return [
-        Field(document.by, [group.name for group in groups]),
-        Field("sweeps", [f"{group.sweeps:,}" for group in groups], right=True),
-        Field("regret, mean", [_percent(group.regret_mean) for group in groups], right=True),
-        Field("worst", [_percent(group.regret_worst) for group in groups], right=True),
-    ]
 
 
 def _errors(errors: Sequence[LargestError]) -> Iterator[RenderableType]:
@@ -298,17 +283,18 @@ def _errors(errors: Sequence[LargestError]) -> Iterator[RenderableType]:
             f"{100 * found.error:+.0f} %  {found.model} on {found.gpus}: measured"
             f" {found.measured_seconds:.4g} s, predicted {found.predicted_seconds:.4g} s"
         )
-        yield Padding(Text(f"{found.strategy}; {found.place}", style="dim"), (0, 0, 0, 2))
+        yield indented(f"{found.strategy}; {found.place}", style="dim")
 
 
 def _reasons(unmodelled: Sequence[RowsAside]) -> Iterator[RenderableType]:
-    table = new_table()
-    table.add_column("rows", justify="right")
-    table.add_column("reason", overflow="fold")
-    table.add_column("first at", overflow="fold")
-    for entry in unmodelled[:REASONS_SHOWN]:
-        table.add_row(f"{entry.rows:,}", Text(entry.reason), Text(entry.first))
-    yield table
+    shown = unmodelled[:REASONS_SHOWN]
+    yield table(
+        [
+            Field("rows", [f"{entry.rows:,}" for entry in shown], right=True),
+            Field("reason", [entry.reason for entry in shown], prose=True),
+            Field("first at", [entry.first for entry in shown], prose=True),
+        ]
+    )
     rest = unmodelled[REASONS_SHOWN:]
     if rest:
         rows = sum(entry.rows for entry in rest)
@@ -327,23 +313,11 @@ def _rows(count: int, kind: str = "") -> str:
     return f"{count:,} {kind}{'row' if count == 1 else 'rows'}"
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}"
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
 def scatter_points(
-    predictions: Sequence[Prediction], scoring: Scoring
+    predictions: Sequence[Prediction], scoring: metrics.Scoring
 ) -> dict[str, tuple[list[float], list[float]]]:
     """Measured and predicted seconds by source, for a plot; those not scored in one group."""
-    scored = {id(score.prediction) for score in time_scores(predictions, scoring)}
+    scored = {id(score.prediction) for score in metrics.time_scores(predictions, scoring)}
     points: dict[str, tuple[list[float], list[float]]] = {NOT_SCORED: ([], [])}
     for prediction in predictions:
         measured, predicted = measured_seconds(prediction), prediction.iter_time_s

@@ -1,10 +1,9 @@
 """`astrarium run --dry`: one GPU builds and trains the shard of each sort of stage in turn.
 
-The process believes to be one rank of all that the plan asks for, with the plan's own model, but
-its messages go nowhere: what arrives is what memory happens to hold. So its tensors are those of
-the real run, byte for byte, and its seconds those of a run whose messages take no time. That is
-what it is compared with: the same plan under the runtime that is installed here (megatron-core
-without TransformerEngine), with links that take no time.
+The process is one rank of the plan with the plan's own model, but its messages go nowhere. So its
+tensors are those of the real run, byte for byte, and its seconds those of a run whose messages take
+no time. The prediction beside it assumes the same, and the installed software (megatron-core
+without TransformerEngine).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from astrarium.value import Value
 
 SCHEMA = "astrarium.dry/1"
 RUNTIME = "megatron-local"
-STEPS = 3  # of which the first sets up what stays
+STEPS = 3  # the first one allocates what stays
 OUT_OF_MEMORY = "OutOfMemoryError"  # torch's name for it
 HELD = ("weights", "gradients", "optimizer")
 NO_MESSAGES = Tuning(intra_link=0.0, inter_link=0.0)
@@ -142,7 +141,7 @@ def dry_run(
 def _tried(
     job: TrainingJob, device: Device, timeout_seconds: float, progress: Progress
 ) -> RankResult | None:
-    """What a stage came to; None if there is too little memory for it here."""
+    """The result of a stage; None if the memory here does not suffice."""
     try:
         return run_jobs([job], device, timeout_seconds=timeout_seconds, progress=progress)[0][0]
     except RankError as error:
@@ -164,9 +163,8 @@ def distinct_stages(
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """The first, and so fullest, rank of every sort of content, and those that are like it.
 
-    The first and the last rank hold embedding and head; others differ in their layers, how many
-    and of which kinds, and in the GPUs that they are on. Of ranks that hold the same on the same
-    GPUs the first has the most micro-batches in flight.
+    The first and the last rank hold embedding and head; others differ in the number and kinds of
+    their layers and in their GPUs. Of equal ranks the first has the most micro-batches in flight.
     """
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank in range(strategy.pp):
@@ -198,7 +196,7 @@ def _predicted(job: Job, few: Strategy) -> list[tuple[StageMemory, StageSeconds]
     workload = replace(job.workload, global_batch=asked.sequences)
     runtime = find_runtime(RUNTIME)
     plan = predict(workload, job.cluster, asked, runtime=runtime, tuning=NO_MESSAGES)
-    return list(zip(plan.memory, plan.stages, strict=True))
+    return list(zip(plan.memory, plan.stage_seconds, strict=True))
 
 
 def _stage(

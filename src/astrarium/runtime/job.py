@@ -60,8 +60,7 @@ class TrainingJob(Value, frozen=True):
         chunks = strategy.pp * strategy.virtual_stages
         if not strategy.stages:
             return (self.shape.layers // chunks,) * chunks
-        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
-        return tuple(stage.num_layers for stage in ordered)
+        return tuple(stage.num_layers for stage in strategy.ordered_stages)
 
     @property
     def layout(self) -> str:
@@ -91,7 +90,7 @@ class StepTime(Value, frozen=True):
 
 
 class RankResult(Value, frozen=True):
-    """What one rank saw: losses only where the last stage is, times and memory everywhere.
+    """The result of one rank: losses only on the last stage, times and memory everywhere.
 
     `peak_bytes` is the most the process ever held (CPU) or the device had allocated (CUDA) during
     the job; `parameters` are those of the rank's own shard. `held_bytes` are those of tensors that

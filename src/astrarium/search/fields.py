@@ -17,7 +17,7 @@ from astrarium.arrays import Ints
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import NVLINK
 from astrarium.model.blocks import Block, Module
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Numerics, Workload
 from astrarium.strategy.columns import (
     GRANULARITIES,
     METHODS,
@@ -137,9 +137,11 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "mla": any(linear.name == "kv_up" for block in blocks for linear in block.linears),
         "sliding_window": any(attention.window is not None for attention in attentions),
         "parameters": model.parameters,
+        "tied_embeddings": model.head.tied,
         "seq_length": workload.seq_length,
         "global_batch": workload.global_batch,
         "precision": workload.precision.value,
+        "reduced_numerics": workload.numerics is Numerics.REDUCED,
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,
         "nvlink_domain": pool.nvlink_domain,

@@ -1,8 +1,7 @@
 """From the text of a rule to its tree: parsing, names, kinds of values, and helpful refusals.
 
-The grammar is `data/rules.lark`. Importing lark takes a noticeable part of a second, so this
-module is imported only when a user gives a rule of their own. The parser keeps its state on its
-own stack and the depth of the tree is limited, so no text, however odd, exhausts Python's.
+The grammar is `data/rules.lark`. This module is imported only for a rule of the user, as lark is
+slow to import. The depth of a tree is limited, so no text exhausts Python's stack.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _GRAMMAR: Final = Path(__file__).parent / "data" / "rules.lark"
 
 
 class Vocabulary(Value, frozen=True):
-    """What a rule may name, and what is known about it."""
+    """The names that a rule may use, with their types and values."""
 
     known: Collection[str]
     aliases: Mapping[str, str]
@@ -42,7 +41,7 @@ class Vocabulary(Value, frozen=True):
 
 
 class Kind(StrEnum):
-    """What a part of a rule stands for; UNKNOWN if the field's type was not given."""
+    """The kind of value of a part of a rule; UNKNOWN without a type of the field."""
 
     NUMBER = "a number"
     CONDITION = "true or false"
@@ -125,7 +124,7 @@ class _Builder(Transformer[Token, Tree]):
 
 
 def _position(part: object) -> int:
-    """Where a name or an operator stands in the text; operators and names are tokens."""
+    """The place of a name or an operator in the text; both are tokens."""
     return (part.start_pos or 0) if isinstance(part, Token) else 0
 
 
@@ -303,7 +302,7 @@ _LOOKALIKES: Final[Mapping[str, str]] = {
 
 
 def _unreadable(rest: str) -> tuple[str, str]:
-    """What is said about text that no part of the language starts with."""
+    """The message about text that cannot begin any part of a rule."""
     word = re.match(r"[A-Za-z_]\w*|[\d.]\w*|['\"].*|.", rest)
     found = word.group() if word else rest[:1]
     if found in _LOOKALIKES:

@@ -27,7 +27,7 @@ class Axis(StrEnum):
 
 
 class Granularity(StrEnum):
-    """How much of a layer is computed again in the backward pass."""
+    """The part of a layer that the backward pass computes again."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -60,7 +60,7 @@ class Schedule(StrEnum):
 
 
 class LayerSplit(StrEnum):
-    """How layers are dealt to stages: the same number each, by weight, or as `stages` say."""
+    """The split of layers: the same number each, by weight, or as `stages` say."""
 
     EVEN = "even"
     BALANCED = "balanced"
@@ -68,7 +68,7 @@ class LayerSplit(StrEnum):
 
 
 class Reach(StrEnum):
-    """How far it is from a pipeline stage to the next."""
+    """The distance from a pipeline stage to the next."""
 
     NOWHERE = "none"
     DOMAIN = "domain"
@@ -156,6 +156,11 @@ class Strategy(Value, frozen=True):
     def sequences(self) -> int:
         """Sequences of an iteration, all replicas together."""
         return self.dp * self.micro_batch * self.num_micro_batches
+
+    @property
+    def ordered_stages(self) -> list[Stage]:
+        """The stages in the order of the model."""
+        return sorted(self.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
 
     def gpus_of_pools(self) -> Counter[str]:
         """GPUs in use by the name of their pool."""

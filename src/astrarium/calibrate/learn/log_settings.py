@@ -1,8 +1,7 @@
 """From a log to a measured run: model, strategy and runtime as the program printed them.
 
-What a log does not say comes from flags (`Given`), and a flag wins where both speak, because logs
-of wrappers show defaults that were changed later. What neither says ends in an error that names
-the flag.
+A flag overrides the log, because wrappers print defaults that they change later. An error names the
+flag for what neither states.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from astrarium.strategy.document import strategy_from_dict
 
 @dataclass(frozen=True, slots=True)
 class StatedSettings:
-    """What the user says about the runs: the machines always, the rest where logs are silent."""
+    """The user's statements about the runs: always the machines, and what logs omit."""
 
     pool: Pool
     model: Model | None = None

@@ -1,8 +1,7 @@
-"""Measures all cases of a calibration that its journal does not have yet.
+"""Measures all cases of a calibration that its journal lacks.
 
-Every case stands alone: one that fails (out of memory, not supported) is noted and the run goes
-on. What ends a run is the end of its time, Ctrl-C, or a device that does not answer any more; the
-journal keeps what was measured, and the next run goes on from there.
+A case that fails (out of memory, not supported) is noted, and the run goes on. A run ends with its
+time, Ctrl-C, or a device that stops answering; the next run continues from the journal.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ class DeviceLostError(AstrariumError):
 
 
 class Timer(Protocol):
-    """What the run needs of `bench.Bench`."""
+    """The part of `bench.Bench` that a run needs."""
 
     def answers(self) -> bool: ...
     def release(self) -> None: ...
 
 
 Measure = Callable[[Case], dict[str, float]]
-Progress = Callable[[Case, int, int], None]  # the case that begins, how many are done, of how many
+Progress = Callable[[Case, int, int], None]  # the case that begins, the cases done, all cases
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run went; counts are of this run alone."""
+    """The counts of one run."""
 
     measured: int = 0
     failed: int = 0
@@ -108,7 +107,7 @@ def failure_text(error: Exception) -> str:
 
 
 def header(device: dict[str, Any], versions: dict[str, str], scale: str) -> dict[str, Any]:
-    """What the first line of a journal says about the run."""
+    """The first line of a journal."""
     return {
         "device": device,
         "versions": versions,

@@ -1,11 +1,9 @@
 """Hugging Face Accelerate: its YAML, and a script that trains a model of Transformers with it.
 
-Plans are written as FSDP2 with a `parallelism_config`, which is Accelerate's own, or as plain DDP
-where replicas share nothing. Its `megatron_lm_config` is not used: it hands a few of Megatron's
-options on, without uneven stages; the target megatron writes all of them.
-
-`accelerate launch` turns the YAML into environment variables. They are part of the program, so that
-other launchers, which start the script with torchrun, give it the same.
+Plans are FSDP2 with a `parallelism_config`, or plain DDP where replicas share nothing. Its
+`megatron_lm_config` is not used, as it passes only a few of Megatron's options. The environment
+variables that `accelerate launch` makes of the YAML are part of the program, so that other
+launchers can start the script with torchrun.
 """
 
 from __future__ import annotations
@@ -14,29 +12,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.export.features import Feature
-from astrarium.export.header import commented, header_lines
-from astrarium.export.launchers.named_nodes import yaml_text
-from astrarium.export.launchers.torchrun import PORT, node_notes
+from astrarium.export.header import commented, estimate_note, header_lines
+from astrarium.export.launchers import torchrun
+from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.program import LaunchFiles, RankProgram
-from astrarium.export.software.causal_models import (
-    KERNELS,
-    NO_RUN_OF_ITS_OWN,
-    RUNTIME,
-    SCRIPT,
-    TRANSFORMERS,
-    causal_refused,
-    layer_class,
-    script_notes,
-    training_files,
-)
-from astrarium.export.software.other_runtime import estimate_note
+from astrarium.export.software import causal_models as causal
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 VERSION: Final = "1.15.0"
 FILE: Final = "accelerate.yaml"
-LAUNCH: Final = "launch.sh"
 
 _LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE: "it has no pipelines of its own; Megatron-LM can be exported to directly",
@@ -53,8 +39,9 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 is that of other libraries, with scaling unlike what was predicted",
+    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
-    **NO_RUN_OF_ITS_OWN,
+    **causal.NO_RUN_OF_ITS_OWN,
 }
 
 
@@ -90,7 +77,7 @@ def _fsdp(job: Job) -> dict[str, Any]:
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": job.strategy.zero_stage == 3,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_transformer_layer_cls_to_wrap": layer_class(job),
+        "fsdp_transformer_layer_cls_to_wrap": causal.layer_class(job),
         "fsdp_activation_checkpointing": _recomputes(job),
         "fsdp_offload_params": False,
         "fsdp_cpu_ram_efficient_loading": False,
@@ -112,7 +99,7 @@ def _degrees(job: Job) -> dict[str, Any]:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """What `accelerate launch` would set."""
+    """The environment variables that `accelerate launch` would set."""
     words = {"ACCELERATE_MIXED_PRECISION": str(job.workload.precision)}
     if _is_sharded(job):
         words |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
@@ -134,7 +121,7 @@ def text(job: Job) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     constants = {
         # Under FSDP2 it is the wrapper that recomputes.
         "RECOMPUTE": _recomputes(job) and not _is_sharded(job),
@@ -143,22 +130,22 @@ def program(job: Job) -> RankProgram:
     }
     return RankProgram(
         software=TARGET.label,
-        script=SCRIPT,
+        script=causal.SCRIPT,
         files={
             FILE: text(job),
-            **training_files(job, TARGET.label, "train_accelerate.txt", constants),
+            **causal.training_files(job, TARGET.label, "train_accelerate.txt", constants),
         },
         environment=environment(job),
         needs=(
             f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
-            f" {TRANSFORMERS}, on every node",
+            f" {causal.TRANSFORMERS}, on every node",
         ),
         notes=(
-            estimate_note(job, RUNTIME, KERNELS),
+            estimate_note(job, causal.RUNTIME, causal.KERNELS),
             "How many micro-batches there are, and that gradients are reduced after each, the"
-            f" script says: the YAML has no words for it. `{SCRIPT}` builds the whole model in the"
-            " host memory of every process.",
-            *script_notes(job),
+            " script says: the YAML has no words for it."
+            f" `{causal.SCRIPT}` builds the whole model in the host memory of every process.",
+            *causal.script_notes(job),
         ),
     )
 
@@ -166,39 +153,31 @@ def program(job: Job) -> RankProgram:
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """`accelerate launch` on every node."""
     alone = job.num_nodes == 1
-    last = job.num_nodes - 1
     words = [f"exec accelerate launch --config_file {FILE}"]
-    checks = ""
     if not alone:
-        checks = (
-            f': "${{NODE_RANK:?set it to the number of this node, 0 to {last}}}"\n'
-            ': "${MASTER_ADDR:?set it to the address of the node with NODE_RANK 0}"\n\n'
-        )
         words += [
             '--machine_rank "$NODE_RANK"',
             '--main_process_ip "$MASTER_ADDR"',
-            f'--main_process_port "${{MASTER_PORT:-{PORT}}}"',
+            f'--main_process_port "${{MASTER_PORT:-{torchrun.PORT}}}"',
         ]
     script = (
         "#!/usr/bin/env bash\n"
         + commented(header_lines(job, program.software))
         + '\nset -euo pipefail\ncd "$(dirname "${BASH_SOURCE[0]}")"\n\n'
-        + checks
+        + ("" if alone else torchrun.numbers_asked(job) + "\n")
         + " \\\n  ".join([*words, f'{program.script} "$@"'])
         + "\n"
     )
-    numbers = "" if alone else "NODE_RANK=<number of this node> MASTER_ADDR=<address of node 0> "
-    where = "" if alone else f"on every node, numbered from 0 to {last}"
-    return LaunchFiles({LAUNCH: script}, f"{numbers}./{LAUNCH}", where, tuple(node_notes(job)))
+    return torchrun.on_every_node(job, program, script, torchrun.node_notes(job))
 
 
 TARGET = Target(
     name="accelerate",
     title="Accelerate",
     version=VERSION,
-    runtime=RUNTIME,
+    runtime=causal.RUNTIME,
     program=program,
     launch=launch,
     lacks=_LACKS,
-    model_refused=causal_refused,
+    model_refused=causal.causal_refused,
 )

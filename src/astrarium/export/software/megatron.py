@@ -1,7 +1,7 @@
 """Megatron-LM: the options of `pretrain_gpt.py` for a plan, started by torchrun.
 
 The strategy, the assumptions of the cost model (options whose value differs from Megatron's
-default, `strategy/data/megatron_options.json`), the model, and a training run that works as it is.
+default, `strategy/data/megatron_options.json`), the model, and a training run with usual values.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from astrarium.export.features import Feature, layers_of_stages
-from astrarium.export.launchers.checkpoints import (
-    CHECKPOINTS,
-    checkpoint_variables,
-    has_spot,
-    iterations_between,
-)
-from astrarium.export.program import Data, RankProgram
-from astrarium.export.rocm import MEGATRON_OFF, on_amd
+from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
+    CHECKPOINTS,
     TRIAL_ITERATIONS,
+    checkpoint_variables,
     evaluation_of,
+    has_spot,
     is_trial,
     iterations,
+    iterations_between,
     ramp_of,
     samples,
 )
 from astrarium.export.software.megatron_model import model_flags, model_refused
 from astrarium.export.software.megatron_rebuilt import Flags
 from astrarium.export.target import Target
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Numerics, Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.options import Option, Treatment, megatron_options
 from astrarium.strategy.types import Granularity
@@ -47,8 +44,9 @@ _ONLY_WITH: Final[Mapping[str, str]] = {
     "moe_token_dispatcher_type": "experts",
     "moe_permute_fusion": "experts",
     "megatron_fsdp_main_grads_dtype": "fsdp",
+    "accumulate_allreduce_grads_in_fp32": "strict",
 }
-# Common values for a run from scratch; no part of the plan, and the last one given wins.
+# Usual values for a run from scratch, which the user may override. Not part of the plan.
 OPTIMISER: Final[Flags] = {
     "optimizer": "adam",
     "lr": 3e-4,
@@ -135,7 +133,7 @@ def _recompute(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _sharing(job: Job) -> Iterator[tuple[str, object]]:
-    """What data-parallel ranks share, and what goes to host memory."""
+    """State that data-parallel ranks share, and state in host memory."""
     strategy = job.strategy
     if strategy.zero_stage:
         yield "use-distributed-optimizer", True
@@ -167,11 +165,19 @@ def precision_flags(job: Job) -> Iterator[tuple[str, object]]:
     if precision is Precision.FP8:
         yield "fp8-format", "hybrid"
         yield "fp8-recipe", "tensorwise"
+    if job.workload.numerics is Numerics.REDUCED:
+        yield "grad-reduce-in-bf16", True
+        yield "use-precision-aware-optimizer", True
+        yield from ((f"{state}-dtype", "bf16") for state in ("main-grads", "exp-avg", "exp-avg-sq"))
 
 
 def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """What the cost model takes for granted where Megatron's default is another."""
-    present = {"experts": bool(job.model.max_experts), "fsdp": job.strategy.zero_stage in SHARDING}
+    """Assumptions of the cost model that differ from Megatron's defaults."""
+    present = {
+        "experts": bool(job.model.max_experts),
+        "fsdp": job.strategy.zero_stage in SHARDING,
+        "strict": job.workload.numerics is Numerics.STRICT,
+    }
     for option in megatron_options():
         if option.treatment is not Treatment.FIXED or not option.differs_from_default:
             continue
@@ -189,7 +195,7 @@ def _value(option: Option) -> object:
 
 
 def run_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """How long it trains, on which batches, and when it is evaluated."""
+    """The length of the run, its batches and its evaluations."""
     ramp, evaluation = ramp_of(job), evaluation_of(job)
     if ramp is None:
         yield "train-iters", iterations(job)
@@ -239,7 +245,7 @@ def data_of(job: Job) -> Data:
 
 
 def environment(job: Job) -> Mapping[str, str]:
-    """What Megatron's validation asks of the environment."""
+    """Environment variables that Megatron's validation asks for."""
     strategy = job.strategy
     if strategy.zero_stage in SHARDING:
         return {"CUDA_DEVICE_MAX_CONNECTIONS": CUDA_QUEUES}
@@ -259,7 +265,7 @@ def checkpoints(job: Job) -> tuple[str, ...]:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     return RankProgram(
         software=SOFTWARE,
         script='"$MEGATRON_PATH"/pretrain_gpt.py',

@@ -1,12 +1,8 @@
 """A plan in torchtitan's words, as far as its releases agree on them.
 
-Data parallelism is FSDP2, which shards parameters, gradients and optimizer states at once. How
-much of them is whole at a time decides which stage of ZeRO it amounts to:
-
-- without a pipeline gradients are reduced after every micro-batch, so it is stage 3 where weights
-  are released after the forward pass, and stage 2 where they are kept for the backward pass;
-- in a pipeline torch keeps weights and gradients whole until the last micro-batch, gathers once and
-  reduces once: that is stage 1, a distributed optimizer, and nothing else can be had.
+Data parallelism is FSDP2. Without a pipeline gradients are reduced after every micro-batch: ZeRO 3
+if weights are released after the forward pass, ZeRO 2 if they are kept. In a pipeline torch keeps
+weights and gradients whole until the last micro-batch, which is ZeRO 1.
 """
 
 from __future__ import annotations
@@ -16,9 +12,9 @@ from typing import Any, Final
 
 from astrarium.errors import InputError
 from astrarium.export.features import Feature
+from astrarium.export.header import estimate_note
 from astrarium.export.program import Data, Files, RankProgram
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
-from astrarium.export.software.other_runtime import estimate_note
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -46,6 +42,7 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.SEND_APART: "torch's schedules always send beside computation",
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8: "its fp8 is torchao's, with scaling unlike what was predicted",
+    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
     Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"
     " without {eval_every}",
@@ -75,7 +72,7 @@ def parallelism(job: Job, head: str) -> dict[str, Any]:
 
 def modules_of_stages(job: Job, head: str) -> Iterator[list[str]]:
     """Names of the modules of every stage, in the order of the model."""
-    stages = sorted(job.strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+    stages = job.strategy.ordered_stages
     if len(stages) != job.strategy.pp * job.strategy.virtual_stages:
         raise InputError("the plan does not say which layers each stage holds; make it again")
     for index, stage in enumerate(stages):
@@ -113,7 +110,7 @@ def overlaps_tensor(job: Job) -> bool:
 def titan_program(
     job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
 ) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     return RankProgram(
         software=f"torchtitan {version}",
         script="-m torchtitan.train",
@@ -136,7 +133,7 @@ def needs(version: str) -> tuple[str, ...]:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """What the user should know, whichever the version."""
+    """Notes for the user, for all versions."""
     s = job.strategy
     yield estimate_note(job, RUNTIME, "torchtitan with compiled layers")
     if s.pp > 1 and s.dp * s.cp > 1:

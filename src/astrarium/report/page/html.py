@@ -16,14 +16,14 @@ from typing import Final
 
 from rich.console import Console, RenderableType
 
-from astrarium.plans.document import MEMORY_KEYS, PlanDocument, PlanPart
+from astrarium.plans.document import Plan, PlanDocument
 from astrarium.report.front.points import front_of
 from astrarium.report.front.table import fields, thinned
 from astrarium.report.page.data import caption, embedded
+from astrarium.report.plan.stages import memory_fields
 from astrarium.report.plan.text import choices, facts, reasons, results, search_words
-from astrarium.report.tables import Field, gib, percent, title
+from astrarium.report.tables import Field, percent, title
 from astrarium.report.wording import (
-    MEMORY_CAUSES,
     gpus_words,
     layers_of_stages,
     link_words,
@@ -74,7 +74,7 @@ def report_html(document: PlanDocument, command: Sequence[str], rank: int = 1) -
     )
 
 
-def _frame(document: PlanDocument, chosen: PlanPart) -> str:
+def _frame(document: PlanDocument, chosen: Plan) -> str:
     workload = document.workload
     gpus = gpus_words(chosen.gpus, short_types(chosen.gpus))
     title = escape(f"{workload.model} on {gpus}")
@@ -103,7 +103,7 @@ def _asset(name: str) -> str:
     return text.replace("</script", "<\\/script").replace("</style", "<\\/style").strip()
 
 
-def _body(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
+def _body(document: PlanDocument, chosen: Plan) -> Iterator[str]:
     used = {pool for plan in document.listed for pool in plan.pools}
     given = facts(document.workload, document.cluster, (), used)
     limits = front_of(document).limit_words().items() if document.pareto else ()
@@ -114,7 +114,7 @@ def _body(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
     words = caption(chosen, experts=document.workload.has_experts)
     yield f"""<section id="chosen"><h2>Plan <span data-rank>{chosen.rank}</span></h2>
 <p class="caption" data-caption>{escape(words)}</p></section>"""
-    time, memory = _times(chosen), _memory(chosen)
+    time, memory = _times(chosen), _table(memory_fields(chosen, chosen.memory, full=True))
     yield '<div class="pair">'
     yield from _picture("breakdown", "Where the time of an iteration goes", time)
     yield from _picture("memory", "Memory of each stage", memory)
@@ -171,7 +171,7 @@ def _kind(column: Field) -> str:
     return ' class="number"' if column.right else ""
 
 
-def _plans(document: PlanDocument, chosen: PlanPart) -> str:
+def _plans(document: PlanDocument, chosen: Plan) -> str:
     plans = document.listed[:MOST_ROWS]
     if chosen not in plans:
         plans = (*plans, chosen)
@@ -195,7 +195,7 @@ def _front(document: PlanDocument) -> Iterator[str]:
     yield from _picture("front", title, table)
 
 
-def _times(plan: PlanPart) -> str:
+def _times(plan: Plan) -> str:
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
     spent = [(time_cause(key), seconds) for key, seconds in ranked if seconds > 0]
     total = plan.iteration_seconds
@@ -209,24 +209,7 @@ def _times(plan: PlanPart) -> str:
     )
 
 
-def _memory(plan: PlanPart) -> str:
-    """GiB on each GPU of every stage."""
-    types = stage_gpus(plan)
-    sizes = {MEMORY_CAUSES[key][0]: key for key in MEMORY_KEYS}
-    sizes |= {"peak": "peak_bytes", "of GiB": "capacity_bytes"}
-    return _table(
-        [
-            Field("stage", [str(stage.stage) for stage in plan.memory], right=True),
-            Field("GPU", [types.get(stage.stage, stage.gpu) for stage in plan.memory]),
-            *(
-                Field(head, [gib(getattr(stage, key)) for stage in plan.memory], right=True)
-                for head, key in sizes.items()
-            ),
-        ]
-    )
-
-
-def _stages(plan: PlanPart) -> str:
+def _stages(plan: Plan) -> str:
     if not plan.stage_seconds:
         return ""
     layers, types, stages = layers_of_stages(plan), stage_gpus(plan), plan.stage_seconds
@@ -250,7 +233,7 @@ def _stages(plan: PlanPart) -> str:
     )
 
 
-def _texts(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
+def _texts(document: PlanDocument, chosen: Plan) -> Iterator[str]:
     """Sections shown as on a terminal: the comparison, the sensitivity, the run."""
     if document.compare is not None:
         from astrarium.report.plan.compare import compare_section

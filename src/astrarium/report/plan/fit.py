@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import field
@@ -9,8 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.cluster import Cluster
-from astrarium.plans.document import ClusterPart, PlanPart, WorkloadPart
-from astrarium.plans.parts import plan_part
+from astrarium.plans.document import ClusterPart, Plan, WorkloadPart
 from astrarium.report.plan.document import cluster_part, workload_part
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
@@ -18,7 +18,7 @@ from astrarium.report.tables import Field, gib, indented, table, title
 from astrarium.report.wording import pipeline_words, strategy_words
 from astrarium.search.fit import FitReport
 from astrarium.units import format_seconds
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 SCHEMA = "astrarium.fit/1"
 CHANGES_SHOWN = 5
@@ -28,7 +28,7 @@ class ChangePart(Value, frozen=True):
     """One thing done differently that makes the strategy fit."""
 
     text: str
-    plan: PlanPart
+    plan: Plan
 
 
 class FitDocument(Value, frozen=True):
@@ -47,7 +47,7 @@ class FitDocument(Value, frozen=True):
     excess_bytes: float | None
     smallest_gpus: int | None
     why_not: str
-    plan: PlanPart | None
+    plan: Plan | None
     changes: tuple[ChangePart, ...]
     notes: tuple[str, ...] = ()
     smallest_gpus_by_type: dict[str, int | None] = field(default_factory=dict)
@@ -65,9 +65,9 @@ def fit_document(
         excess_bytes=report.excess_bytes,
         smallest_gpus=min((n for n in counts.values() if n is not None), default=None),
         why_not=report.why_not,
-        plan=None if report.plan is None else plan_part(report.plan, 1),
+        plan=None if report.plan is None else replace(report.plan, rank=1),
         changes=tuple(
-            ChangePart(change.text, plan_part(change.plan, 1)) for change in report.changes
+            ChangePart(change.text, replace(change.plan, rank=1)) for change in report.changes
         ),
         notes=tuple(notes),
         smallest_gpus_by_type=counts,
@@ -105,10 +105,10 @@ def _smallest(document: FitDocument) -> Iterator[RenderableType]:
         f"no number of {gpu} is enough" if count is None else f"{count:,} x {gpu}"
         for gpu, count in counts.items()
     )
-    yield indented(f"the smallest count on which some strategy fits: {text}")
+    yield indented(f"the fewest GPUs on which a strategy fits: {text}")
 
 
-def changes_section(document: FitDocument, plan: PlanPart) -> Iterator[RenderableType]:
+def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableType]:
     """Single changes that make it fit, the fastest first."""
     changes = document.changes
     if not changes:
@@ -116,7 +116,9 @@ def changes_section(document: FitDocument, plan: PlanPart) -> Iterator[Renderabl
         yield indented(_way_out(document))
         return
     yield title("Single changes that make it fit, the cheapest first")
-    shown = changes[:CHANGES_SHOWN]
+    # Of changes that differ in numbers alone, the cheapest.
+    first = {re.sub(r"\d+", "", change.text): change for change in reversed(changes)}
+    shown = [change for change in changes if change in first.values()][:CHANGES_SHOWN]
     times = [change.plan.iteration_seconds for change in shown]
     slower = [time / plan.iteration_seconds - 1 for time in times]
     yield table(
@@ -128,8 +130,8 @@ def changes_section(document: FitDocument, plan: PlanPart) -> Iterator[Renderabl
             Field("spare GiB", [gib(one.plan.fullest.free_bytes) for one in shown], right=True),
         ]
     )
-    if len(changes) > CHANGES_SHOWN:
-        yield Text(f"  and {len(changes) - CHANGES_SHOWN} more that also fit", style="dim")
+    if len(changes) > len(shown):
+        yield Text(f"  and {len(changes) - len(shown)} more that also fit", style="dim")
 
 
 def _way_out(document: FitDocument) -> str:
@@ -138,9 +140,10 @@ def _way_out(document: FitDocument) -> str:
     if len(document.cluster.pools) > 1:
         return "`astrarium plan` searches for a strategy that does"
     if fewest is None:
-        return "nor does any other strategy, on any number of them: a larger type is needed"
+        return "no other strategy fits either, on any number of them: take GPUs with more memory"
     if fewest > given:
-        return f"nor does any other strategy: {fewest:,} of these GPUs are needed, {given:,} given"
+        needed = f"it takes {fewest:,} of these GPUs, and {given:,} are given"
+        return f"no other strategy fits either: {needed}"
     if fewest == given:
         return "`astrarium plan` finds a strategy that does"
     return f"`astrarium plan --mode up-to` finds strategies that do, from {fewest:,} GPUs on"

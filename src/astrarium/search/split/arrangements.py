@@ -67,6 +67,8 @@ def _likeness(pool: Pool) -> tuple[object, ...]:
         pool.inter_node_bandwidth,
         pool.intra_node_latency,
         pool.inter_node_latency,
+        pool.oversubscription,
+        pool.block_nodes,
         -1.0 if price is None else price,
         pool.rented_sizes,
     )

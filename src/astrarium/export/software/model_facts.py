@@ -1,0 +1,178 @@
+"""Facts of a model that decide neither time nor memory, but which model is trained.
+
+The epsilon of norms, activation, rotary positions, the scores of a router. Absent keys take the
+defaults of `data/model_families.json`. `trained_facts` compares models of software with the plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+
+from astrarium.value import Value
+
+Values = Mapping[str, Any]
+Key = tuple[str, Any]  # a key of the config and its default
+
+RMS, LAYER = "RMSNorm", "LayerNorm"
+NO_LIMIT: Final = 1
+
+
+class Router(Value, frozen=True):
+    """The choice of experts: Megatron's names, and the keys of the config that decide."""
+
+    score: str = "softmax"
+    normalised: Key = ("norm_topk_prob", True)  # false: scores are taken before the choice
+    scaling: Key = ("routed_scaling_factor", 1.0)
+    choice: Key = ("topk_method", "")  # "greedy": without regard to groups
+    groups: Key = ("n_group", NO_LIMIT)
+    group_topk: Key = ("topk_group", NO_LIMIT)
+    balancing: str = "aux_loss"
+    coefficient: Key = ("router_aux_loss_coef", 1e-3)
+
+    @property
+    def has_bias(self) -> bool:
+        """Scores by sigmoid come with a bias for each expert that keeps the load even."""
+        return self.score == "sigmoid"
+
+
+class ModelFamily(Value, frozen=True):
+    """Facts that models of one `model_type` share."""
+
+    normalization: str = RMS
+    epsilon: Key = ("rms_norm_eps", 1e-6)
+    activation: Key = ("hidden_act", "silu")
+    theta: Key = ("rope_theta", 10_000)
+    scaling: Values | None = None  # of rotary positions, where the config says nothing
+    zero_centered: bool = False  # norms keep their scale as the difference to one
+    sinks: bool = False  # a learned value for each head in the softmax
+    router: Router | None = None
+
+
+_TABLES: Final = msgspec.json.decode(
+    (Path(__file__).parent / "data" / "model_families.json").read_bytes(),
+    type=dict[str, str | dict[str, ModelFamily]],
+)
+FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["families"])
+_OTHER_FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["others"])
+
+
+def read(values: Values, key: Key) -> Any:  # noqa: ANN401  of the type of the default
+    """A value of the config; absent and null take the default."""
+    found = values.get(key[0])
+    return key[1] if found is None else found
+
+
+def text_values(values: Values) -> Values:
+    """The part of a config that describes the stack that reads."""
+    nested = values.get("text_config")
+    return nested if isinstance(nested, Mapping) else values
+
+
+class Rope(Value, frozen=True):
+    """Rotary positions: their base, and how they are stretched ("" if they are not)."""
+
+    theta: float
+    kind: str
+    scaling: Values
+
+
+def rope_of(values: Values, family: ModelFamily) -> Rope:
+    """Rotary positions of a config in the old form (rope_theta, rope_scaling) or the new one."""
+    new, old = values.get("rope_parameters"), values.get("rope_scaling")
+    given = next((one for one in (new, old) if isinstance(one, Mapping) and one), None)
+    scaling = given if given is not None else family.scaling or {}
+    theta = scaling.get("rope_theta") or read(values, family.theta)
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    return Rope(float(theta), "" if kind == "default" else str(kind), scaling)
+
+
+def activation_of(values: Values, family: ModelFamily) -> str:
+    """The activation of the feed-forward part, in the words of transformers."""
+    if values.get("model_type") == "megatron_gpt":
+        if values.get("swiglu"):
+            return "silu"
+        if values.get("squared_relu"):
+            return "relu2"
+    return str(read(values, family.activation))
+
+
+def normalization_of(values: Values, family: ModelFamily) -> str:
+    """The kind of norm; only our own type of config says it itself."""
+    stated = values.get("normalization")
+    return (
+        str(stated)
+        if values.get("model_type") == "megatron_gpt" and stated
+        else (family.normalization)
+    )
+
+
+# What two models of the same sizes may differ in: another model would be trained.
+
+Facts = Mapping[str, object]
+# Numbers of a stretch of rotary positions, and what an absent one stands for.
+_STRETCH: Final[Mapping[str, Mapping[str, float | None]]] = {
+    "llama3": {
+        "factor": None,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": None,
+    },
+    "yarn": {
+        "factor": None,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "original_max_position_embeddings": None,
+    },
+}
+
+
+def trained_facts(config: Mapping[str, Any]) -> Facts | None:
+    """The facts of a config; None if its family is not known."""
+    values = text_values(config)
+    kind = str(values.get("model_type"))
+    family = FAMILIES.get(kind) or _OTHER_FAMILIES.get(kind)
+    return None if family is None else dict(_facts(values, family))
+
+
+def _facts(values: Mapping[str, Any], family: ModelFamily) -> Iterator[tuple[str, object]]:
+    rope = rope_of(values, family)
+    yield "theta", rope.theta
+    yield "rope_type", rope.kind
+    for key, usual in _STRETCH.get(rope.kind, {}).items():
+        yield key, rope.scaling.get(key, usual)
+    yield "epsilon", float(read(values, family.epsilon))
+    yield "activation", activation_of(values, family)
+    if family.router is not None:
+        yield from _router(values, family.router)
+
+
+def _router(values: Mapping[str, Any], router: Router) -> Iterator[tuple[str, object]]:
+    yield "score", router.score
+    yield "normalised", bool(read(values, router.normalised))
+    yield "route_scale", float(read(values, router.scaling))
+    grouped = read(values, router.choice) != "greedy"
+    yield "groups", read(values, router.groups) if grouped else NO_LIMIT
+    yield "group_topk", read(values, router.group_topk) if grouped else NO_LIMIT
+
+
+def differing(planned: Facts, offered: Facts) -> dict[str, str]:
+    """The differences in words; numbers of a stretch count only within one kind."""
+    numbers = {key for kind in _STRETCH.values() for key in kind}
+    other_kind = planned.get("rope_type") != offered.get("rope_type")
+    every = dict.fromkeys((*planned, *offered))
+    keys = [key for key in every if not (other_kind and key in numbers)]
+    return {
+        key: f"{key} {_word(offered.get(key))} instead of {_word(planned.get(key))}"
+        for key in keys
+        if planned.get(key) != offered.get(key)
+    }
+
+
+def _word(value: object) -> str:
+    if value in (None, ""):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
