@@ -12,14 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from boosted import LARGE, SMALL, learned, train
-from gemm_law import EDGE_EXPONENT, REFERENCE_FLOPS
+from boosted import LARGE, learned, train
+from gemm_law import EDGE_EXPONENT, REFERENCE_FLOPS, corrected_in_parts
 from operator_fits import (
     ATTENTION_HIGH,
     ATTENTION_LOW,
     ATTENTION_SCALE,
     ATTENTION_START,
-    FOLDS,
     MEASURED_GPU,
     MULTIPROCESSORS,
     device_of,
@@ -252,22 +251,7 @@ def own_trees(
     predicted = predict_attention(fit, device, kernel, backward, table) - fit.fixed_seconds
     seconds = table.median_us.to_numpy() * 1e-6
     features = dict(head_features(heads_of(table), device, predicted))
-    residual = np.log(np.maximum(seconds - fit.fixed_seconds, seconds / 2) / predicted)
-
-    def fitted(mask: np.ndarray) -> Correction:
-        part = {name: np.asarray(column)[mask] for name, column in features.items()}
-        families = (chips().gpus[MEASURED_GPU].family,)
-        return train(part, HEAD_FEATURES, residual[mask], np.ones(mask.sum()), SMALL, families)
-
     cells = table.groupby(CELLS).ngroup().to_numpy()
-    fold = np.random.default_rng(0).integers(0, FOLDS, cells.max() + 1)[cells]
-    corrected = np.empty(len(table))
-    for part in range(FOLDS):
-        test = fold == part
-        unseen = {name: np.asarray(column)[test] for name, column in features.items()}
-        corrected[test] = predicted[test] * learned(fitted(~test)).factor(unseen)
-    report = {
-        "formula": errors(fit.fixed_seconds + predicted, seconds),
-        "trees": errors(fit.fixed_seconds + corrected, seconds),
-    }
-    return report, lambda: fitted(np.ones(len(table), bool))
+    return corrected_in_parts(
+        features, HEAD_FEATURES, (fit.fixed_seconds, predicted, seconds), cells
+    )

@@ -15,17 +15,15 @@ the ones a choice is about.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fit_intervals import CARRIED, FAMILIES, is_for_fits, tables_in, text_of, whole_source
+from fit_intervals import FAMILIES, is_for_fits, read_options, tables_in, text_of, whole_source
 from scipy.optimize import minimize
 
 from astrarium.arrays import Floats
@@ -302,11 +300,7 @@ def document(pairs: Pairs, found: Sequence[Choice], peaks: Peaks, date: str) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("tables", type=Path, nargs="*", default=[CARRIED])
-    parser.add_argument("--date", default="", help="of the measurements' collection")
-    parser.add_argument("--out", type=Path, default=DATA)
-    given = parser.parse_args()
+    given = read_options(__doc__, DATA)
     tables = [read_table(table).rows for table in tables_in(given.tables)]
     predictions = predict_rows([row for rows in tables for row in rows if is_for_fits(row.source)])
     sweeps = sweeps_of(predictions)

@@ -11,14 +11,12 @@ if they beat the formula there. Needs pandas, pyarrow, scipy and xgboost (the ex
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from attention_law import (
     LAW_ROWS_PER_GPU,
     attention_report,
@@ -29,7 +27,14 @@ from attention_law import (
     sampled,
 )
 from gemm_law import EDGE_EXPONENT, REFERENCE_FLOPS, fit_law, fp8_trees, gemm_report, own_roles
-from operator_fits import MEASURED_GPU, MULTIPROCESSORS, attention_table, measured_rows, relatives
+from operator_fits import (
+    MEASURED_GPU,
+    MULTIPROCESSORS,
+    attention_table,
+    measured_rows,
+    read_options,
+    relatives,
+)
 
 from astrarium.catalog.efficiency import Correction
 from astrarium.catalog.profiles import GemmFit
@@ -111,13 +116,7 @@ def keep(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, required=True)
-    parser.add_argument("--measured", type=Path, nargs="+", required=True)
-    parser.add_argument("--date", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    products = pd.read_parquet(options.tables / "gemm_forward.parquet")
+    options, products = read_options(__doc__)
     heads = attention_table(options.tables / "attention_forward_causal.parquet")
     rows = measured_rows(options.measured)
     laws: dict[str, GemmFit] = {

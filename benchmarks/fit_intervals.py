@@ -53,8 +53,8 @@ FAMILIES: Final = {
         *("megatron", "megatron-graphs", "megatron-local", "megatron-cpu"),
         *("megatron-bridge", "nemo", "internevo"),
     ),
-    "megatron-2021": ("megatron-2021", "deepspeed", "deepspeed-megatron"),
-    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager"),
+    "megatron-2021": ("megatron-2021", "deepspeed-2021", "deepspeed-megatron"),
+    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager", "deepspeed"),
     "nanotron": ("nanotron",),
 }
 # A source of the same family counts as much as this many others. From 1 to 5 intervals hold
@@ -359,12 +359,17 @@ def tables_in(places: Sequence[Path]) -> list[Path]:
     return [table for tables in found for table in tables]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def read_options(about: str, out: Path) -> argparse.Namespace:
+    """The tables, their date and the file to write."""
+    parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("tables", type=Path, nargs="*", default=[CARRIED])
     parser.add_argument("--date", default="", help="of the measurements' collection")
-    parser.add_argument("--out", type=Path, default=DATA)
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, default=out)
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = read_options(__doc__, DATA)
     runs = runs_of(tables_in(given.tables))
     held = held_back(runs)
     found = document(runs, held, given.date)

@@ -10,7 +10,6 @@ afterwards. Needs pandas, pyarrow and scipy (the extra `fit`).
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -34,6 +33,7 @@ from operator_fits import (
     fit_roles,
     gemm_fit,
     measured_rows,
+    read_options,
     shape_of,
     warming,
 )
@@ -248,13 +248,7 @@ BLACKWELL_JOULES_PER_FLOP = 8.9e-13
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, required=True)
-    parser.add_argument("--measured", type=Path, nargs="+", required=True)
-    parser.add_argument("--date", required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    products = pd.read_parquet(options.tables / "gemm_forward.parquet")
+    options, products = read_options(__doc__)
     fitting = Fitting(products, measured_rows(options.measured))
     profiles = fitting.tables()
     table_errors = profiles[MEASURED_GPU]["errors"]

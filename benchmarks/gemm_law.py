@@ -33,7 +33,7 @@ from operator_fits import (
     warming,
 )
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Floats, Ints
 from astrarium.catalog import find_gpu
 from astrarium.catalog.efficiency import Correction
 from astrarium.catalog.profiles import GemmFit, chips
@@ -240,23 +240,37 @@ def role_trees(
     predicted = warming(fit, device, shape, warm) - fit.fixed_seconds
     features = dict(matrix_features(shape, device, burst_seconds(fit, device, shape)))
     seconds = table.median_us.to_numpy() * 1e-6
-    residual = np.log(np.maximum(seconds - fit.fixed_seconds, seconds / 2) / predicted)
+    cells = table.groupby(["n", "k"]).ngroup().to_numpy()
+    times = fit.fixed_seconds, predicted, seconds
+    return corrected_in_parts(features, MATRIX_FEATURES, times, cells)
+
+
+def corrected_in_parts(
+    features: dict[str, Floats],
+    directions: dict[str, int],
+    times: tuple[float, Floats, Floats],
+    cells: Ints,
+) -> tuple[dict, Callable[[], Correction]]:
+    """Errors of formula and trees in five parts that keep cells together; how to train on all.
+
+    `times` are the fixed, the predicted and the measured seconds.
+    """
+    fixed, predicted, seconds = times
+    residual = np.log(np.maximum(seconds - fixed, seconds / 2) / predicted)
 
     def fitted(mask: np.ndarray) -> Correction:
         part = {name: np.asarray(column)[mask] for name, column in features.items()}
-        weights = np.ones(mask.sum())
-        family = chips().gpus[MEASURED_GPU].family
-        return train(part, MATRIX_FEATURES, residual[mask], weights, SMALL, (family,))
+        families = (chips().gpus[MEASURED_GPU].family,)
+        return train(part, directions, residual[mask], np.ones(mask.sum()), SMALL, families)
 
-    cells = table.groupby(["n", "k"]).ngroup().to_numpy()
     fold = np.random.default_rng(0).integers(0, FOLDS, cells.max() + 1)[cells]
-    corrected = np.empty(len(table))
+    corrected = np.empty(len(seconds))
     for part in range(FOLDS):
         test = fold == part
         unseen = {name: np.asarray(column)[test] for name, column in features.items()}
         corrected[test] = predicted[test] * learned(fitted(~test)).factor(unseen)
     report = {
-        "formula": errors(fit.fixed_seconds + predicted, seconds),
-        "trees": errors(fit.fixed_seconds + corrected, seconds),
+        "formula": errors(fixed + predicted, seconds),
+        "trees": errors(fixed + corrected, seconds),
     }
-    return report, lambda: fitted(np.ones(len(table), bool))
+    return report, lambda: fitted(np.ones(len(seconds), bool))

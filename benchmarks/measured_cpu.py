@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.calibrate.fit.processor import with_measured_cores
-from astrarium.calibrate.fit.profile import DeviceProfile, make_header
+from astrarium.calibrate.fit.profile import DeviceProfile, make_header, with_measured_cores
 from astrarium.calibrate.measure.journal import read_journal
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.tuning import Tuning

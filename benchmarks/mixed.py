@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import resource
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from cold import run_cold
 
 AMP = Path(__file__).parent.parent / "examples" / "amp" / "plan.py"
 EIGHT = "h100,a100,h200,b200,l40s,a100-40g,h800,v100"
@@ -156,32 +156,16 @@ def summary(results: Sequence[Result]) -> str:
     )
 
 
-def run(case: Case) -> tuple[float, float, dict[str, object]]:
-    """One cold command: wall seconds, peak megabytes, and its document."""
-    begin = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *case.command], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - begin
-    if status:
-        raise SystemExit(f"{' '.join(case.command)} failed")
-    document = json.loads(output) if "--json" in case.command else {}
-    return wall, usage.ru_maxrss / 1024, document
-
-
 def measured(case: Case, repeat: int) -> Result:
-    runs = [run(case) for _ in range(repeat)]
-    walls = [wall for wall, _, _ in runs]
-    document = runs[0][2]
-    search = document.get("search")
-    found = search if isinstance(search, dict) else {}
+    runs = [run_cold(case.command) for _ in range(repeat)]
+    walls = [run.wall for run in runs]
+    found = json.loads(runs[0].output)["search"] if "--json" in case.command else {}
     return Result(
         name=case.name,
         most_seconds=case.most_seconds,
         wall_seconds=min(walls),
         median_seconds=statistics.median(walls),
-        peak_megabytes=max(peak for _, peak, _ in runs),
+        peak_megabytes=max(run.megabytes for run in runs),
         space=found.get("space"),
         evaluated=found.get("evaluated"),
         optimal=found.get("optimal"),

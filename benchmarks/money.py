@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
+
+from cold import run_cold
 
 MOST_SECONDS = 10.0  # of the whole process, 12 types x 1,024 GPUs, alone and with mixes of two
 # As many as are asked for, from the first on.
@@ -85,32 +84,10 @@ def front(case: Case) -> Front:
     )
 
 
-@dataclass(frozen=True)
-class Run:
-    wall: float
-    cpu: float
-    megabytes: float
-    front: Front
-
-
-def run(case: Case) -> Run:
-    """One cold process."""
-    begin = time.perf_counter()
-    command = [sys.executable, __file__, "--one", json.dumps(asdict(case))]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - begin
-    if status:
-        raise SystemExit(f"{case} failed")
-    cpu = usage.ru_utime + usage.ru_stime
-    return Run(wall, cpu, usage.ru_maxrss / 1024, Front(**json.loads(output)))
-
-
 def shown(case: Case, repeat: int) -> None:
-    best = min((run(case) for _ in range(repeat)), key=lambda r: r.cpu)
-    f = best.front
+    command = [__file__, "--one", json.dumps(asdict(case))]
+    best = min((run_cold(command) for _ in range(repeat)), key=lambda r: r.cpu)
+    f = Front(**json.loads(best.output))
     proven = "proven" if f.optimal else f"gap {f.gap:.1%}"
     print(
         f"{case.types:>5} {case.gpus:>6,} {best.wall:7.2f} {best.cpu:6.2f} {f.single_seconds:7.2f}"

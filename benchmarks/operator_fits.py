@@ -10,6 +10,7 @@ Needs pandas and scipy.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -361,3 +362,14 @@ def fit_line(rate: Floats, seconds: Floats, start: tuple[float, float]) -> tuple
     """Fixed seconds and efficiency of work whose time at the hardware's rate is `rate`."""
     y = solve(lambda y: y[0] + rate / y[1], seconds, start, x_scale=(1e-6, 0.1))
     return y, errors(y[0] + rate / y[1], seconds)
+
+
+def read_options(about: str) -> tuple[argparse.Namespace, pd.DataFrame]:
+    """The options of both scripts that write fits, and the published products."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--tables", type=Path, required=True)
+    parser.add_argument("--measured", type=Path, nargs="+", required=True)
+    parser.add_argument("--date", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    return options, pd.read_parquet(options.tables / "gemm_forward.parquet")

@@ -15,9 +15,9 @@ import os
 import platform
 import resource
 import statistics
-import subprocess
-import sys
 import time
+
+from cold import run_cold
 
 CASES = (
     ("llama-2-70b", "h100:64", 4096, 1024),
@@ -32,23 +32,15 @@ BRUTE_FORCE = ("llama-2-7b", "h100:16", 4096, 64)
 def run(case: tuple[str, str, int, int]) -> dict[str, float]:
     """One cold command: wall seconds, peak megabytes, and what the search says of itself."""
     model, gpus, seq_length, batch = case
-    command = [sys.executable, "-m", "astrarium", "plan", model, "--gpus", gpus]
-    command += ["--seq-length", str(seq_length), "--global-batch", str(batch), "--tokens", "2T"]
-    begin = time.perf_counter()
-    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    wall = time.perf_counter() - begin
-    if status:
-        raise SystemExit(f"{' '.join(command)} failed")
-    search = json.loads(output)["search"]
+    command = ["-m", "astrarium", "plan", model, "--gpus", gpus, "--json", "--tokens", "2T"]
+    done = run_cold([*command, "--seq-length", str(seq_length), "--global-batch", str(batch)])
+    search = json.loads(done.output)["search"]
     return {
-        "wall_seconds": wall,
+        "wall_seconds": done.wall,
         "search_seconds": search["seconds"],
         "space": search["space"],
         "evaluated": search["evaluated"],
-        "peak_megabytes": usage.ru_maxrss / 1024,
+        "peak_megabytes": done.megabytes,
     }
 
 

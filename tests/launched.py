@@ -23,7 +23,7 @@ from astrarium.cluster import Cluster, parse_gpus
 from astrarium.export.folder import folder_of, write_folder
 from astrarium.export.program import Data, LaunchFiles, RankProgram
 from astrarium.export.target import Target, find_target, refusals
-from astrarium.plans.document import RunPart
+from astrarium.plans.document import Run
 from astrarium.plans.job import Job, NodeGroup, job_of
 
 GOLDEN: Final = Path(__file__).parent / "export" / "golden"
@@ -125,7 +125,7 @@ def job_on(nodes: Nodes) -> Job:
 
 def with_spot(one: Job, gpus: Mapping[str, int]) -> Job:
     """The plan with some of its GPUs as spot."""
-    run = RunPart({}, 1.0, dict(gpus), 0.01, 600.0, 1.0, None)
+    run = Run({}, 1.0, dict(gpus), 0.01, 600.0, 1.0, None)
     return replace(one, plan=replace(one.plan, run=run))
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from astrarium.model.workload import Precision
 from astrarium.plans.document import (
     SCHEMA,
     ClusterPart,
     ParetoPart,
+    Plan,
     PlanDocument,
-    PlanPart,
     PoolPart,
     Recompute,
     SearchPart,
@@ -73,9 +74,9 @@ def strategy(pp: int = 4) -> Strategy:
     )
 
 
-def plan_part(rank: int, pp: int = 4) -> PlanPart:
+def plan_part(rank: int, pp: int = 4) -> Plan:
     seconds = 9.0 + rank
-    return PlanPart(
+    return Plan(
         rank=rank,
         gpus={GPU: 64},
         strategy=strategy(pp),
@@ -132,7 +133,7 @@ def document() -> PlanDocument:
             seq_length=4096,
             global_batch=1024,
             tokens=4194304000,
-            precision="bf16",
+            precision=Precision.BF16,
         ),
         cluster=ClusterPart(64, (pool,)),
         search=SearchPart(
@@ -215,7 +216,7 @@ def front_part(index: int, points: int) -> ParetoPart:
     )
 
 
-def plan_at(part: ParetoPart, rank: int) -> PlanPart:
+def plan_at(part: ParetoPart, rank: int) -> Plan:
     """The plan of a point."""
     plan = plan_part(rank)
     return replace(

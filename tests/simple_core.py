@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from astrarium.calibrate.measure.cases import Scale
-from astrarium.calibrate.measure.cases_collectives import collective_cases
 from astrarium.calibrate.measure.cases_processor import (
     ATTENTION,
     LINEAR,
@@ -17,7 +16,7 @@ from astrarium.calibrate.measure.cases_processor import (
     PREFIX,
     UPDATE,
 )
-from astrarium.calibrate.measure.sections import list_cases
+from astrarium.calibrate.measure.sections import collective_cases, list_cases
 from astrarium.cost import laws
 
 CALL, FLOP, ELEMENT = 5e-6, 1e-11, 2e-10

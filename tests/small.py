@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.arrays import Bools, Floats
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Pool, parse_gpus
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
@@ -27,7 +28,7 @@ from astrarium.search.rules import UserRule
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import SPLITS, Options
 from astrarium.strategy.types import LayerSplit
-from astrarium.strategy.validity import megatron_rules
+from astrarium.strategy.validity import rules_of
 
 MOST_ROWS = 50_000  # strategies that are priced at once
 FEW_LEFT = 0.7  # of strategies: from there on rules are asked about the others alone
@@ -102,7 +103,7 @@ def alive_seconds(
     every = options.take(np.tile(np.arange(len(options)), number))
     split = np.minimum(layouts.split, SPLITS.index(LayerSplit.FREE))[rows]
     at_hand = Rows(layouts.degrees.take(rows), layouts.virtual[rows], split, every)
-    alive = permitted(constants, at_hand, (*rules, *megatron_rules()))
+    alive = permitted(constants, at_hand, (*rules, *rules_of(model.runtime.rules)))
     seconds = np.full(len(rows), np.inf)
     if alive.any():
         rows, chosen = rows[alive], every.take(np.flatnonzero(alive))
@@ -172,10 +173,11 @@ def brute_force(
     rules: tuple[UserRule, ...],
     objective: Objective,
     tuning: Tuning = NEUTRAL,
+    runtime: str = "megatron",
     all_dealings: bool = False,
 ) -> tuple[dict[Group, float], int]:
     """The best score of every distinct plan, from every strategy of the unpruned space."""
-    model = CostModel(workload, pool, tuning=tuning)
+    model = CostModel(workload, pool, find_runtime(runtime), tuning)
     everything = frozenset(OVERLAP_SWITCHES)
     space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
     best: dict[Group, float] = {}

@@ -213,6 +213,6 @@ def test_a_type_of_every_kind_of_value() -> None:
     assert page_types.type_of({"type": "array", "items": pair}) == (
         "readonly (readonly [number, string])[]"
     )
-    either = {"anyOf": [{"$ref": "#/RunPart"}, {"type": "null"}]}
+    either = {"anyOf": [{"$ref": "#/Run"}, {"type": "null"}]}
     assert page_types.type_of(either) == "Run | null"
     assert page_types.type_of({}) == "unknown"

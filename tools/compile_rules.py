@@ -23,7 +23,7 @@ def compiled(text: str) -> str:
         fields = [f"   {json.dumps(key)}: {json.dumps(value)}" for key, value in rule.items()]
         entries.append("  {\n" + ",\n".join(fields) + "\n  }")
     rules = ",\n".join(entries)
-    return f'{{\n "runtime": {json.dumps(document["runtime"])},\n "rules": [\n{rules}\n ]\n}}\n'
+    return f'{{\n "rules": [\n{rules}\n ]\n}}\n'
 
 
 if __name__ == "__main__":

@@ -14,14 +14,13 @@ from astrarium.calibrate.fit.factors import (
     class_fits,
     fit_rows,
     host_seconds,
+    link_ratios,
     predicted,
     summarised,
 )
-from astrarium.calibrate.fit.links import link_ratios
 from astrarium.calibrate.measure.cases import Scale
-from astrarium.calibrate.measure.cases_collectives import collective_cases
 from astrarium.calibrate.measure.journal import JournalContents
-from astrarium.calibrate.measure.sections import SECTIONS, list_cases
+from astrarium.calibrate.measure.sections import SECTIONS, collective_cases, list_cases
 from astrarium.catalog import find_gpu
 from astrarium.cost.efficiency import operator_model
 from astrarium.errors import InputError

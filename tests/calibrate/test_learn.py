@@ -60,15 +60,15 @@ def test_slow_links_are_told_from_slow_computation() -> None:
 def test_the_compute_factor_comes_back() -> None:
     learned = learn(runs_under(Tuning(compute=1.4)))
     assert learned.tuning.compute == pytest.approx(1.4, rel=0.1)
-    compute = next(factor for factor in learned.factors if factor.kind.name == "compute")
-    assert compute.changed
+    compute = next(factor for factor in learned.factors if factor.name == "compute")
+    assert compute.after != compute.before
     assert compute.before == 1.0
     assert 0 < compute.deviation < 0.2
 
 
 def test_a_model_that_is_right_is_left_alone() -> None:
     learned = learn(runs_under())
-    assert not any(factor.changed for factor in learned.factors)
+    assert not any(factor.after != factor.before for factor in learned.factors)
     assert error_on(runs_under(), learned.tuning) == pytest.approx(0, abs=1e-9)
 
 

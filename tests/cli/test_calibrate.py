@@ -25,7 +25,7 @@ def test_a_device_is_measured_and_kept(run: Run, project: Path) -> None:
     assert "not in the catalog" in result.stdout
     assert "between two kernels" in result.stdout
     assert result.stderr == ""
-    assert read_profile(project / "cpu.parquet").header["sections"] == {"stream": 5, "host": 4}
+    assert read_profile(project / "cpu.parquet").header["sections"] == {"stream": 2, "host": 4}
     assert sorted(path.name for path in project.iterdir()) == ["cpu.parquet", "cpu.parquet.jsonl"]
 
 
@@ -34,9 +34,9 @@ def test_a_second_run_adds_sections(run: Run, project: Path) -> None:
     first = read_rows(project / "profile.parquet")
     result = run("calibrate", "--device", "cpu", "--quick", "--sections", "dtype", "--json")
     document = json.loads(result.stdout)
-    assert document["sections"] == {"stream": 5, "host": 4, "dtype": 1}
+    assert document["sections"] == {"stream": 2, "host": 4, "dtype": 1}
     assert document["left"] == 0
-    assert read_rows(project / "profile.parquet")[:9] == first
+    assert read_rows(project / "profile.parquet")[:6] == first
 
 
 def test_again_measures_anew(run: Run, project: Path) -> None:

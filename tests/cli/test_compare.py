@@ -57,7 +57,7 @@ def test_yours_is_what_predict_says_of_it(plan: Run, run: Run) -> None:
 def test_the_text_says_what_is_saved(plan: Run) -> None:
     flags = ("--compare", "tp=8", "--compare-gpus", "a100:16")
     text = plan(*TOKENS, *flags).stdout
-    assert "Beside what you have" in text
+    assert "Compared with yours" in text
     assert "16 x A100" in text
     assert "plan 1 saves " in text
     assert " kWh (" in text

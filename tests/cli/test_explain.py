@@ -25,7 +25,14 @@ def test_the_terms(run: Run) -> None:
     result = run("explain", "a/plan.json")
     assert result.exit_code == 0
     shown = words(result.stdout)
-    for part in ("What binds", "compute binds", "backward", "activations", "Money", "days make $"):
+    for part in (
+        "What limits it",
+        "compute binds",
+        "backward",
+        "activations",
+        "Money",
+        "days make $",
+    ):
         assert part in shown
 
 
@@ -42,7 +49,7 @@ def test_two_plans(run: Run) -> None:
     assert "A: a/plan.json, plan 2" in result.stdout
     assert "B: a/plan.json, plan 1" in result.stdout
     shown = words(result.stdout)
-    assert "Set differently" in shown
+    assert "Different choices" in shown
     assert "Time by cause" in shown
 
 

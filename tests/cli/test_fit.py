@@ -23,7 +23,7 @@ def test_what_fits(run: Run) -> None:
     assert result.exit_code == 0
     assert "FITS: stage" in shown
     assert "the fastest that fits:" in shown
-    assert "the smallest count on which some strategy fits:" in shown
+    assert "the fewest GPUs on which a strategy fits:" in shown
     assert "--global-batch not given: 1024 taken" in shown
 
 
@@ -58,7 +58,7 @@ def test_when_no_strategy_fits(run: Run) -> None:
     result = run("fit", *flags)
     assert result.exit_code == 1
     assert "DOES NOT FIT" in result.stdout
-    assert "the smallest count" in words(result.stdout)
+    assert "the fewest GPUs" in words(result.stdout)
     document = json.loads(run("fit", *flags, "--json").stdout)
     assert document["plan"]["fits"] is False
     assert document["excess_bytes"] > 0

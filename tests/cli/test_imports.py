@@ -98,7 +98,7 @@ def test_a_small_mistake_hides_nothing(run: Run, script: Path) -> None:
     shown = words(result.stdout)
     for part in (
         "WOULD NOT START: Megatron-LM would refuse it - --save needs --save-interval",
-        "If that were mended FITS",
+        "If that were fixed FITS",
         "predicted as if what stands against it were mended",
         "times as fast",
     ):
@@ -122,7 +122,7 @@ def test_what_the_program_stops_at(run: Run, script: Path, project: Path) -> Non
     assert result.exit_code == 1
     shown = words(result.stdout)
     assert "WOULD NOT START: torchtitan would refuse it - training.local_batch:" in shown
-    assert "If that were mended FITS" in shown
+    assert "If that were fixed FITS" in shown
 
 
 def test_degrees_that_do_not_divide(run: Run, script: Path) -> None:

@@ -252,7 +252,7 @@ def test_a_limit_within_what_is_likely_is_answered_with_its_chance(plan: Run) ->
     far = planned(plan, "--deadline", str(3 * day))["plans"][0]["run"]
     assert far["deadline_chance"] > 0.95
     shown = plan("--tokens", "10B", *fastest, "--deadline", str(1.02 * day)).stdout
-    assert "the deadline lies within what is likely: kept with a chance of" in " ".join(
+    assert "the deadline lies within the likely range: the chance to keep it is" in " ".join(
         shown.split()
     )
     refused = plan("--tokens", "10B", *fastest, "--deadline", str(0.99 * day))

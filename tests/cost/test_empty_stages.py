@@ -84,7 +84,10 @@ def test_a_rank_without_layers_costs_what_embedding_or_head_cost(again: str, vir
         assert none.memory[0].by_cause["activations"] == 0.0
     head = 2 * none.memory[0].by_cause["weights"]
     assert none.memory[0].by_cause["workspace"] <= head
-    passes = [(p.stages[0].forward_seconds, p.stages[0].backward_seconds) for p in (one, none)]
+    passes = [
+        (p.stage_seconds[0].forward_seconds, p.stage_seconds[0].backward_seconds)
+        for p in (one, none)
+    ]
     assert 0 < passes[1][0] < passes[0][0]
     assert 0 < passes[1][1] < passes[0][1]
 
@@ -93,7 +96,7 @@ def test_a_rank_without_layers_costs_what_embedding_or_head_cost(again: str, vir
 def test_a_rank_that_holds_nothing_keeps_what_it_hands_on(virtual: int) -> None:
     sizes = [10, 0, 11, 11, *[0] * PP * (virtual - 1)]
     plan = predicted("llama-2-7b", *sizes)
-    held, seconds = plan.memory[1].by_cause, plan.stages[1]
+    held, seconds = plan.memory[1].by_cause, plan.stage_seconds[1]
     assert (seconds.forward_seconds, seconds.backward_seconds) == (0.0, 0.0)
     assert seconds.after_seconds == 0.0
     assert (held["weights"], held["gradients"], held["optimizer"]) == (0.0, 0.0, 0.0)
@@ -147,5 +150,5 @@ def test_more_chunks_than_layers() -> None:
 
 def test_a_pool_may_hold_the_embedding_alone() -> None:
     plan = predicted("llama-2-7b", 0, 0, 16, 16, gpus="a100:8,h100:8")
-    shares = [stage.busy_share for stage in plan.stages]
+    shares = [stage.busy_share for stage in plan.stage_seconds]
     assert 0.0 == shares[1] < shares[0] < 0.1 < min(shares[2:])

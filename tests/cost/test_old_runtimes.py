@@ -20,7 +20,7 @@ from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Strategy
 
 OLD = find_runtime("megatron-2021")
-ZERO = find_runtime("deepspeed")
+ZERO = find_runtime("deepspeed-2021")
 GPT = Workload(load_model("gpt3-175b"), seq_length=2048, global_batch=64)
 SMALL = Workload(small_model(8), seq_length=2048, global_batch=64)
 EIGHT = 8  # GPUs and adapters of a node

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from astrarium.catalog.models import find_model_entry, model_entries, model_names
 from astrarium.configs.megatron.overrides import read_overrides
 from astrarium.export.software.bridge import RECIPES, TARGET, overrides, program, recipe_of, word
-from astrarium.export.software.trained_facts import trained_facts
+from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.target import refusals
 from astrarium.model import load_model
 from astrarium.model.load import model_of_config

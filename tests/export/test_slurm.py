@@ -25,7 +25,7 @@ from launched import (
 
 from astrarium.catalog import find_gpu
 from astrarium.export.features import Feature
-from astrarium.export.launchers.named_nodes import family
+from astrarium.export.launchers.shared import family
 from astrarium.export.target import find_target, refusals
 
 SRUN = """\

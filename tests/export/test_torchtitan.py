@@ -283,7 +283,7 @@ def test_the_epsilon_of_norms_is_set() -> None:
 def test_a_readme_has_the_figures_of_the_runtime() -> None:
     one = job("torchtitan", "flavor")
     folder = folder_of(one, torchtitan.TARGET, torchtitan.TARGET)
-    assert "astrarium predict --runtime torchtitan" in folder.files["README.md"]
+    assert "astrarium plan --runtime torchtitan" in folder.files["README.md"]
     assert "  --module planned\n  --config plan\n" in folder.files["launch.sh"]
 
 

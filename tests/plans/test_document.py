@@ -15,7 +15,7 @@ import pytest
 from astrarium.catalog import find_gpu
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
-from astrarium.plans.document import PlanDocument, PlanPart, from_dict, to_dict
+from astrarium.plans.document import Plan, PlanDocument, from_dict, to_dict
 from astrarium.plans.files import load_document, plan_of_rank
 from astrarium.plans.pareto import pareto_of
 from astrarium.report.plan.document import cluster_part, price_source, room_notes
@@ -144,7 +144,7 @@ def test_a_price_has_a_source_and_a_date() -> None:
     assert price_source(replace(pool, usd_per_gpu_hour=None)) == ""
 
 
-def priced(plan: PlanPart, seconds: float, usd_per_hour: float | None) -> PlanPart:
+def priced(plan: Plan, seconds: float, usd_per_hour: float | None) -> Plan:
     return replace(plan, iteration_seconds=seconds, train_seconds=None, usd_per_hour=usd_per_hour)
 
 
@@ -319,7 +319,7 @@ def test_a_folder_stands_for_its_plan(tmp_path: Path, document: PlanDocument) ->
     assert load_document(tmp_path) == document
 
 
-def with_peak(plan: PlanPart, share: float) -> PlanPart:
+def with_peak(plan: Plan, share: float) -> Plan:
     stage = plan.memory[0]
     return replace(plan, memory=(replace(stage, peak_bytes=share * stage.capacity_bytes),))
 

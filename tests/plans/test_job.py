@@ -15,6 +15,7 @@ from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.plans.document import PlanDocument, from_dict, to_dict
+from astrarium.plans.files import document_of_content
 from astrarium.plans.job import Job, NodeGroup, job_of, nodes_of
 from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict
@@ -101,7 +102,6 @@ def edited(document: PlanDocument, change: Callable[[dict[str, Any]], object]) -
         ),
         (lambda d: d["workload"]["model_config"].update(hidden_size=2048), "parameters is 8,030"),
         (lambda d: d["workload"]["model_config"].update(model_type="lama"), "did you mean"),
-        (lambda d: d["plans"][0].update(precision="fp12"), "precision is 'fp12'"),
         (lambda d: d["workload"].update(model="m\nreboot"), "workload.model: 'm\\nreboot' holds"),
         (
             lambda d: d["cluster"]["pools"][0].update(name="p\rx"),
@@ -116,6 +116,13 @@ def test_what_was_edited_into_nonsense_is_refused(
     with pytest.raises(InputError, match=r"^plan\.json: ") as refused:
         job_of(document, where="plan.json")
     assert message in str(refused.value)
+
+
+def test_an_unknown_precision_is_refused_when_a_plan_is_read() -> None:
+    data = json.loads(json.dumps(to_dict(document_of("llama-3-8b", "h100:16", tp=4, pp=2))))
+    data["plans"][0]["precision"] = "fp12"
+    with pytest.raises(InputError, match=r"^plan\.json: plans\[0\]\.precision: .*got 'fp12'"):
+        document_of_content(data, "plan.json")
 
 
 FAST, SLOW = (pool.name for pool in parse_gpus("h100:8,a100:8").pools)

@@ -10,9 +10,9 @@ from rich.console import Console, RenderableType
 
 from astrarium.plans.document import (
     ComparePart,
+    Plan,
     PlanDocument,
-    PlanPart,
-    RunPart,
+    Run,
     SensitivityPart,
     from_dict,
     to_dict,
@@ -32,12 +32,12 @@ def words_of(parts: list[RenderableType], width: int = 100) -> str:
     return " ".join(capture.get().split())
 
 
-def run_of(days: float, usd: float, kwh: float, plan: PlanPart) -> PlanPart:
-    run = RunPart({"train": days * DAY}, 1.0, {}, 0.0, None, kwh, None)
+def run_of(days: float, usd: float, kwh: float, plan: Plan) -> Plan:
+    run = Run({"train": days * DAY}, 1.0, {}, 0.0, None, kwh, None)
     return replace(plan, train_seconds=days * DAY, usd_total=usd, run=run)
 
 
-def beside(document: PlanDocument, own: PlanPart, best: PlanPart) -> PlanDocument:
+def beside(document: PlanDocument, own: Plan, best: Plan) -> PlanDocument:
     def saved(first: float | None, second: float | None) -> float | None:
         return None if first is None or second is None else first - second
 
@@ -103,7 +103,7 @@ def test_a_loss_survives_a_file(document: PlanDocument) -> None:
 
 def test_plans_that_are_not_told_apart_are_named_so(document: PlanDocument) -> None:
     best = run_of(20.0, 1000.0, 500.0, document.plans[0])
-    said = "the prediction does not tell the times of the two apart"
+    said = "the predicted times are too close to tell the two apart"
     for days, told in ((20.01, False), (60.0, True)):
         compared = beside(document, run_of(days, 1000.0, 500.0, document.plans[0]), best)
         assert compared.compare is not None
@@ -122,7 +122,7 @@ def test_stages_are_shown_where_nothing_else_differs(document: PlanDocument) -> 
     shorter = replace(one, layers=(one.layers[0], one.layers[1] - 1))
     own = replace(best, strategy=replace(best.strategy, stages=(shorter, *others)))
 
-    def rows(yours: PlanPart) -> str:
+    def rows(yours: Plan) -> str:
         made = beside(document, yours, best)
         assert made.compare is not None
         return words_of([*compare_section(made, made.compare)])

@@ -164,7 +164,7 @@ def test_a_tied_table_is_a_price_of_the_link_between_its_ends() -> None:
     assert found.tied_seconds == pytest.approx(losses(plan)[-1].seconds)
     assert found.seconds > found.tied_seconds
     shown = text(explanation_report(made, explain(plan, made.cluster), 100), 100)
-    assert "of it for the table both ends hold" in shown
+    assert "of it for the table that both ends hold" in shown
     assert "tied table" in shown
     (other,) = document(MIXED).plans
     assert losses(other)[-1].seconds == 0.0
@@ -204,7 +204,7 @@ def test_the_explanation_of_a_mixed_plan(width: int) -> None:
         "slow A100-SXM4-80GB 12 of 16 2-4 3",
         "between pools",
         "2-3 A100 1",
-        "Slowest link: between fast and slow, 1 GB/s per node, behind stage 1",
+        "Slowest link: between fast and slow, 1 GB/s per node, after stage 1",
         "without it an iteration would take",
         "Against an ideal machine with the summed speed",
         "unequal stages",
@@ -267,7 +267,7 @@ def test_older_files_are_explained_without() -> None:
     made = from_dict(written)
     explained = explain(made.plans[0], made.cluster)
     assert (explained.pools, explained.slowest_link, explained.losses) == ((), None, ())
-    assert "What binds" in text(explanation_report(made, explained, 80), 80)
+    assert "What limits it" in text(explanation_report(made, explained, 80), 80)
 
 
 def test_short_names_tell_types_apart() -> None:

@@ -72,13 +72,13 @@ def test_the_report_shows_every_term(document: PlanDocument, width: int) -> None
         explanation_report(document, explain(document.plans[0], document.cluster), width), width
     )
     for fact in (
-        "What binds",
+        "What limits it",
         "Time: 10.0 s an iteration",
         "backward 5.00 s 50.0 %",
         "activations 60.0 GiB 75.0 %",
         "Memory of every stage",
         "$256.00 per hour for 64 GPUs",
-        "What would change it",
+        "What would improve it",
     ):
         assert fact in shown
 
@@ -106,7 +106,7 @@ def test_workloads_that_differ_are_pointed_out(document: PlanDocument) -> None:
     longer = replace(document, workload=replace(document.workload, seq_length=8192))
     result = compare((document, document.plans[0]), (longer, longer.plans[0]))
     assert result.context == {"sequence length": ("4,096", "8,192")}
-    assert "not those of one workload" in text(comparison_report(result, ("a", "b")))
+    assert "not of one workload" in text(comparison_report(result, ("a", "b")))
 
 
 @pytest.mark.parametrize(

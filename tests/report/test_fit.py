@@ -14,8 +14,8 @@ from astrarium.report.plan.fit import SCHEMA, FitDocument, fit_report
 @pytest.mark.parametrize(
     ("smallest", "way_out"),
     [
-        (None, "nor does any other strategy, on any number of them"),
-        (128, "nor does any other strategy: 128 of these GPUs are needed, 64 given"),
+        (None, "no other strategy fits either, on any number of them"),
+        (128, "no other strategy fits either: it takes 128 of these GPUs, and 64 are given"),
         (64, "`astrarium plan` finds a strategy that does"),
         (32, "`astrarium plan --mode up-to` finds strategies that do, from 32 GPUs on"),
     ],

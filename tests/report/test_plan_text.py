@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import (
+    Plan,
     PlanDocument,
-    PlanPart,
     Stage,
     StageMemory,
 )
@@ -92,7 +92,7 @@ def test_memory_stands_against_capacity(document: PlanDocument) -> None:
     assert stage.rstrip().endswith("\N{FULL BLOCK}" * 8 + "\N{LIGHT SHADE}" * 2)
 
 
-def many_stages(plan: PlanPart, count: int) -> PlanPart:
+def many_stages(plan: Plan, count: int) -> Plan:
     memory = tuple(
         replace(plan.memory[0], stage=i, peak_bytes=(70.0 - abs(i - 2)) * 2**30)
         for i in range(count)
@@ -170,7 +170,7 @@ def test_commands_can_be_copied() -> None:
 
 def test_a_plan_that_nothing_runs_is_not_exported() -> None:
     for written in (None, Path("here/plan.json")):
-        shown = text(plan_text.next_steps(["plan", "x"], written, 80, runs=False))
+        shown = text(plan_text.next_steps(["plan", "x"], written, 80, runtimes=()))
         assert "Keep and explain the best plan" in shown
         assert "astrarium explain" in shown
         assert "export" not in shown

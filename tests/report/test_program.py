@@ -19,9 +19,9 @@ from astrarium.report.program import (
     search_words,
     speed_words,
 )
-from astrarium.report.program_parts import messages_of, parts_of, ranges, work_of
+from astrarium.report.program_parts import messages_of, parts_of, work_of
 from astrarium.report.program_why import reason_words, reasons_of, size_words
-from astrarium.report.tables import Field, grouped
+from astrarium.report.tables import Field, grouped, runs
 from astrarium.spmd.price import document_of
 from astrarium.spmd.program import DevicePart, ProgramDocument, SourcePart, SynthesisPart, TriedPart
 from astrarium.spmd.rules import Division
@@ -145,8 +145,8 @@ def test_nothing_divided_and_nothing_sent_is_said() -> None:
     kept = tuple(one for one in document.program.instructions if not one.rules)[:2]
     alone = replace(document.program, instructions=kept[1:])
     shown = text(program_report(replace(document, program=alone), 100))
-    assert "every device has everything" in shown
-    assert "nothing: devices never meet" in shown
+    assert "nothing is divided: every device holds everything" in shown
+    assert "none: the devices exchange nothing" in shown
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_small_words() -> None:
     ]
     assert speed_words(1.0001) == "as fast"
     assert speed_words(0.97) == "0.97 x as fast"
-    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+    assert runs([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
     devices = (DevicePart(0, "fast", "A100", 0), DevicePart(1, "slow", "V100", 1))
     assert devices_words(devices) == "1 x A100 of fast (rank 0), 1 x V100 of slow (rank 1)"
 

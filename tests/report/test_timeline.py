@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.errors import InputError
-from astrarium.plans.document import PlanDocument, PlanPart
+from astrarium.plans.document import Plan, PlanDocument
 from astrarium.report.timeline.events import EventKind, timeline_of
 from astrarium.report.timeline.trace import trace_of
 
@@ -121,20 +121,19 @@ def check_format(trace: dict[str, Any]) -> None:
         assert all(one[1] <= next_one[0] + 1e-3 for one, next_one in pairwise(sorted(spans)))
 
 
-@pytest.mark.parametrize("every_rank", [False, True])
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_the_trace_is_one(name: str, every_rank: bool) -> None:
+def test_the_trace_is_one(name: str) -> None:
     whole = planned(name)
-    trace = trace_of(whole, whole.plans[0], every_rank=every_rank)
+    trace = trace_of(whole, whole.plans[0])
     check_format(trace)
     processes = {event["pid"] for event in trace["traceEvents"]}
     plan = whole.plans[0]
-    assert len(processes) == (plan.num_gpus if every_rank else len(plan.stage_seconds))
+    assert len(processes) == len(plan.stage_seconds)
     ends = [e["ts"] + e["dur"] for e in trace["traceEvents"] if e["ph"] == "X"]
     assert max(ends) == pytest.approx(1e6 * plan.iteration_seconds, rel=EXACT)
 
 
-def with_slow_links(plan: PlanPart, seconds: float) -> PlanPart:
+def with_slow_links(plan: Plan, seconds: float) -> Plan:
     stages = tuple(replace(stage, send_seconds=seconds) for stage in plan.stage_seconds)
     return replace(plan, stage_seconds=stages, iteration_seconds=1e6)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from exported_plans import document
 
-from astrarium.plans.document import PlanPart
+from astrarium.plans.document import Plan
 from astrarium.report.timeline.columns import KINDS, LEFT_OUT, MOST_EVENTS, timeline_document
 from astrarium.report.timeline.events import timeline_of
 
@@ -17,7 +17,7 @@ MOST_BYTES = 7_000_000  # of the JSON of the largest
 
 
 @cache
-def plan(global_batch: int) -> PlanPart:
+def plan(global_batch: int) -> Plan:
     """A pipeline of 32 stages."""
     strategy = {"pp": 32, "micro_batch": 1}
     return document("llama-2-7b", "h100:32", strategy, global_batch=global_batch).plans[0]

@@ -14,6 +14,7 @@ from astrarium.cluster.build import Machines, build_pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.memory import least_bytes, least_bytes_of_degrees, memory_of
 from astrarium.cost.training_run import RunTerms, Spot
+from astrarium.cost.tuning import NEUTRAL
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
@@ -21,6 +22,7 @@ from astrarium.search.fit import fit
 from astrarium.search.formats import runnable
 from astrarium.search.outcome import Limits, Mode, Objective, Rejection
 from astrarium.search.planner import leanest, plan, predict, smallest_count
+from astrarium.search.pools import Asked
 from astrarium.search.refusals import why_refused, with_permitted_overlap
 from astrarium.search.rules import user_rules
 from astrarium.search.space import Space
@@ -132,7 +134,8 @@ def test_overlap_left_open_is_set_as_the_runtime_takes_it() -> None:
 
 def test_the_smallest_count_does_not_depend_on_the_count_asked() -> None:
     workload = Workload(load_model("llama-3-8b"), 2048, 64)
-    counts = {smallest_count(workload, pool_of(f"rtx4090:{n}")) for n in (1, 2, 4, 8)}
+    asked = Asked(workload, NEUTRAL, Objective.TIME, Mode.EXACT, (), 1, Limits())
+    counts = {smallest_count(asked, pool_of(f"rtx4090:{n}")) for n in (1, 2, 4, 8)}
     assert len(counts) == 1
 
 
@@ -213,7 +216,8 @@ def test_a_rule_against_free_splits_is_kept_when_layers_are_dealt_anew() -> None
 
 def test_the_leanest_plan_needs_least() -> None:
     pool = pool_of("h100:4", 2**30)
-    least = leanest(WORKLOAD, pool, Mode.EXACT)
+    asked = Asked(WORKLOAD, NEUTRAL, Objective.TIME, Mode.EXACT, (), 1, Limits())
+    least = leanest(asked, pool)
     assert least is not None
     assert not least.fits
     roomy = pool_of("h100:4", least.peak_bytes + 1)

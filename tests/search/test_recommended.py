@@ -50,8 +50,8 @@ def test_the_recommended_plan_is_tied_and_no_less_simple(case: tuple[str, str, i
     assert 0 <= choice.slower <= NEAR_TIE_SLOWER
     assert 0.5 <= choice.chance < 2 / 3
     weight, weight_of_fastest = (mechanisms(p, case[2]) for p in (choice.plan, choice.fastest))
-    assert (
-        weight <= weight_of_fastest or choice.plan.fit_chance >= ROOMY > choice.fastest.fit_chance
+    assert weight <= weight_of_fastest or (
+        choice.plan.is_sure_to_fit(ROOMY) and not choice.fastest.is_sure_to_fit(ROOMY)
     )
     assert bool(choice.why) == (choice.plan != choice.fastest)
     others = [p.iteration_seconds for p in found.plans[1:]]
@@ -112,7 +112,7 @@ def test_plans_leave_memory_free(kept_free: KeptFree) -> None:
     capacity = cluster.pools[0].gpu.memory_bytes
     for found in plan(workload, cluster, kept_free=kept_free).plans:
         assert found.fits
-        assert found.fit_chance >= (kept_free.fit_chance or 0.0)
+        assert found.is_sure_to_fit(kept_free.fit_chance or 0.0)
         assert found.peak_bytes <= capacity - kept_free.margin_bytes
         assert all(stage.capacity_bytes == capacity for stage in found.memory)
 

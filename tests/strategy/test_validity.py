@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astrarium.catalog.runtimes import find_runtime, planned_runtimes
 from astrarium.strategy import validity
 from astrarium.strategy.expression import compile_rule, freeze
 from astrarium.strategy.rule_parser import tree_of
@@ -21,6 +22,7 @@ from astrarium.strategy.validity import (
     COLUMNS,
     ValidityRule,
     megatron_rules,
+    rules_of,
     violations,
 )
 
@@ -67,6 +69,8 @@ VALID: Mapping[str, Any] = {
     "sliding_window": False,
     "parameters": 8_030_261_248,
     "reduced_numerics": False,
+    "tied_embeddings": False,
+    "precision": "bf16",
     "gpu": "H100-SXM5-80GB",
     "gpus": 64,
     "nodes": 8,
@@ -100,6 +104,11 @@ FSDP: Mapping[str, Any] = {
 }
 SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": "core_attn,layernorm"}
 FULL = {"recompute_granularity": "full", "recompute_method": "block", "recompute_layers": 3}
+
+ORIGINS = (
+    *("Megatron-LM 0.19.2 ", "Transformer Engine ", "Astrarium: ", "torch 2.13 "),
+    *("torchtitan 0.3.0 ", "accelerate 1.15.0", "DeepSpeed 0.19.8 "),
+)
 
 CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "degrees_positive": (PLAIN, {"etp": -1}),
@@ -178,15 +187,84 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 }
 
 RULES = {rule.id: rule for rule in megatron_rules()}
+# Of the other runtimes: a strategy that each accepts, and what only one rule of theirs rejects.
+ALONE: Mapping[str, Any] = {
+    **FSDP,
+    "tp": 1,
+    "dp": 32,
+    "num_micro_batches": 2,
+    "sequence_parallel": False,
+    "overlap_tp": False,
+}
+TITAN: Mapping[str, Any] = {**VALID, "kv_heads": 8}
+ZERO: Mapping[str, Any] = {**ALONE, "cp": 1, "dp": 64, "num_micro_batches": 1}
+EXPERTS = {"experts": 64, "topk": 8, "ffn": 0, "moe_ffn": 1408}
+OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "replicas_are_neighbours": ("torchtitan", TITAN, {"pipeline_inside": True}),
+    "no_tensor_parallel": ("fsdp", ALONE, {"tp": 2, "dp": 16, "num_micro_batches": 4}),
+    "no_pipeline": ("deepspeed", ZERO, {"pp": 2, "dp": 32, "num_micro_batches": 2}),
+    "no_context_parallel": ("deepspeed", ZERO, {"cp": 2, "dp": 32, "num_micro_batches": 2}),
+    "no_expert_parallel": ("fsdp", {**ALONE, **EXPERTS}, {"ep": 8}),
+    "no_sequence_parallel": (
+        "deepspeed",
+        {**ZERO, "tp": 2, "dp": 32, "num_micro_batches": 2},
+        {"sequence_parallel": True},
+    ),
+    "whole_experts": ("torchtitan", {**TITAN, **EXPERTS, "ep": 8}, {"etp": 2}),
+    "experts_by_tp": ("torchtitan", {**TITAN, **EXPERTS, "etp": 2}, {"etp": 1}),
+    "whole_kv_heads": ("torchtitan", TITAN, {"kv_heads": 1}),
+    "equal_halves": ("torchtitan", TITAN, {"seq_length": 4100}),
+    "untied_pipeline": ("torchtitan", TITAN, {"tied_embeddings": True}),
+    "pipeline_is_full": (
+        "torchtitan",
+        {**PLAIN, "num_micro_batches": 4, "global_batch": 16},
+        {"num_micro_batches": 3, "global_batch": 12},
+    ),
+    "send_beside": ("torchtitan", TITAN, {"overlap_p2p": False}),
+    "fsdp_shards_gradients": ("fsdp", ALONE, {"zero_stage": 1}),
+    "pipeline_keeps_weights": ("torchtitan", TITAN, {"zero_stage": 2}),
+    "groups_share_parameters": (
+        "torchtitan",
+        {**FSDP, "cp": 1, "dp": 32, "num_micro_batches": 2, "zero_stage": 0}
+        | {"overlap_param_gather": False},
+        {"cp": 2, "dp": 16, "num_micro_batches": 4},
+    ),
+    "reduce_beside": (
+        "fsdp",
+        {**ALONE, "cp": 1, "dp": 64, "num_micro_batches": 1, "zero_stage": 0}
+        | {"overlap_param_gather": False},
+        {"overlap_grad_reduce": False},
+    ),
+    "gather_beside": ("fsdp", {**ALONE, "zero_stage": 2}, {"overlap_param_gather": False}),
+    "gather_at_the_end": ("deepspeed", ZERO, {"zero_stage": 2}),
+    "no_module_recompute": ("fsdp", ALONE, SELECTIVE),
+    "recompute_every_layer": ("torchtitan", TITAN, FULL),
+    "no_optimizer_offload": ("torchtitan", TITAN, {"offload_optimizer": True}),
+    "no_fp8": ("deepspeed", ZERO, {"precision": "fp8"}),
+    "no_fp16": ("torchtitan", TITAN, {"precision": "fp16"}),
+}
 
 
-def rejecting(columns: Mapping[str, Any]) -> set[str]:
-    return {rule.id for rule in megatron_rules() if rule.rejects(columns).any()}
+def rejecting(columns: Mapping[str, Any], rule_set: str = "megatron") -> set[str]:
+    return {rule.id for rule in rules_of(rule_set) if rule.rejects(columns).any()}
 
 
 def test_every_rule_has_a_case() -> None:
     assert set(CASES) == set(RULES)
     assert len(RULES) == len(megatron_rules())
+    assert {rule.id for rule in validity.all_rules()} == {*CASES, *OTHERS}
+
+
+def test_every_set_of_rules_is_that_of_a_runtime() -> None:
+    named = {name for rule in validity.all_rules() for name in rule.runtimes}
+    assert named == {find_runtime(name).rules for name in planned_runtimes()}
+
+
+@pytest.mark.parametrize("name", list(OTHERS))
+def test_a_rule_of_another_runtime_rejects_what_no_other_does(name: str) -> None:
+    rule_set, base, change = OTHERS[name]
+    assert rejecting(base, rule_set) == set()
+    assert rejecting({**base, **change}, rule_set) == {name}
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -223,13 +301,13 @@ def test_stored_trees_are_those_of_the_texts() -> None:
         )
 
 
-@pytest.mark.parametrize("rule", megatron_rules(), ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", validity.all_rules(), ids=lambda rule: rule.id)
 def test_rules_are_well_formed(rule: ValidityRule) -> None:
     checked = compile_rule(rule.rule.text, COLUMNS, types=COLUMN_TYPES, choices=COLUMN_CHOICES)
     assert checked.names == rule.names
     placeholders = {name for _, name, _, _ in string.Formatter().parse(rule.reason) if name}
     assert placeholders <= set(COLUMNS)
-    assert rule.origin.startswith(("Megatron-LM 0.19.2 ", "Transformer Engine ", "Astrarium: "))
+    assert rule.origin.startswith(ORIGINS)
     assert rule.category
 
 

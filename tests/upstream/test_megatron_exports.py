@@ -31,7 +31,7 @@ def parsed(megatron: Driver, one: Job, **changes: Any) -> Any:
     blackwell = all(group.pool.gpu.architecture.startswith("Blackwell") for group in one.nodes)
     return megatron.ask(
         operation="arguments",
-        argv=list(made.all_arguments),
+        argv=[*made.arguments, *made.data.generated],
         world_size=one.world_size,
         env=dict(made.environment),
         capability=NEW if blackwell else OLD,
@@ -46,7 +46,7 @@ def test_checkpoints_of_spot_nodes_are_options_of_megatron(megatron: Driver) -> 
     assert "CHECKPOINTS" in made.variables
     args = megatron.ask(
         operation="arguments",
-        argv=[*made.all_arguments, *words],
+        argv=[*made.arguments, *made.data.generated, *words],
         world_size=spot.world_size,
         env=dict(made.environment),
         capability=OLD,
@@ -230,7 +230,8 @@ def test_every_family_is_taken_or_refused(megatron: Driver, name: str) -> None:
 def test_what_megatron_refuses_is_told(megatron: Driver) -> None:
     """The test above can fail: another world size, a layout that misses a layer."""
     one = job("uneven")
-    argv = list(program(one).all_arguments)
+    made = program(one)
+    argv = [*made.arguments, *made.data.generated]
     env = dict(program(one).environment)
     with pytest.raises(RefusedError, match="not divisible"):
         megatron.ask(operation="arguments", argv=argv, world_size=12, env=env)

@@ -34,6 +34,8 @@ DENSE: Final[Mapping[str, Any]] = {
     "mla": False,
     "sliding_window": False,
     "parameters": 1,
+    "tied_embeddings": False,
+    "precision": "bf16",
     "seq_length": 512,
     "gpu": "H100",
     "nodes": 1,

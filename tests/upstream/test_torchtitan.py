@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from upstream.client import Driver, RefusedError
 
 from astrarium.export.software import torchtitan, torchtitan_toml
+from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_models import DATA
-from astrarium.export.software.trained_facts import trained_facts
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 

@@ -110,7 +110,7 @@ def test_an_unknown_gpu() -> None:
         ("Megatron-LM (PTD-P)", "megatron-2021"),
         ("Megatron-DeepSpeed", "megatron-2021"),
         ("DeepSpeed/Megatron-LM v1.1.5 3D", "deepspeed-megatron"),
-        ("Megatron-LM + DeepSpeed ZeRO-3", "deepspeed"),
+        ("Megatron-LM + DeepSpeed ZeRO-3", "deepspeed-2021"),
         ("DeepSpeed ZeRO3 mp=4", "deepspeed"),
         ("HF Transformers + DeepSpeed", "deepspeed"),
         ("nanotron", "nanotron"),

@@ -43,7 +43,7 @@ def test_all_routes_are_described(client: httpx.Client) -> None:
     schemas = described["components"]["schemas"]
     for flag in ("model", "gpus", "seq_length", "tokens", "rule", "budget", "pools", "config"):
         assert flag in schemas["PlanRequest"]["properties"]
-    assert schemas["PlanDocument"]["properties"]["plans"]["items"]["$ref"].endswith("/PlanPart")
+    assert schemas["PlanDocument"]["properties"]["plans"]["items"]["$ref"].endswith("/Plan")
     references = json.dumps(described).split('"$ref": "')[1:]
     for reference in references:
         assert reference.split('"')[0].removeprefix("#/components/schemas/") in schemas

@@ -49,6 +49,8 @@ export interface Link {
 
 export type Method = "block" | "none" | "uniform";
 
+export type Numerics = "reduced" | "strict";
+
 export interface Overlap {
   readonly grad_reduce: boolean;
   readonly param_gather: boolean;
@@ -72,20 +74,6 @@ export interface Pareto {
   readonly tied_with?: readonly number[];
 }
 
-export interface PlanDocument {
-  readonly schema: string;
-  readonly workload: Workload;
-  readonly cluster: Cluster;
-  readonly search: Search | null;
-  readonly plans: readonly Plan[];
-  readonly pareto?: readonly Pareto[];
-  readonly notes?: readonly string[];
-  readonly error?: string | null;
-  readonly compare?: Compare | null;
-  readonly sensitivity?: readonly Sensitivity[] | null;
-  readonly choice?: Choice | null;
-}
-
 export interface Plan {
   readonly rank: number;
   readonly gpus: Readonly<Record<string, number>>;
@@ -102,11 +90,25 @@ export interface Plan {
   readonly train_seconds: number | null;
   readonly ideal_seconds?: number | null;
   readonly stage_seconds?: readonly StageSeconds[];
-  readonly precision?: string;
+  readonly precision?: Precision | null;
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
   readonly fit_chance?: number | null;
+}
+
+export interface PlanDocument {
+  readonly schema: string;
+  readonly workload: Workload;
+  readonly cluster: Cluster;
+  readonly search: Search | null;
+  readonly plans: readonly Plan[];
+  readonly pareto?: readonly Pareto[];
+  readonly notes?: readonly string[];
+  readonly error?: string | null;
+  readonly compare?: Compare | null;
+  readonly sensitivity?: readonly Sensitivity[] | null;
+  readonly choice?: Choice | null;
 }
 
 export interface Pool {
@@ -137,6 +139,8 @@ export interface Pool {
   readonly oversubscription?: number;
   readonly block_nodes?: number;
 }
+
+export type Precision = "bf16" | "fp16" | "fp32" | "fp8";
 
 export interface Ramp {
   readonly start: number;
@@ -304,7 +308,7 @@ export interface Workload {
   readonly seq_length: number;
   readonly global_batch: number;
   readonly tokens: number | null;
-  readonly precision: string;
-  readonly numerics?: string;
+  readonly precision: Precision;
+  readonly numerics?: Numerics;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from astrarium.api import planning
 from astrarium.api.asked import AskedValues, ClusterGiven, Kind, ModelGiven, PlanAsked, asked
-from astrarium.api.flags import (
-    PLAN_FLAGS,
-    PREDICT_FLAGS,
-    SYNTHESIZE_FLAGS,
-    Flag,
-    as_keyword,
-    read,
-)
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, SYNTHESIZE_FLAGS, Flag, as_keyword, read
 from astrarium.api.plans import Plans, StrPath
 from astrarium.errors import did_you_mean, naming
 from astrarium.units import Amount
@@ -86,6 +79,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     mode: Mode = "exact",
     precision: Precision = "bf16",
     numerics: Numerics = "strict",
+    runtime: str = "megatron",
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",
@@ -134,10 +128,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
         given["strategy"] = _strategy_keys(strategy)
     _check_names("predict", terms, PriceTerms)
     with naming(as_keyword):
-        values = _given(given, PREDICT_FLAGS)
-        return Plans(
-            planning.prediction(asked(AskedValues, PREDICT_FLAGS, values, from_python=True))
-        )
+        return Plans(planning.prediction(_asked(AskedValues, PREDICT_FLAGS, given)))
 
 
 def synthesize(  # noqa: PLR0913  one parameter per flag

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
+
+Completer = Callable[[str], list[str]]
 
 
-def complete_model(incomplete: str) -> list[str]:
-    from astrarium.catalog.models import model_names
+def _names(place: str) -> Completer:
+    """Completes names that a function lists, "module:function", imported when it is needed."""
+    module, _, function = place.partition(":")
 
-    return _completed(incomplete, model_names())
+    def complete(incomplete: str) -> list[str]:
+        return _completed(incomplete, getattr(import_module(f"astrarium.{module}"), function)())
+
+    return complete
+
+
+complete_model = _names("catalog.models:model_names")
+complete_runtime = _names("catalog.runtimes:runtime_names")
+complete_target = _names("export.target:target_names")
 
 
 def complete_gpus(incomplete: str) -> list[str]:
     """Types of GPU, also after a comma; the count stays with the user."""
     before, comma, last = incomplete.rpartition(",")
-    if ":" in last:
-        return []
-    return [f"{before}{comma}{name}:" for name in complete_gpu(last)]
+    return [] if ":" in last else [f"{before}{comma}{name}:" for name in complete_gpu(last)]
 
 
 def complete_gpu(incomplete: str) -> list[str]:
     from astrarium.catalog import gpus
 
-    names = [gpu.aliases[0] if gpu.aliases else gpu.name for gpu in gpus()]
-    return _completed(incomplete, names)
+    return _completed(incomplete, (gpu.aliases[0] if gpu.aliases else gpu.name for gpu in gpus()))
 
 
 def complete_instance(incomplete: str) -> list[str]:
     from astrarium.catalog import instances
 
-    return _completed(incomplete, [instance.name for instance in instances()])
+    return _completed(incomplete, (instance.name for instance in instances()))
 
 
 def complete_clouds(incomplete: str) -> list[str]:
@@ -40,28 +49,12 @@ def complete_clouds(incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in _completed(last, ["all", *cloud_names()])]
 
 
-def complete_runtime(incomplete: str) -> list[str]:
-    from astrarium.catalog.runtimes import runtime_names
-
-    return _completed(incomplete, runtime_names())
-
-
-def complete_target(incomplete: str) -> list[str]:
-    from astrarium.export.target import target_names
-
-    return [name for name in target_names() if name.startswith(incomplete.lower())]
-
-
 def _completed(incomplete: str, names: Iterable[str]) -> list[str]:
-    """Names that go on from what was typed, whatever its case; the typed part stays."""
+    """Names that go on from what was typed, in either case; the typed part stays."""
     typed = incomplete.lower()
     return [incomplete + name[len(typed) :] for name in names if name.lower().startswith(typed)]
 
 
-def one_of(*words: str) -> Callable[[str], list[str]]:
+def one_of(*words: str) -> Completer:
     """Completes a flag that takes one of a few words."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return complete
+    return lambda incomplete: [word for word in words if word.startswith(incomplete)]

@@ -44,9 +44,9 @@ class Flag(NamedTuple):
         return found(incomplete)
 
 
-def switch(told: str, *spellings: str) -> Flag:
+def switch(help_text: str, *spellings: str) -> Flag:
     """A flag without a value."""
-    return Flag(told, default=False, is_switch=True, spellings=spellings)
+    return Flag(help_text, default=False, is_switch=True, spellings=spellings)
 
 
 # Arguments of Python that say their unit, or that there may be several; others are called alike.
@@ -85,15 +85,17 @@ FLAGS: Final[Mapping[str, Flag]] = {
         complete=complete.complete_gpus,
         is_table=True,
     ),
-    "cluster": Flag("Cluster file, in place of --gpus.", "FILE"),
+    "cluster": Flag("Cluster file, instead of --gpus.", "FILE"),
     "seq_length": Flag(
-        "Tokens in a sequence; default: the model's most, up to 8192.",
+        "Tokens in a sequence. Default: the model's maximum, up to 8192.",
         "TOKENS",
         readers.count(readers.MOST_SEQ_LENGTH),
     ),
-    "tokens": Flag("Length of the run, such as 2T: gives days and dollars.", "TOKENS", _TOKENS),
+    "tokens": Flag(
+        "Tokens to train on, such as 2T; adds days and dollars to the answer.", "TOKENS", _TOKENS
+    ),
     "objective": Flag(
-        "What is best.",
+        "What to optimise.",
         read=readers.choice("search.outcome:Objective", without=("gpus",)),
         default="throughput",
         words=("throughput", "cost", "time"),
@@ -110,7 +112,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         read_argument=readers.duration(bare_unit="s"),
     ),
     "mode": Flag(
-        "Use all GPUs, or fewer where that is better.",
+        "Use all GPUs, or fewer if that is better.",
         read=readers.choice("search.outcome:Mode"),
         default="exact",
         words=("exact", "up-to"),
@@ -142,20 +144,23 @@ FLAGS: Final[Mapping[str, Flag]] = {
         complete=complete.complete_runtime,
     ),
     "rule": Flag(
-        "Drop strategies, e.g. '$tp > 8'; repeatable.", "EXPR", readers.texts, several=True
+        "Drop strategies that match, such as '$tp > 8'; repeatable.",
+        "EXPR",
+        readers.texts,
+        several=True,
     ),
-    "top": Flag("How many plans to list.", "K", readers.count(readers.MOST_PLANS), default=5),
+    "top": Flag("Number of plans to list.", "K", readers.count(readers.MOST_PLANS), default=5),
     "prefer": Flag(
-        "Of plans that cannot be told apart, the simplest with room, or the fastest.",
+        "Which of nearly equal plans is first: the simplest with room in memory, or the fastest.",
         read=readers.choice("search.outcome:Prefer"),
         default="recommended",
         words=("recommended", "fastest"),
     ),
     "fit_chance": Flag(
-        "Least chance that a plan fits in memory; default: 95.", "PERCENT", readers.share
+        "Least chance that a plan fits in memory. Default: 95.", "PERCENT", readers.share
     ),
     "memory_margin": Flag(
-        "Memory of each GPU to leave free, such as 4GiB, in place of --fit-chance.",
+        "Memory to leave free on each GPU, such as 4GiB, instead of --fit-chance.",
         "SIZE",
         readers.number("parse_bytes", readers.MOST_MEMORY, allow_zero=True),
     ),
@@ -166,107 +171,118 @@ FLAGS: Final[Mapping[str, Flag]] = {
         is_file=True,
     ),
     "market": Flag(
-        "Prices and instances of these clouds; without --gpus: all they offer.",
+        "Take prices and instances from these clouds. Without --gpus, consider all they offer.",
         "CLOUD,...|all",
         readers.text,
         complete=complete.complete_clouds,
     ),
     "region": Flag(
-        "Only offers of these regions.",
+        "Consider only offers of this region.",
         read=readers.text,
         words=("us", "europe", "asia", "other"),
     ),
-    "max_gpus": Flag("Of each type, with --market alone; default: 1024.", "N", readers.max_gpus),
+    "max_gpus": Flag(
+        "Most GPUs of each type, with --market alone. Default: 1024.", "N", readers.max_gpus
+    ),
     "mix": Flag(
-        "Most pools in one job; default: all, or 1 with --market alone.",
+        "Most pools in one job. Default: all, or 1 with --market alone.",
         "N",
         readers.count(readers.MOST_POOLS),
     ),
     "prices": Flag(
-        "Own prices: CSV, YAML, or SkyPilot's ~/.sky/catalogs; repeatable.",
+        "Your own prices: CSV, YAML, or SkyPilot's ~/.sky/catalogs; repeatable.",
         "FILE",
         readers.texts,
         several=True,
         is_file=True,
     ),
-    "price": Flag("Price of a GPU and hour; repeatable.", "TYPE=USD", readers.prices, several=True),
+    "price": Flag(
+        "Price of one GPU for one hour; repeatable.", "TYPE=USD", readers.prices, several=True
+    ),
     "discount": Flag(
-        "Off on-demand prices, for reserved or committed use; repeatable.",
+        "Discount on on-demand prices, for reserved or committed use; repeatable.",
         "[CLOUD=]PERCENT",
         readers.discounts,
         several=True,
     ),
     "power_price": Flag(
-        "Per kWh, for owned machines (--price TYPE=0).",
+        "Price of a kWh, for machines that you own (--price TYPE=0).",
         "USD",
         readers.number("parse_usd", readers.MOST_USD, allow_zero=True),
     ),
     "power_utilisation": Flag(
-        "Of the boards' power that is drawn; default: 90.", "PERCENT", readers.share_or_all
+        "Share of the boards' power limit that is drawn. Default: 90.",
+        "PERCENT",
+        readers.share_or_all,
     ),
     "epochs": Flag(
-        "Passes over --dataset-tokens, in place of --tokens.",
+        "Passes over --dataset-tokens, instead of --tokens.",
         "NUMBER",
         readers.number("parse_number", readers.MOST_EPOCHS),
     ),
-    "dataset_tokens": Flag("Tokens of the dataset, for --epochs.", "TOKENS", _TOKENS),
+    "dataset_tokens": Flag("Tokens in the dataset, for --epochs.", "TOKENS", _TOKENS),
     "rampup_batch": Flag(
-        "Let the batch grow to --global-batch, as Megatron's --rampup-batch-size does.",
+        "Let the batch grow to --global-batch, like Megatron's --rampup-batch-size.",
         "START,INCREMENT,SAMPLES",
         readers.ramp,
     ),
     "eval_every": Flag("Evaluate after every N iterations.", "N", _TOKENS),
-    "eval_iterations": Flag("Batches of an evaluation; default: 100, as Megatron's.", "M", _TOKENS),
+    "eval_iterations": Flag(
+        "Batches in an evaluation. Default: 100, as in Megatron.", "M", _TOKENS
+    ),
     "spot": Flag(
-        "Rent spot nodes: none, all, or as many as is best.",
+        "Rent spot nodes: none, all, or the best number.",
         read=readers.choice("cost.training_run:Spot"),
         default="never",
         words=("never", "always", "mix"),
     ),
     "interruptions": Flag(
-        "Interruptions of a spot node an hour, or such as 10%/day; repeatable.",
+        "Interruptions of a spot node per hour, or a rate such as 10%/day; repeatable.",
         "[TYPE=]RATE",
         readers.interruptions,
         several=True,
     ),
     "failures": Flag(
-        "Breakdowns of any node an hour, or such as 1%/day; default: 0.00016.",
+        "Failures of any node per hour, or a rate such as 1%/day. Default: 0.00016.",
         "RATE",
         readers.number("parse_per_hour", readers.MOST_INTERRUPTIONS_PER_HOUR, allow_zero=True),
     ),
     "checkpoint_every": Flag(
-        "Work between checkpoints, such as 30min; default: best.", "TIME", readers.duration()
+        "Time between checkpoints, such as 30min. Default: the best.", "TIME", readers.duration()
     ),
     "storage_bandwidth": Flag(
-        "Of checkpoints, all nodes together or each; default: 1GB/s/node.",
+        "Bandwidth for checkpoints, of all nodes together or of each. Default: 1GB/s/node.",
         "RATE[/node]",
         readers.storage,
     ),
     "restart_time": Flag(
-        "From an interruption to full speed; default: 10 min, and loading the checkpoint.",
+        "Time from an interruption to full speed. Default: 10 min, plus loading the checkpoint.",
         "TIME",
         readers.duration(allow_zero=True),
     ),
     "co2": Flag(
-        "Kilograms of CO2 a kWh: gives the run's.",
+        "Kilograms of CO2 per kWh; adds the emissions of the run.",
         "KG",
         readers.number("parse_number", readers.MOST_CO2, allow_zero=True),
     ),
     "compare": Flag(
-        f"What you have, to see what is saved. {_STRATEGY}", _PAIRS, readers.text, is_file=True
+        f"Your current strategy, to see what the plan saves. {_STRATEGY}",
+        _PAIRS,
+        readers.text,
+        is_file=True,
     ),
     "compare_gpus": Flag(
-        "GPUs that you have; default: those of a plan.json, or of --gpus.",
+        "The GPUs that you have. Default: those of a plan.json, or of --gpus.",
         _GPUS,
         readers.gpus,
         complete=complete.complete_gpus,
         is_file=True,
     ),
-    "sensitivity": switch("Which price or network, changed by how much, changes the answer."),
+    "sensitivity": switch("Show how much a price or a network must change to change the answer."),
 }
 
-_CONFIG_BATCH = "Sequences in an iteration; default: what a configuration says."
-_CONFIG_MODEL = f"{_MODEL} Not needed where --strategy is a configuration that states the model."
+_CONFIG_BATCH = "Sequences in an iteration. Default: what a configuration says."
+_CONFIG_MODEL = f"{_MODEL} Not needed if --strategy is a configuration that states the model."
 PRICES: Final = (
     "profile",
     "market",
@@ -286,9 +302,10 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 NEEDED: Final = {"required": True}
 PLAN_FLAGS: Final = flags(
-    *(name for name in FLAGS if name not in ("strategy", "runtime")),
+    *(name for name in FLAGS if name != "strategy"),
     model=NEEDED,
     global_batch=NEEDED,
+    runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
 )
 # One strategy, as if it were an answer.
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
@@ -304,13 +321,13 @@ FIT_FLAGS: Final = flags(
     *("precision", "numerics", *PRICES),
     model={"help": _CONFIG_MODEL},
     strategy={"help": f"{_STRATEGY} Default: any that fits."},
-    global_batch={"help": "Sequences in an iteration; default: 1024."},
+    global_batch={"help": "Sequences in an iteration. Default: 1024."},
 )
 # `astrarium explain` of what one launches with.
 CONFIG_FLAGS: Final = flags(
     *("gpus", "cluster", "model", "seq_length", "global_batch", "tokens", "precision", "runtime"),
     *PRICES,
-    model={"help": "The model, where a configuration does not state it.", "is_argument": False},
+    model={"help": "The model, if a configuration does not state it.", "is_argument": False},
     global_batch={"help": _CONFIG_BATCH},
 )
 
@@ -332,29 +349,29 @@ SYNTHESIZE_FLAGS: Final = {
         is_argument=True,
     ),
     "batch": Flag(
-        "Samples in a step, on all devices.", "N", readers.count(MOST_BATCH), required=True
+        "Samples in a step, over all devices.", "N", readers.count(MOST_BATCH), required=True
     ),
     **flags("gpus", "cluster"),
     "memory": Flag(
-        "Most of each device, such as 15GiB; default: all it has.",
+        "Most memory to use on each device, such as 15GiB. Default: all of it.",
         "SIZE",
         readers.number("parse_bytes", MOST_BYTES),
         read_argument=readers.number("parse_bytes", MOST_BYTES, bare_unit="B"),
     ),
     "micro_batches": Flag(
-        "Parts of the batch, one after the other; auto: more than one where memory is short.",
+        "Parts of the batch, one after the other; auto: more than one if memory is short.",
         "auto|K",
         _micro_batches,
         default="auto",
     ),
     "mesh": Flag(
-        "All devices beside each other, or nodes and devices inside them; auto: the faster.",
+        "All devices side by side, or nodes and the devices inside them; auto: the faster.",
         read=readers.choice("api.synthesis:Mesh"),
         default="auto",
         words=("auto", "flat", "nodes"),
     ),
     "all_devices": Flag(
-        "Give work to all devices, also to those that cost more time than they save.",
+        "Give work to all devices, even those that cost more time than they save.",
         default=False,
         is_switch=True,
     ),
@@ -366,7 +383,7 @@ SYNTHESIZE_FLAGS: Final = {
         words=("adam", "sgd"),
     ),
     "allow_replicate": Flag(
-        "Operator without a rule that every device may repeat; repeatable.",
+        "Operator without a rule that every device may repeat; may be given several times.",
         "OP",
         readers.texts,
         several=True,

@@ -15,15 +15,19 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, PlanAsked
     from astrarium.api.request import Request
+    from astrarium.catalog.runtimes import Runtime
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
-    from astrarium.plans.document import ComparePart, PlanDocument, PlanPart
+    from astrarium.plans.document import ComparePart, Plan, PlanDocument
     from astrarium.search.listing import Progress
     from astrarium.search.money.sensitivity import Change
     from astrarium.search.outcome import KeptFree, Limits, Mode, Objective, Prefer
-    from astrarium.search.plan import Plan
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
+
+ALL = "all"
+# With `--runtime all`: the software that most people train with.
+COMPARED_RUNTIMES = ("megatron", "megatron-bridge", "torchtitan", "fsdp", "deepspeed")
 
 
 class Question(Value, frozen=True):
@@ -41,7 +45,12 @@ class Question(Value, frozen=True):
     rules: Sequence[UserRule]
     terms: RunTerms
     tuning: Tuning
+    runtimes: tuple[Runtime, ...]  # each with its best plan, if there are several
     yours: comparison.Yours | None
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.runtimes[0]
 
 
 def read(given: PlanAsked) -> Question:
@@ -50,6 +59,8 @@ def read(given: PlanAsked) -> Question:
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.rules import user_rules
 
+    runtimes = _runtimes(given)
+    runtime = runtimes[0]
     market_alone = given.gpus is None and given.cluster is None and given.market is not None
     # A market has more than anybody rents; of its offers, one job uses one unless --mix says more.
     how = Mode.UP_TO if market_alone else given.mode
@@ -80,7 +91,7 @@ def read(given: PlanAsked) -> Question:
     offered = from_book and money.offers_spot(asked.cluster, given)
     on_spot = request.spot_notes(run, asked.cluster, offered=offered)
     asked = replace(asked, notes=(*asked.notes, *on_spot))
-    asked, tuning = request.tuned(asked, given.profile, request.DEFAULT_RUNTIME)
+    asked, tuning = request.tuned(request.under(asked, runtime), given.profile, runtime.name)
     asked, of_cores = request.rules_of_cores(asked)
     yours = None if compared is None else comparison.read(compared, asked, terms, tuning)
     assert given.model is not None
@@ -97,8 +108,24 @@ def read(given: PlanAsked) -> Question:
         rules=(*rules, *user_rules(of_cores)),
         terms=run,
         tuning=tuning,
+        runtimes=runtimes,
         yours=yours,
     )
+
+
+def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
+    """The software to plan for: what was named, or all that plans are often made for."""
+    from astrarium.catalog.runtimes import find_runtime
+
+    if given.runtime != ALL:
+        with about("runtime"):
+            return (find_runtime(given.runtime),)
+    for name in ("profile", "sensitivity"):
+        if getattr(given, name):
+            raise refusal(
+                name, f" is about one runtime, and {flag('runtime')} all asks for several"
+            )
+    return tuple(find_runtime(name) for name in COMPARED_RUNTIMES)
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
@@ -119,23 +146,29 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     `progress` hears how far it is and what it has found (`astrarium.search.listing`).
     """
     from astrarium.search.listing import no_progress
-    from astrarium.search.planner import plan
+    from astrarium.search.planner import plan, side_by_side
 
-    return plan(
-        question.asked.workload,
-        question.asked.cluster,
-        objective=question.objective,
-        mode=question.mode,
-        rules=question.rules,
-        top=question.top,
-        prefer=question.prefer,
-        kept_free=question.kept_free,
-        limits=question.limits,
-        tuning=question.tuning,
-        terms=question.terms,
-        most_types=question.most_types,
-        progress=progress or no_progress,
-    )
+    def under(runtime: Runtime) -> Planned:
+        return plan(
+            question.asked.workload,
+            question.asked.cluster,
+            objective=question.objective,
+            mode=question.mode,
+            rules=question.rules,
+            top=question.top,
+            prefer=question.prefer,
+            kept_free=question.kept_free,
+            limits=question.limits,
+            tuning=question.tuning,
+            terms=question.terms,
+            most_types=question.most_types,
+            progress=progress or no_progress,
+            runtime=runtime,
+        )
+
+    if len(question.runtimes) == 1:
+        return under(question.runtime)
+    return side_by_side(under, question.runtimes, question.objective)
 
 
 def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDocument:
@@ -165,7 +198,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
-    runs = Runs(asked.workload, planned.cluster, question.terms, question.tuning)
+    runs = Runs(asked.workload, planned.cluster, question.terms, question.tuning, question.runtime)
     return Sensitivity(
         runs,
         question.objective,
@@ -187,7 +220,7 @@ def document(
         objective=question.objective,
         mode=question.mode,
         limits=question.limits,
-        notes=question.asked.notes,
+        notes=(*question.asked.notes, *planned.notes),
         compare=_compared(question, planned),
         changes=changes,
     )
@@ -227,7 +260,6 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
     Without a document if it makes no plan; the second is empty if it could be an answer.
     """
-    from astrarium.catalog.runtimes import find_runtime
     from astrarium.report.plan.document import document_of_prediction
     from astrarium.search.comparison import compared
     from astrarium.search.refusals import rules_against
@@ -246,7 +278,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
         objective=question.objective,
         limits=question.limits,
         terms=question.terms,
-        runtime=find_runtime(),
+        runtime=question.runtime,
         tuning=question.tuning,
     )
     if own.plan is None:
@@ -257,7 +289,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
     return found, _broken(found.plans[0], question.limits, rules)
 
 
-def _broken(plan: PlanPart, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
+def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
     """What keeps a plan from being an answer, in words."""
     from astrarium.report.plan.compare import lacking_words
     from astrarium.units import format_seconds, format_usd

@@ -8,75 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from msgspec.structs import asdict
+
 from astrarium.errors import InputError, NoFeasiblePlanError
-from astrarium.plans.document import PLAN_FILE, PlanDocument, PlanPart, to_dict
-from astrarium.strategy.types import Strategy
-from astrarium.value import Value
+from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
+from astrarium.strategy import estimate
 
 StrPath = str | os.PathLike[str]
 
 
-class Plan(Value, frozen=True):
-    """A strategy with its estimate. `part` holds all of it, as in the plan document."""
+class Plan(estimate.Plan, frozen=True, kw_only=True):
+    """A strategy with its estimate: what the document holds of it, and what starts it."""
 
     document: PlanDocument
-    part: PlanPart
-
-    @property
-    def rank(self) -> int:
-        """1 is the best."""
-        return self.part.rank
-
-    @property
-    def gpus(self) -> dict[str, int]:
-        """GPUs in use by type."""
-        return dict(self.part.gpus)
-
-    @property
-    def strategy(self) -> Strategy:
-        return self.part.strategy
-
-    @property
-    def iteration_seconds(self) -> float:
-        return self.part.iteration_seconds
-
-    @property
-    def interval_seconds(self) -> tuple[float, float]:
-        """Between which seconds an iteration is expected to be."""
-        return self.part.interval_seconds
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.part.tokens_per_second
-
-    @property
-    def mfu(self) -> float:
-        """Share of the peak FLOP/s that trains the model."""
-        return self.part.mfu
 
     @property
     def peak_bytes(self) -> float:
         """Memory on the GPU that is fullest for its size."""
-        return self.part.fullest.peak_bytes
-
-    @property
-    def fits(self) -> bool:
-        return self.part.fits
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """None if a price is not known."""
-        return self.part.usd_per_hour
-
-    @property
-    def usd_total(self) -> float | None:
-        """Of the whole run; None without tokens or prices."""
-        return self.part.usd_total
-
-    @property
-    def train_seconds(self) -> float | None:
-        """Of the whole run; None without tokens."""
-        return self.part.train_seconds
+        return self.fullest.peak_bytes
 
     def export(
         self,
@@ -134,9 +83,7 @@ class Plans(Sequence[Plan]):
     @property
     def pareto(self) -> tuple[Plan, ...]:
         """The plans of the front of time against money: none beats another in both."""
-        return tuple(
-            Plan(self.document, self.document.plans[point.plan]) for point in self.document.pareto
-        )
+        return tuple(self._plan(self.document.plans[point.plan]) for point in self.document.pareto)
 
     @overload
     def __getitem__(self, index: int) -> Plan: ...
@@ -144,14 +91,17 @@ class Plans(Sequence[Plan]):
     def __getitem__(self, index: slice) -> tuple[Plan, ...]: ...
     def __getitem__(self, index: int | slice) -> Plan | tuple[Plan, ...]:
         if isinstance(index, slice):
-            return tuple(Plan(self.document, part) for part in self.document.listed[index])
-        return Plan(self.document, self.document.listed[index])
+            return tuple(map(self._plan, self.document.listed[index]))
+        return self._plan(self.document.listed[index])
 
     def __len__(self) -> int:
         return len(self.document.listed)
 
     def __iter__(self) -> Iterator[Plan]:
-        return (Plan(self.document, part) for part in self.document.listed)
+        return map(self._plan, self.document.listed)
+
+    def _plan(self, plan: estimate.Plan) -> Plan:
+        return Plan(**asdict(plan), document=self.document)
 
     def to_dict(self) -> dict[str, Any]:
         """The document as plain data, ready for JSON."""

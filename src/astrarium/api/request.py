@@ -309,22 +309,28 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
 
     if profile is None:
         return asked, NEUTRAL
-    read = used_profile(profile)
-    others = [pool.gpu.name for pool in asked.cluster.pools if pool.gpu.whole_name != read.gpu]
-    if others:
-        raise refusal(
-            "profile",
-            f" {profile}: learned on {read.gpu}, but asked about {', '.join(others)};"
-            f" leave {flag('profile')} out, or learn one for that type",
-        )
+    cluster, read = with_profile(asked.cluster, profile)
     notes = [read.note]
     if read.runtime not in (runtime, None):
         notes.append(f"{profile} was learned under {read.runtime}, and is used for {runtime}")
-    if read.header is not None:
-        from astrarium.calibrate.fit.processor import with_measured_cores
+    return replace(asked, cluster=cluster, notes=(*asked.notes, *notes)), read.tuning
 
-        asked = replace(asked, cluster=with_measured_cores(asked.cluster, read.header))
-    return replace(asked, notes=(*asked.notes, *notes)), read.tuning
+
+def with_profile(cluster: Cluster, file: str) -> tuple[Cluster, UsedProfile]:
+    """The cluster as --profile describes it, which must be about all its devices; the profile."""
+    read = used_profile(file)
+    others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != read.gpu]
+    if others:
+        raise refusal(
+            "profile",
+            f" {file}: learned on {read.gpu}, but asked about {', '.join(others)};"
+            f" leave {flag('profile')} out, or learn one for that type",
+        )
+    if read.header is not None:
+        from astrarium.calibrate.fit.profile import with_measured_cores
+
+        cluster = with_measured_cores(cluster, read.header)
+    return cluster, read
 
 
 def tunings(profile: UsedProfile | None) -> Callable[[Scenario], Tuning]:

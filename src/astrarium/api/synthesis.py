@@ -21,7 +21,7 @@ from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats
-    from astrarium.cluster import Cluster, Pool
+    from astrarium.cluster import Cluster
     from astrarium.cost.tuning import Tuning
     from astrarium.spmd.graph import Graph
     from astrarium.spmd.price import Devices
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
     from astrarium.spmd.synthesis import Attempt
 
 INSTALL: Final = "pip install 'astrarium[spmd]'"
+INSTALL_MODELS: Final = "pip install transformers"
 NEEDED: Final = ("torch", "scipy")
+FLOAT32: Final = (
+    "computed in float32; --set dtype=bfloat16 or dtype=float16 multiplies in 16 bits, as plans do"
+)
 FORM: Final = "examples/bert.py:make or package.module:make"
 STAGES: Final = 8  # that progress counts: importing, capturing, four fixed ways, two meshes
 MOST_DEVICES: Final = 4096
@@ -95,8 +99,8 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
         _check_nodes(cluster)
     tuning = NEUTRAL
     if flags["profile"] is not None:
-        cluster, tuning, note = _tuned(cluster, flags["profile"])
-        notes = (*notes, note)
+        cluster, used = request.with_profile(cluster, flags["profile"])
+        tuning, notes = used.tuning, (*notes, used.note)
     return SynthesisQuestion(
         factory=factory,
         batch=batch,
@@ -300,16 +304,13 @@ def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
     if chosen.left_out:
         gpus = chosen.fixed_on.cluster.pools
         names = ", ".join(
-            f"{pool.num_gpus} x {pool.gpu.name}{_of_pool(pool)}"
+            f"{pool.num_gpus} x {pool.gpu.name}"
+            + (f" of {pool.name}" if pool.name != pool.gpu.name else "")
             for pool in gpus
             if pool.name in chosen.left_out
         )
         slower = min(one.seconds for one in attempts if not one.left_out)
         yield f"{names} left out: with all devices a step takes {format_seconds(slower)}"
-
-
-def _of_pool(pool: Pool) -> str:
-    return f" of {pool.name}" if pool.name != pool.gpu.name else ""
 
 
 def _divides(program: DeviceProgram) -> bool:
@@ -354,7 +355,8 @@ def _ways_out(
 
     count, graph = nearest.micro_batches, nearest.graph
     split = f" and {flag('micro_batches')} {count}" if count > 1 else ""
-    ways = [f"{flag('memory')} {_rounded_up(max(needed(graph, nearest.devices, count)))}{split}"]
+    least = math.ceil(max(needed(graph, nearest.devices, count)) / 2**20)
+    ways = [f"{flag('memory')} {least}MiB{split}"]
     if question.micro_batches is not None:
         for more in _doubled(count, question.batch)[1:]:
             smaller = captured(question, more, lambda _: None)
@@ -381,12 +383,10 @@ def _baseline_seconds(
     found = {}
     for name, program in fixed.items():
         run = as_run(space_of(name), program)
-        priced = run is not program and run != program
-        found[name] = (
-            price_program(run, devices, optimizer=question.optimizer.value).seconds
-            if priced
-            else program.seconds
-        )
+        found[name] = program.seconds
+        if run is not program and run != program:
+            priced = price_program(run, devices, optimizer=question.optimizer.value)
+            found[name] = priced.seconds
     return found
 
 
@@ -405,11 +405,6 @@ def _lack(error: NoRoomError, devices: Devices) -> str:
     return f"{one.gpu.name} ({ranks}) lacks {missing} beside its {room}"
 
 
-def _rounded_up(size: float) -> str:
-    """Bytes as --memory takes them, no less than they are."""
-    return f"{math.ceil(size / 2**20)}MiB"
-
-
 def _module(given: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """The function that makes the module, with its sizes: as given, or that of a named model."""
     place, colon, function = given.rpartition(":")
@@ -420,9 +415,33 @@ def _module(given: str, sizes: dict[str, Any]) -> tuple[str, dict[str, Any], tup
             f"'{given}': expected a function that makes a torch module and its inputs, as {FORM};"
             " or a model, by its name in the catalog or its config.json"
         )
-    from astrarium.api.named_modules import named_module
+    return _named_module(given, sizes)
 
-    return named_module(given, sizes)
+
+def _named_module(
+    reference: str, sizes: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """The factory of a model, its sizes, and notes on those that were not given."""
+    from astrarium.spmd.capture import NAMED_FACTORY
+
+    described = request.model(reference)
+    if "model_type" not in (described.config or {}):
+        raise InputError(
+            f"{reference}: a model file has no code to capture; name a config.json, or a function"
+            " that makes the module, as FILE.py:FUNCTION"
+        )
+    if find_spec("transformers") is None:
+        raise InputError(
+            f"{reference}: transformers must be installed to make this module: {INSTALL_MODELS}"
+        )
+    found, notes = {"model": reference, **sizes}, []
+    if "sequence" not in sizes:
+        length, why = request.default_length(described)
+        found["sequence"] = length
+        notes.append(f"{length:,} tokens in a sequence, {why}; --set sequence=N for others")
+    if "dtype" not in sizes:
+        notes.append(FLOAT32)
+    return NAMED_FACTORY, found, tuple(notes)
 
 
 def _check_size(cluster: Cluster) -> None:
@@ -481,19 +500,3 @@ def _size(text: str) -> tuple[str, Any]:
     except ValueError:
         return name, value
     return name, read if isinstance(read, int | float | bool) else value
-
-
-def _tuned(cluster: Cluster, profile: str) -> tuple[Cluster, Tuning, str]:
-    """The tuning of --profile, which must be that of all devices."""
-    from astrarium.calibrate.fit.processor import with_measured_cores
-
-    used = request.used_profile(profile)
-    others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != used.gpu]
-    if others:
-        raise InputError(
-            f"{flag('profile')} {profile}: learned on {used.gpu}, but asked about"
-            f" {', '.join(others)}; leave {flag('profile')} out, or learn one for that type"
-        )
-    if used.header is not None:
-        cluster = with_measured_cores(cluster, used.header)
-    return cluster, used.tuning, used.note

@@ -1,9 +1,8 @@
-"""A book to plan by: offers of the clouds one may use, in the regions one may use.
+"""A book to plan by: offers of the allowed clouds in the allowed regions.
 
-The user's own prices take the place of what the built-in book says about the same cloud and GPU
-type. Discounts (reserved or committed use) come off on-demand prices, except those of own prices
-that state a discount themselves. Own prices that are spot only leave the on-demand prices of their
-cloud and type as they are, and take the place of the spot prices.
+The user's own prices replace the built-in ones of the same cloud and GPU type; spot-only prices
+replace the spot prices alone. Discounts come off on-demand prices, except own prices that state a
+discount.
 """
 
 from __future__ import annotations

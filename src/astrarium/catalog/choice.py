@@ -1,9 +1,8 @@
-"""How far predictions of two plans stray from each other, and those of memory from the truth.
+"""Errors of the ratio of two predictions, and errors of predicted memory.
 
-`data/choice.json` is written by `benchmarks/fit_choice.py` from measured sweeps and measured peaks
-of memory. `astrarium.cost.chances` turns its figures into chances; nothing here computes one.
-Both errors follow Student's t distribution with `DEGREES_OF_FREEDOM`: most runs are near their
-prediction, and a few are far off.
+`data/choice.json` is written by `benchmarks/fit_choice.py` from measured sweeps and peaks.
+`astrarium.cost.chances` turns it into chances. Both errors follow Student's t distribution with
+`DEGREES_OF_FREEDOM`: most runs are near their prediction, and a few are far off.
 """
 
 from __future__ import annotations

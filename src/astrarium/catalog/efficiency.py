@@ -1,10 +1,8 @@
 """What operators of all GPU types have in common: a law for every GPU, and learned corrections.
 
-`data/efficiency/law.json` holds one fit of the operator formulas to all measured GPU types
-together, in terms of their specifications, and how far predictions for a type are off when that
-type was left out of the fit. `<class>.json` holds boosted trees that correct the formula of one
-class of operators; what their features mean is in `astrarium.cost.efficiency`. The files are
-written by `benchmarks/fit_efficiency.py`; nothing here computes a time.
+`data/efficiency/law.json` is one fit of the operator formulas to all measured GPU types, with its
+errors for types left out of the fit. `<class>.json` are boosted trees that correct the formula of a
+class. `benchmarks/fit_efficiency.py` writes the files.
 """
 
 from __future__ import annotations

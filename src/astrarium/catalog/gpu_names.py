@@ -1,8 +1,8 @@
-"""What other software calls GPU types: `data/gpu_names.json`.
+"""The names of GPU types in other software: `data/gpu_names.json`.
 
-`names` are those that differ from the beginning of ours, `same` those that do not; `read` maps
-short names that mean another card there than here. Kubernetes has the names of NVIDIA's feature
-discovery: those of nvidia-smi with hyphens. Ray does not tell forms and sizes of a card apart.
+`names` differ from the beginning of ours, `same` do not; `read` maps short names that mean another
+card there. Kubernetes has the names of NVIDIA's feature discovery: those of nvidia-smi with
+hyphens.
 """
 
 from __future__ import annotations

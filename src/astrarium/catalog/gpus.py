@@ -1,21 +1,17 @@
 """GPU types: their figures, links and default prices.
 
-Peaks are dense and, for cards that differ, with fp32 accumulation; memory is what CUDA or HIP
-reports as total. Link figures are per GPU and direction. Not here: measured efficiencies (those
-are profiles), prices by cloud and region (those are `prices`, whose medians stand here), clocks
-and power behaviour.
+Peaks are dense, with fp32 accumulation; memory is the total that CUDA or HIP reports. Link figures
+are per GPU and direction. A core of a processor, `CPU-core`, is a device as well; it is not listed
+among the GPU types, and its times need a profile.
 
-A core of a processor, `CPU-core`, is a device as well, for plans that are run before a GPU is
-rented; it is found, but not listed among the GPU types, and its times need a profile.
-
-A type is found by its name or an alias; case, spaces, hyphens, underscores, the vendor's brand
-and "GB" against "G" make no difference, so what `nvidia-smi` prints is understood too.
+A type is found by its name or an alias. Case, spaces, hyphens, underscores, the vendor's brand and
+"GB" against "G" make no difference, so the names of `nvidia-smi` work.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -38,41 +34,41 @@ class Dtype(StrEnum):
     FP4 = "fp4"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU type and the node it usually sits in; SI units."""
+    """A GPU type and the node it usually sits in; SI units. The order is that of `describe_gpu`."""
 
     name: str
-    aliases: tuple[str, ...]
-    vendor: str
-    architecture: str
-    form_factor: str
+    aliases: tuple[str, ...] = ()
+    vendor: str = ""
+    architecture: str = ""
+    compute_capability: float = 0.0  # of NVIDIA's devices; 0: another maker's, or not known
+    form_factor: str = ""
     release_year: int
     memory_bytes: int
     memory_bandwidth: float
     peak_flops: Mapping[str, float] = field(hash=False)  # by Dtype; absent: not supported
     measured_matmul_flops: Mapping[str, float] = field(hash=False)  # best large matmul, if known
     tdp_watts: float
-    link_type: str
+    link_type: str = ""
     link_bandwidth: float  # per GPU and direction inside the NVLink domain, else over PCIe
     link_bandwidth_to_peer: float  # of which one peer can have this much
-    pcie_type: str
+    pcie_type: str = ""
     pcie_bandwidth: float
+    peer_access: bool = True  # over PCIe; links of their own always have it
     gpus_per_node: int
     nvlink_domain: int  # GPUs that reach each other at link_bandwidth; 1: no such link
     inter_node_bandwidth: float  # per node and direction
-    inter_node_instance: str  # the instance that has it; "" if assumed
-    usd_per_gpu_hour: float | None  # median over clouds; see `price_good_for`
-    spot_usd_per_gpu_hour: float | None
-    price_dates: PriceDates | None
-    rented_sizes: tuple[int, ...]  # GPUs of the instances that are offered; () if none is known
-    sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
-    doubts_by_figure: Mapping[str, str] = field(hash=False)
+    inter_node_instance: str = ""  # the instance that has it; "" if assumed
+    usd_per_gpu_hour: float | None = None  # median over clouds; see `price_good_for`
+    spot_usd_per_gpu_hour: float | None = None
+    rented_sizes: tuple[int, ...] = ()  # GPUs of instances on offer; () if none is known
+    price_dates: PriceDates | None = None
     price_good_for: int | None = None  # GPUs, where the price is that of less than a node
     price_offers_left_out: int = 0  # older than those whose median the price is
-    compute_capability: float = 0.0  # of NVIDIA's devices; 0: another maker's, or not known
-    peer_access: bool = True  # over PCIe; links of their own always have it
     share: float = 1.0  # of its time that the job has
+    sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
+    doubts_by_figure: Mapping[str, str] = field(hash=False)
 
     @property
     def is_processor(self) -> bool:
@@ -89,6 +85,18 @@ class Gpu:
         return join_doubts(self.doubts_by_figure)
 
 
+# Attributes whose keys in the files are others: those name the unit.
+_KEYS: Final[Mapping[str, str]] = {
+    "memory_bytes": "memory_gib",
+    "memory_bandwidth": "memory_bandwidth_gbytes_per_s",
+    "peak_flops": "{}_tflops",
+    "measured_matmul_flops": "measured_{}_matmul_tflops",
+    "link_bandwidth": "link_gbytes_per_s",
+    "link_bandwidth_to_peer": "link_to_peer_gbytes_per_s",
+    "pcie_bandwidth": "pcie_gbytes_per_s",
+    "inter_node_bandwidth": "inter_node_gbits_per_s",
+}
+_FIRST, _LAST = "vendor", "rented_sizes"  # of the attributes that are figures
 # What an entry without a model to copy ("like") has to give.
 _REQUIRED: Final = (
     "memory_gib",
@@ -171,32 +179,12 @@ def gpu_key(name: str) -> str:
 
 def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
     """Return what is known about a GPU type, each figure with source, date and doubt."""
-    values: dict[str, object] = {
-        "vendor": gpu.vendor,
-        "architecture": gpu.architecture,
-        "compute_capability": gpu.compute_capability or None,
-        "form_factor": gpu.form_factor,
-        "release_year": gpu.release_year,
-        "memory_gib": gpu.memory_bytes,
-        "memory_bandwidth_gbytes_per_s": gpu.memory_bandwidth,
-        **{f"{dtype}_tflops": rate for dtype, rate in gpu.peak_flops.items()},
-        **{f"measured_{d}_matmul_tflops": rate for d, rate in gpu.measured_matmul_flops.items()},
-        "tdp_watts": gpu.tdp_watts,
-        "link_type": gpu.link_type,
-        "link_gbytes_per_s": gpu.link_bandwidth,
-        "link_to_peer_gbytes_per_s": gpu.link_bandwidth_to_peer,
-        "pcie_type": gpu.pcie_type,
-        "pcie_gbytes_per_s": gpu.pcie_bandwidth,
-        "peer_access": "yes" if gpu.peer_access else "no",
-        "gpus_per_node": gpu.gpus_per_node,
-        "nvlink_domain": gpu.nvlink_domain,
-        "inter_node_gbits_per_s": gpu.inter_node_bandwidth,
-        "inter_node_instance": gpu.inter_node_instance,
-        "usd_per_gpu_hour": gpu.usd_per_gpu_hour,
-        "spot_usd_per_gpu_hour": gpu.spot_usd_per_gpu_hour,
-        "rented_sizes": ", ".join(map(str, gpu.rented_sizes)),
-    }
-    return describe(values, gpu.sources, gpu.doubts_by_figure, gpu.price_dates)
+    return describe(
+        records.figures_of(gpu, _FIRST, _LAST, _KEYS),
+        gpu.sources,
+        gpu.doubts_by_figure,
+        gpu.price_dates,
+    )
 
 
 @lru_cache(maxsize=_TABLES_KEPT)
@@ -216,42 +204,20 @@ def _processors() -> tuple[dict[str, Gpu], dict[str, str]]:
 
 
 def _gpu(record: Record) -> Gpu:
-    peaks = {dtype: f"{dtype}_tflops" for dtype in Dtype}
-    measured = {dtype: f"measured_{dtype}_matmul_tflops" for dtype in _MEASURED}
-    given = record.values
-    first_to_last = record.texts("price_dates")
+    stated = record.attributes(Gpu, _KEYS)
+    stated["memory_bytes"] = round(stated["memory_bytes"])
+    stated.setdefault("link_bandwidth_to_peer", stated["link_bandwidth"])
+    stated.setdefault("nvlink_domain", stated["gpus_per_node"])
     return Gpu(
         name=record.name,
-        aliases=record.texts("aliases"),
-        vendor=record.text("vendor"),
-        architecture=record.text("architecture"),
-        form_factor=record.text("form_factor"),
-        release_year=record.count("release_year"),
-        memory_bytes=round(record.quantity("memory_gib")),
-        memory_bandwidth=record.quantity("memory_bandwidth_gbytes_per_s"),
-        peak_flops={d: record.quantity(key) for d, key in peaks.items() if key in given},
-        measured_matmul_flops={
-            d: record.quantity(key) for d, key in measured.items() if key in given
-        },
-        tdp_watts=record.quantity("tdp_watts"),
-        link_type=record.text("link_type"),
-        link_bandwidth=record.quantity("link_gbytes_per_s"),
-        link_bandwidth_to_peer=record.optional("link_to_peer_gbytes_per_s")
-        or record.quantity("link_gbytes_per_s"),
-        pcie_type=record.text("pcie_type"),
-        pcie_bandwidth=record.quantity("pcie_gbytes_per_s"),
-        gpus_per_node=record.count("gpus_per_node"),
-        nvlink_domain=record.optional_count("nvlink_domain") or record.count("gpus_per_node"),
-        inter_node_bandwidth=record.quantity("inter_node_gbits_per_s"),
-        inter_node_instance=record.text("inter_node_instance"),
-        usd_per_gpu_hour=record.optional("usd_per_gpu_hour"),
-        spot_usd_per_gpu_hour=record.optional("spot_usd_per_gpu_hour"),
-        price_dates=(first_to_last[0], first_to_last[1]) if first_to_last else None,
-        rented_sizes=record.counts("rented_sizes"),
+        peak_flops=_rates(record, "peak_flops", Dtype),
+        measured_matmul_flops=_rates(record, "measured_matmul_flops", _MEASURED),
         sources=record.sources,
         doubts_by_figure=record.doubts,
-        price_good_for=record.optional_count("price_good_for"),
-        price_offers_left_out=record.optional_count("price_offers_left_out") or 0,
-        compute_capability=record.optional("compute_capability") or 0.0,
-        peer_access=bool(record.values.get("peer_access", True)),
+        **stated,
     )
+
+
+def _rates(record: Record, name: str, dtypes: Iterable[Dtype]) -> dict[str, float]:
+    keys = {dtype: _KEYS[name].format(dtype) for dtype in dtypes}
+    return {dtype: record.si(key) for dtype, key in keys.items() if key in record.values}

@@ -19,27 +19,27 @@ from astrarium.catalog.records import Record
 from astrarium.errors import InputError, did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
     """A node of one cloud (or "onprem"); SI units, None where not known."""
 
     name: str
-    cloud: str
+    cloud: str = ""
     gpu: str  # name of the GPU type
     gpus_per_node: int
-    vcpus: int | None
-    host_memory_bytes: int | None
-    intra_node_link: str
-    intra_node_bandwidth: float | None  # per GPU and direction; None with a single GPU
-    fabric: str
-    inter_node_bandwidth: float | None  # per node and direction, what GPUs can use of the total
-    inter_node_total_bandwidth: float | None
-    adapters: int | None
-    gpudirect: str  # "yes", "no", or the transport that takes its place
-    availability: str  # "" unless retired or restricted
-    usd_per_hour: float | None
-    spot_usd_per_hour: float | None
-    price_dates: PriceDates | None
+    vcpus: int | None = None
+    host_memory_bytes: int | None = None
+    intra_node_link: str = ""
+    intra_node_bandwidth: float | None = None  # per GPU and direction; None with a single GPU
+    fabric: str = ""
+    inter_node_bandwidth: float | None = None  # per node and direction, what GPUs can use of it
+    inter_node_total_bandwidth: float | None = None
+    adapters: int | None = None
+    gpudirect: str = ""  # "yes", "no", or the transport that takes its place
+    availability: str = ""  # "" unless retired or restricted
+    usd_per_hour: float | None = None
+    spot_usd_per_hour: float | None = None
+    price_dates: PriceDates | None = None
     sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
     doubts_by_figure: Mapping[str, str] = field(hash=False)
 
@@ -49,6 +49,14 @@ class Instance:
 
 
 _REQUIRED: Final = ("gpu", "gpus_per_node")
+# Attributes whose keys in the files are others: those name the unit.
+_KEYS: Final[Mapping[str, str]] = {
+    "host_memory_bytes": "host_memory_gib",
+    "intra_node_bandwidth": "intra_node_gbytes_per_s",
+    "inter_node_bandwidth": "inter_node_gbits_per_s",
+    "inter_node_total_bandwidth": "inter_node_total_gbits_per_s",
+}
+_FIRST, _LAST = "cloud", "spot_usd_per_hour"  # of the attributes that are figures
 _TABLES_KEPT: Final = 4
 
 
@@ -73,24 +81,12 @@ def find_instance(name: str) -> Instance:
 
 def describe_instance(instance: Instance) -> tuple[Figure, ...]:
     """Return what is known about an instance, each figure with source, date and doubt."""
-    values: dict[str, object] = {
-        "cloud": instance.cloud,
-        "gpu": instance.gpu,
-        "gpus_per_node": instance.gpus_per_node,
-        "vcpus": instance.vcpus,
-        "host_memory_gib": instance.host_memory_bytes,
-        "intra_node_link": instance.intra_node_link,
-        "intra_node_gbytes_per_s": instance.intra_node_bandwidth,
-        "fabric": instance.fabric,
-        "inter_node_gbits_per_s": instance.inter_node_bandwidth,
-        "inter_node_total_gbits_per_s": instance.inter_node_total_bandwidth,
-        "adapters": instance.adapters,
-        "gpudirect": instance.gpudirect,
-        "availability": instance.availability,
-        "usd_per_hour": instance.usd_per_hour,
-        "spot_usd_per_hour": instance.spot_usd_per_hour,
-    }
-    return describe(values, instance.sources, instance.doubts_by_figure, instance.price_dates)
+    return describe(
+        records.figures_of(instance, _FIRST, _LAST, _KEYS),
+        instance.sources,
+        instance.doubts_by_figure,
+        instance.price_dates,
+    )
 
 
 def _key(name: str) -> str:
@@ -108,34 +104,17 @@ def _table(files: tuple[overrides.Stamp, ...]) -> tuple[dict[str, Instance], dic
 
 
 def _instance(record: Record, gpu_names: Set[str]) -> Instance:
-    host_memory = record.optional("host_memory_gib")
-    first_to_last = record.texts("price_dates")
+    stated = record.attributes(Instance, _KEYS) | {"gpu": _gpu_name(record, gpu_names)}
+    if "host_memory_bytes" in stated:
+        stated["host_memory_bytes"] = round(stated["host_memory_bytes"])
     return Instance(
-        name=record.name,
-        cloud=record.text("cloud"),
-        gpu=_gpu_name(record, gpu_names),
-        gpus_per_node=record.count("gpus_per_node"),
-        vcpus=record.optional_count("vcpus"),
-        host_memory_bytes=None if host_memory is None else round(host_memory),
-        intra_node_link=record.text("intra_node_link"),
-        intra_node_bandwidth=record.optional("intra_node_gbytes_per_s"),
-        fabric=record.text("fabric"),
-        inter_node_bandwidth=record.optional("inter_node_gbits_per_s"),
-        inter_node_total_bandwidth=record.optional("inter_node_total_gbits_per_s"),
-        adapters=record.optional_count("adapters"),
-        gpudirect=record.text("gpudirect"),
-        availability=record.text("availability"),
-        usd_per_hour=record.optional("usd_per_hour"),
-        spot_usd_per_hour=record.optional("spot_usd_per_hour"),
-        price_dates=(first_to_last[0], first_to_last[1]) if first_to_last else None,
-        sources=record.sources,
-        doubts_by_figure=record.doubts,
+        name=record.name, sources=record.sources, doubts_by_figure=record.doubts, **stated
     )
 
 
 def _gpu_name(record: Record, gpu_names: Set[str]) -> str:
     """Resolve the alias that a user's file may have."""
-    gpu = record.text("gpu")
+    gpu = str(record.values.get("gpu", ""))
     try:
         return gpu if gpu in gpu_names else find_gpu(gpu).name
     except InputError as error:

@@ -1,9 +1,8 @@
 """The deviations of measured from predicted iterations, on which intervals are based.
 
-`data/intervals.json` holds the terms of the expected deviation and, for each family of runtimes
-and for all together, the number of these deviations in an interval that holds for four
-of five runs of an unseen source. It is written by `benchmarks/fit_intervals.py`; nothing here
-computes an interval, that is `astrarium.cost.uncertainty`.
+`data/intervals.json`, written by `benchmarks/fit_intervals.py`, holds the terms of the expected
+deviation and, for each family of runtimes, the number of deviations in an interval that holds for
+four of five runs of an unseen source. `astrarium.cost.uncertainty` computes intervals.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The catalog of models: names, aliases, the config each is built from, and its known size.
 
-An entry holds a config in the form of a config.json (or of a model file), where it comes from,
-and the number of parameters as a fact of its own, which tests compare with what is built.
-The user's entries (`[models.NAME]` in a catalog file) need only `config`; entries of a known
-name replace the keys they give. Building models is the business of `astrarium.model`.
+The number of parameters is a fact of its own, which tests compare with the built model. The user's
+entries (`[models.NAME]`) need only `config`. `astrarium.model` builds the models.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""The user's own catalog entries: where they are looked for and how they are read.
+"""The user's own catalog entries: tables such as `[gpus.NAME]` in up to three files.
 
-Three places, each binding more than the one before:
-
-1. `catalog.toml`, `.yaml` or `.json` in `$XDG_CONFIG_HOME/astrarium` (`~/.config/astrarium`);
-2. `astrarium.toml` or `astrarium.yaml` in the current folder (no parent folder is searched);
-3. the file named by the environment variable `ASTRARIUM_CATALOG`.
-
-A file holds tables such as `[gpus.NAME]`, `[instances.NAME]` and `[models.NAME]`. Files are read
-when a catalog is first asked for, and again when they have changed; as long as none exists, all
-this costs is a handful of `stat` calls.
+`catalog.toml`, `.yaml` or `.json` in `$XDG_CONFIG_HOME/astrarium`; `astrarium.toml` or `.yaml` in
+the current folder; the file of the environment variable `ASTRARIUM_CATALOG`. Each overrides the one
+before. Files are read again when they have changed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
 """Prices of the user: SkyPilot's catalogs on disk, and contracts.
 
-`read_price_file` knows three kinds of files:
-
-- `vms.csv` of SkyPilot's cache, or a folder that holds some (`~/.sky/catalogs`, of which the
-  newest version counts). The cloud is the name of the folder, the date that of the file. Prices
-  are merged into classes of regions as in the built-in book. Rows whose accelerator is no GPU of
-  the catalog, or that name no instance or no price, are counted and told, not refused.
-- CSV with a header, a row for each price.
-- YAML, TOML or JSON with a list `prices` of the same keys.
-
-The keys of a price are `gpu`, and one of `usd_per_hour` (the whole instance, with `gpus`) and
-`usd_per_gpu_hour`; optional are `cloud`, `instance`, `region`, `gpus`, `spot_usd_per_hour`,
-`spot_usd_per_gpu_hour`, `discount_percent` (taken off the on-demand price, in place of other
-discounts) and `date`. Zero is a price: that of machines one owns.
+`read_price_file` reads `vms.csv` of SkyPilot (or the newest version in a folder of them), CSV with
+a header, and YAML, TOML or JSON with a list `prices`. docs/commands.md lists the keys of a price.
+Rows of SkyPilot without a known GPU, an instance or a price are counted in a note, not refused.
+Zero is a price: that of machines one owns.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""The price book: what clouds ask for whole instances, by class of regions, with dates.
+"""The price book: list prices of whole instances, by cloud and class of regions, with dates.
 
-Prices are US dollars per hour of a whole instance: on demand the median over the regions of a
-class, spot the median over the zones of each region where they are known. They are list prices
-of a day and no promise; taxes, storage, traffic and contracts are not in them. Classes of regions
-are "us", "europe", "asia", "other", and "any" where a list names no region.
+US dollars per hour: on demand the median over the regions of a class, spot the median over the
+zones of each region. Taxes, storage, traffic and contracts are not included. Classes of regions are
+"us", "europe", "asia", "other", and "any" where a list names no region.
 
-`note` holds marks, not prose: "stale" (unchanged for a year when the book was made), "broker",
-"marketplace", "auction", "form-factor-assumed", "host-assumed", "second-hand", "confidential",
-"rate-card" (a price per GPU, no instance is named), "discount" (is taken off already).
-`tools/compile_prices.py` makes the book and says what it leaves out.
+`note` holds marks: "stale" (unchanged for a year), "broker", "marketplace", "auction",
+"form-factor-assumed", "host-assumed", "second-hand", "confidential", "rate-card" (a price per GPU
+without an instance), "discount" (already taken off). `tools/compile_prices.py` makes the book.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Profiles: what measurements say about the operators of one GPU type, in a few numbers each.
+"""Profiles: the measured operators of one GPU type, in a few numbers each.
 
-`data/profiles/` holds one file per fitted GPU type (`<name>.json`), `training.json` with factors
-that were measured on one GPU and are carried to all others as ratios, and `chips.json` with the
-number of multiprocessors of every type and the fitted type it resembles. The formulas that use
-these numbers are in `astrarium.cost.efficiency`; nothing here computes a time.
-
-Every file says where its numbers come from. All values are SI units or plain ratios.
+`data/profiles/` holds one file per fitted GPU type, `training.json` with ratios that were measured
+on one GPU and carried to all others, and `chips.json` with the multiprocessors and the family of
+every type. Every file states its source. `astrarium.cost.efficiency` has the formulas.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Catalog entries as they stand in files, and what their keys mean.
 
-A record keeps the figures under the keys of its file, each with its unit in the name
-(`memory_gib`, `inter_node_gbits_per_s`); `Record.quantity` converts to SI, and nothing else
-does. Beside the figures stand their sources and their doubts, by key; the key "*" speaks for
-all figures that are not named. The user's entries replace or add records by the same keys.
+Keys name their unit (`memory_gib`); `Record.si` converts to SI. Sources and doubts stand beside the
+figures, by key; "*" stands for all keys without an entry. The user's entries replace or add
+records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from astrarium.catalog.overrides import Entry
 from astrarium.errors import InputError, did_you_mean
@@ -60,29 +60,39 @@ class Record(Value, frozen=True):
     @property
     def labels(self) -> tuple[str, ...]:
         """Everything the entry may be called."""
-        return (self.name, *self.texts("aliases"))
+        return (self.name, *cast("Sequence[str]", self.values.get("aliases", ())))
 
-    def text(self, key: str) -> str:
-        return cast("str", self.values.get(key, ""))
+    def si(self, key: str) -> Any:  # noqa: ANN401  a number, a text or several
+        """A value, in SI units where its key names one."""
+        value, unit = self.values[key], unit_of(key)
+        if isinstance(value, list):
+            return tuple(value)
+        return value if unit is _NO_UNIT else cast("float", value) * unit.factor
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(cast("Sequence[str]", self.values.get(key, ())))
+    def attributes(self, kind: type[Any], keys: Mapping[str, str]) -> dict[str, Any]:
+        """What is stated of the attributes of `kind`; `keys` are names in the files."""
+        named = {field.name: keys.get(field.name, field.name) for field in fields(kind)}
+        return {name: self.si(key) for name, key in named.items() if key in self.values}
 
-    def count(self, key: str) -> int:
-        return cast("int", self.values[key])
 
-    def counts(self, key: str) -> tuple[int, ...]:
-        return tuple(cast("Sequence[int]", self.values.get(key, ())))
-
-    def optional_count(self, key: str) -> int | None:
-        return self.count(key) if key in self.values else None
-
-    def quantity(self, key: str) -> float:
-        """Return a figure in SI units."""
-        return cast("float", self.values[key]) * unit_of(key).factor
-
-    def optional(self, key: str) -> float | None:
-        return self.quantity(key) if key in self.values else None
+def figures_of(
+    entry: Any,  # noqa: ANN401  a dataclass of the catalog
+    first: str,
+    last: str,
+    keys: Mapping[str, str],
+) -> dict[str, object]:
+    """The attributes of an entry from `first` to `last` by their keys in the files."""
+    names = [field.name for field in fields(entry)]
+    found: dict[str, object] = {}
+    for name in names[names.index(first) : names.index(last) + 1]:
+        key, value = keys.get(name, name), getattr(entry, name)
+        if isinstance(value, Mapping):
+            found |= {key.format(kind): each for kind, each in value.items()}
+        elif isinstance(value, bool):
+            found[key] = "yes" if value else "no"
+        else:
+            found[key] = ", ".join(map(str, value)) if isinstance(value, tuple) else value or None
+    return found
 
 
 def read_table(file_name: str) -> dict[str, dict[str, object]]:

@@ -1,8 +1,7 @@
 """Runtimes: what training programs do that decides time and memory, as data.
 
-`data/runtimes.json` has one entry per runtime. Each constant of an entry is `[value, source]`:
-where the number comes from stands beside it; units are in the names. An entry takes what it does
-not state from the one named in `like`. The formulas that use the constants are in `astrarium.cost`.
+Each constant of `data/runtimes.json` is `[value, source]`, with its unit in the name. An entry
+takes what it does not state from the one named in `like`. `astrarium.cost` has the formulas.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Runtime(Value, frozen=True):
 
     name: str
     title: str
-    megatron_rules: bool  # strategies are held to what Megatron's parser takes
+    rules: str  # the set of `validity_rules.json` that plans for it keep; "": none is known
     fused: frozenset[str]  # norms, activations and the like that run as one kernel
     attention: str  # a word of AttentionKind
     sequence_first: bool  # activations are kept so, which some attention kernels make copies of
@@ -139,6 +138,11 @@ class Runtime(Value, frozen=True):
     fragmentation: float  # blocks that the allocator cannot reuse, as a share of what moves
     reported_memory: ReportedMemory
 
+    @property
+    def parses_as_megatron(self) -> bool:
+        """Whether strategies become arguments of Megatron's parser, which refuses what it must."""
+        return self.rules == DEFAULT
+
     def __post_init__(self) -> None:
         for name, words in WORDS.items():
             _check_word(f"runtime {self.name}: {name}", getattr(self, name), list(words))
@@ -155,6 +159,11 @@ class Constant(Value, frozen=True):
 def runtime_names() -> tuple[str, ...]:
     """Names of all runtimes."""
     return tuple(_entries())
+
+
+def planned_runtimes() -> tuple[str, ...]:
+    """Names of runtimes that plans can be made for."""
+    return tuple(name for name in runtime_names() if find_runtime(name).rules)
 
 
 @cache
@@ -174,7 +183,7 @@ def with_reduced_states(runtime: Runtime) -> Runtime:
     writes 8 bytes less of the moments. Not counted: newer versions of TransformerEngine keep only
     the half of a master weight that the 16-bit weight lacks, 2 bytes less.
     """
-    if not runtime.megatron_rules:
+    if not runtime.parses_as_megatron:
         raise InputError(
             f"{runtime.name} keeps its gradients and moments as it does: reduced numerics are"
             " Megatron's (--runtime megatron)",

@@ -1,8 +1,7 @@
-"""What a user's catalog file may contain: the keys of the data files, checked for sense.
+"""The keys of a user's catalog file, checked for sense; those of the data files.
 
-Every key is optional here; what a new entry must have is decided where it is built. Numbers are
-positive and at most `LARGEST_FIGURE` in the unit of their key. Model entries are checked by the
-reader of models, not here. Only imported when there is a file to read.
+Every key is optional; the catalog decides what a new entry needs. Numbers are positive and at most
+`LARGEST_FIGURE`. The reader of models checks model entries. Imported only when there is a file.
 """
 
 from __future__ import annotations

@@ -29,31 +29,6 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-def _install_completion(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from astrarium.cli.completion import install
-
-        click.echo(install(ctx.find_root().command))
-        ctx.exit()
-
-
-def _show_completion(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
-        from astrarium.cli.completion import script
-
-        click.echo(script(ctx.find_root().command))
-        ctx.exit()
-
-
-_OPTIONS = {
-    "--version": ("Print the version.", _show_version),
-    "--install-completion": ("Install completion for the current shell.", _install_completion),
-    "--show-completion": (
-        "Show completion for the current shell, to copy it or customize the installation.",
-        _show_completion,
-    ),
-}
-
 app = Commands(
     "astrarium.cli",
     NAMES,
@@ -64,8 +39,12 @@ app = Commands(
     context_settings=SETTINGS,
     params=[
         click.Option(
-            [name], is_flag=True, is_eager=True, expose_value=False, help=said, callback=do
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            help="Print the version.",
+            callback=_show_version,
         )
-        for name, (said, do) in _OPTIONS.items()
     ],
 )

@@ -24,14 +24,16 @@ MOST_SECONDS = 86400.0
 MOST_RANKS = 1024
 
 MEASURE_FLAGS = {
-    "device": Flag("What to measure; default: a GPU if there is one.", words=("cpu", "cuda")),
+    "device": Flag("What to measure. Default: a GPU if there is one.", words=("cpu", "cuda")),
     "out": Flag(
-        "The profile; default: profile.parquet, with its journal beside it as FILE.jsonl, or"
-        f" {learning.DEFAULT_OUT} for what is learned.",
+        "The profile. Default: profile.parquet, with its journal beside it as FILE.jsonl, or"
+        f" {learning.DEFAULT_OUT} for learned factors.",
         "FILE",
     ),
-    "quick": switch("A fifth of the cases: about a minute."),
-    "sections": Flag("Measure these alone; default: all. See the reference.", "NAME[,NAME...]"),
+    "quick": switch("Measure a fifth of the cases, in about a minute."),
+    "sections": Flag(
+        "Measure only these sections. Default: all; the reference lists them.", "NAME[,NAME...]"
+    ),
     "seconds": Flag(
         "The longest it may take.",
         "SECONDS",
@@ -39,12 +41,12 @@ MEASURE_FLAGS = {
         default=600,
     ),
     "ranks": Flag(
-        "Devices of collectives; default: all GPUs, two cores on cpu.",
+        "Number of devices for collectives. Default: all GPUs, or two cores on cpu.",
         "N",
         readers.count(MOST_RANKS),
     ),
-    "again": switch("Measure anew what the journal has."),
-    "from_journal": Flag("Measure nothing: make the profile of this journal.", "FILE"),
+    "again": switch("Measure again what the journal already has."),
+    "from_journal": Flag("Measure nothing; make the profile from this journal.", "FILE"),
 }
 
 
@@ -59,9 +61,9 @@ def calibrate(
 ) -> None:
     """Measure a device, or learn from measured iterations.
 
-    Measured are products, attention, memory, host and links. Every result is kept at once in a
-    journal; the same command goes on after Ctrl-C, a crash or the end of its time. With --from or
-    --from-log nothing is measured: a few factors are learned from iterations of your own cluster.
+    It measures matrix products, attention, memory, the host and links. Every result goes into a
+    journal at once; after Ctrl-C, a crash or the end of its time, the same command continues. With
+    --from or --from-log it measures nothing, and learns a few factors from your own iterations.
     """
     if values["from_table"] or values["from_log"]:
         learning.learn(values, out=out, json=json)
@@ -70,6 +72,7 @@ def calibrate(
     from astrarium.calibrate.measure.journal import read_journal
     from astrarium.calibrate.measure.run import Outcome
     from astrarium.cli import output
+    from astrarium.report.runs.calibration import calibration_report
 
     path = Path(out or DEFAULT_OUT)
     output.check_out(path, ".parquet", PARQUET, [from_journal] if from_journal else [])
@@ -80,13 +83,11 @@ def calibrate(
     header = make_header(contents)
     write_profile(path, header, contents.rows)
     warnings = warnings_of(header)
-    if json:
-        file = {"file": str(path), "left": outcome.left, "warnings": warnings}
-        output.print_json({**header, **file})
-        return
-    from astrarium.report.runs.calibration import calibration_report
-
-    output.show(lambda width: calibration_report(header, path.name, outcome.left, warnings, width))
+    left = outcome.left
+    data = {**header, "file": str(path), "left": left, "warnings": warnings}
+    output.answer(
+        data, lambda width: calibration_report(header, path.name, left, warnings, width), json=json
+    )
 
 
 def _measure(

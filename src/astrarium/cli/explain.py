@@ -18,7 +18,7 @@ from astrarium.errors import InputError, flag
 
 # Flags that are about a configuration; a plan has all of it in its file.
 ONLY_FOR_CONFIGS = ("model", *(name for name in CONFIG_FLAGS if name != "model"), "out")
-RANK = Flag("Which plan of PLAN; 1 is the best.", "K", read_rank, default=1)
+RANK = Flag("Rank of the plan in PLAN; 1 is the best.", "K", read_rank, default=1)
 PLANS = {
     "plan": Flag(
         "A plan.json or its folder, a program.json; or a launch script or configuration.",
@@ -45,7 +45,10 @@ def explain(
     report: str | None,
     **values: Any,  # noqa: ANN401  of configurations
 ) -> None:
-    """Where time, memory and money go; of a plan, or of what you launch with."""
+    """Explain where the time, memory and money of a plan go.
+
+    Of a launch script or configuration it also says whether it runs, and what would be better.
+    """
     from pathlib import Path
 
     from astrarium.cli import programs
@@ -121,7 +124,6 @@ def _check_plan_flags(plan: str, given: Collection[str]) -> None:
 def _explain_plan(
     plan: str, against: str | None, rank: int, given: Collection[str], *, json: bool
 ) -> None:
-    from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.cli import output
@@ -135,7 +137,7 @@ def _explain_plan(
     if against is None:
         explanation = explained_plan(chosen, document.cluster)
         if json:
-            output.print_json(asdict(explanation))
+            output.print_json(explanation)
             return
         from astrarium.report.explain.text import explanation_report
 
@@ -144,7 +146,7 @@ def _explain_plan(
     other = load_document(Path(against))
     compared = compare((document, chosen), (other, plan_of_rank(other, 1, against)))
     if json:
-        output.print_json(asdict(compared))
+        output.print_json(compared)
         return
     from astrarium.report.explain.text import comparison_report
 

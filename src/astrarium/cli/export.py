@@ -21,11 +21,11 @@ FLAGS = {
     ),
     "out": Flag("The folder to write.", "DIR", required=True),
     "program": Flag(
-        "What a launcher starts; megatron by default.", "TARGET", complete=complete_target
+        "What a launcher starts. Default: megatron.", "TARGET", complete=complete_target
     ),
     "rank": RANK,
     "force": switch("Replace files of the same names in DIR."),
-    "nearest": switch("If it cannot be expressed, write the nearest that can."),
+    "nearest": switch("If the plan cannot be expressed, write the nearest one that can."),
     "json": JSON,
 }
 
@@ -43,11 +43,10 @@ def export(
     nearest: bool,
     json: bool,
 ) -> None:
-    """Write a plan as configuration, launch script and README.
+    """Write a plan as a configuration, a launch script and a README.
 
-    What the target cannot express is refused with the reason and the nearest plan that it can.
+    If the target cannot express the plan, the reason and the nearest plan that it can are shown.
     """
-    from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.api import exporting
@@ -68,9 +67,6 @@ def export(
             )
     except exporting.RefusedError as refused:
         if json:
-            output.print_json(asdict(refused.result))
+            output.print_json(refused.result)
         raise
-    if json:
-        output.print_json(asdict(done))
-    else:
-        output.show(lambda width: lines(done, width))
+    output.answer(done, lambda width: lines(done, width), json=json)

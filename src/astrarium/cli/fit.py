@@ -12,12 +12,10 @@ from astrarium.cli.shell import JSON, command, typed
 
 @command(FIT_FLAGS, {"json": JSON})
 def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
-    """Will it fit: bytes by cause, smallest count, cheapest change.
+    """Check whether a model fits, and what would make it fit.
 
     The exit code is 1 if it does not fit.
     """
-    from dataclasses import asdict
-
     from astrarium.api import imports, request
     from astrarium.api.asked import AskedValues
     from astrarium.catalog.runtimes import find_runtime
@@ -37,9 +35,9 @@ def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN4
     with output.progress("searching"):
         report = search.fit(asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning)
     document = fit_document(report, asked.cluster, filled.called(asked), asked.notes)
-    if json:
-        output.print_json(asdict(document))
-    else:
-        output.show(lambda width: fit_report(document, width, chosen=chosen is not None))
+    has_strategy = chosen is not None
+    output.answer(
+        document, lambda width: fit_report(document, width, chosen=has_strategy), json=json
+    )
     if not document.fits:
         ctx.exit(1)

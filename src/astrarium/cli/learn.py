@@ -31,13 +31,13 @@ LEARN_FLAGS = {
     **flags(
         *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "runtime"),
         model={"help": "Model of the logs, if they do not state it.", "is_argument": False},
-        strategy={"help": "Strategy of the logs, in place of theirs."},
+        strategy={"help": "Strategy of the logs, instead of the one they state."},
         seq_length={"help": "Sequence length of the logs."},
         global_batch={"help": "Global batch of the logs."},
-        runtime={"help": "Runtime of the logs; of tables, rows to take.", "default": None},
+        runtime={"help": "Runtime of the logs; of tables, the rows to use.", "default": None},
     ),
-    "gpu": Flag("Take the table's rows of this GPU type.", "TYPE"),
-    "source": Flag("Take the table's rows of this source.", "NAME"),
+    "gpu": Flag("Use only rows of this GPU type.", "TYPE"),
+    "source": Flag("Use only rows of this source.", "NAME"),
 }
 
 
@@ -50,6 +50,7 @@ def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     from astrarium.calibrate.learn.factors import learn as learned_from
     from astrarium.cli import output
     from astrarium.documents import write_atomic
+    from astrarium.report.runs.learned import learned_report
 
     file = out or DEFAULT_OUT
     tables, logs = values["from_table"] or (), values["from_log"] or ()
@@ -64,12 +65,7 @@ def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     profile = learn_profile.profile_of(learned, origin, aside)
     document = learn_profile.to_dict(profile)
     write_atomic(Path(file), output.to_json(document))
-    if json:
-        output.print_json(document)
-        return
-    from astrarium.report.runs.learned import learned_report
-
-    output.show(lambda width: learned_report(profile, notes, file))
+    output.answer(document, lambda _: learned_report(profile, notes, file), json=json)
 
 
 def _runs_of_tables(

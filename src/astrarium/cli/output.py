@@ -21,20 +21,30 @@ PROGRESS_EVERY_SECONDS = 0.5
 BEGINNING_BYTES = 256  # of a file, where its kind shows
 
 
-def print_json(data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
-    _write(to_json(data))
+def answer(
+    data: Any,  # noqa: ANN401  what JSON can hold, or a document
+    report: Callable[[int], Iterable[RenderableType]],
+    *,
+    json: bool,
+) -> None:
+    """Print an answer: one JSON document for programs, or a report for people."""
+    if json:
+        print_json(data)
+    else:
+        show(report)
 
 
-def print_text(text: str) -> None:
-    """Print a document that is text already."""
-    _write(text)
+def print_json(data: Any) -> None:  # noqa: ANN401
+    write(to_json(data))
 
 
 def to_json(data: Any) -> str:  # noqa: ANN401
     """JSON as it is printed and written to files; numbers that JSON does not have are a bug."""
     import json
 
-    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+    from msgspec import to_builtins
+
+    return json.dumps(to_builtins(data), indent=2, allow_nan=False) + "\n"
 
 
 def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
@@ -54,10 +64,10 @@ def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
     )
     for part in report(console.width):
         console.print(part)
-    _write("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
+    write("".join(line.rstrip() + "\n" for line in text.getvalue().splitlines()))
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     """Write to standard output; a terminal that lacks a character gets a question mark."""
     if sys.stdout is None:  # closed before we began
         raise InputError("cannot write to standard output: it is closed")
@@ -96,13 +106,6 @@ def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # 
         ) from None
     write_atomic(path / name, to_json(data))
     return path / name
-
-
-def write_text(path: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    from astrarium.documents import write_atomic
-
-    write_atomic(Path(path), text)
 
 
 def check_out(

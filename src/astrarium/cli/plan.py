@@ -11,7 +11,7 @@ from astrarium.api.readers import texts
 from astrarium.cli.shell import JSON, command
 
 OUT = Flag("Write DIR/plan.json.", "DIR")
-REPORT = Flag("Write one HTML file with all pictures, for mailing around.", "FILE.html")
+REPORT = Flag("Write one HTML file with all pictures, to mail around.", "FILE.html")
 OUTPUTS = {
     "json": JSON,
     "out": OUT,
@@ -28,7 +28,7 @@ OUTPUTS = {
 
 @command(PLAN_FLAGS, OUTPUTS)
 def plan(ctx: click.Context, **values: Any) -> None:  # noqa: ANN401
-    """The best strategies: time, memory, money, why others fell out."""
+    """Find the best strategies, and their time, memory and price."""
     from astrarium.cli.planning import answer
 
     answer(ctx, values)

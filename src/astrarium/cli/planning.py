@@ -50,8 +50,10 @@ def _hand_over(ctx: click.Context, document: PlanDocument, files: Sequence[str])
     from astrarium.report.plan import text
 
     output.show(lambda width: text.plan_report(document, width))
-    typed, runs = ctx.meta[ARGUMENTS], bool(document.plans[0].runtimes)
-    output.show(lambda width: text.next_steps(typed, written, width, runs=runs, files=files))
+    typed, runtimes = ctx.meta[ARGUMENTS], document.plans[0].runtimes
+    output.show(
+        lambda width: text.next_steps(typed, written, width, runtimes=runtimes, files=files)
+    )
 
 
 @contextmanager
@@ -105,8 +107,11 @@ def check_report(file: str, inputs: Sequence[str]) -> str:
 
 def write_report(ctx: click.Context, document: PlanDocument, rank: int = 1) -> None:
     """Write the report that --report names, with a plan as the chosen one."""
+    from pathlib import Path
+
+    from astrarium.documents import write_atomic
     from astrarium.report.page.html import report_html
 
     with output.progress("writing the report"):
         text = report_html(document, ("astrarium", *ctx.meta[ARGUMENTS]), rank)
-        output.write_text(ctx.params["report"], text)
+        write_atomic(Path(ctx.params["report"]), text)

@@ -13,7 +13,7 @@ from astrarium.cli.shell import JSON, command, typed
 
 @command(PREDICT_FLAGS, {"json": JSON, "out": OUT})
 def predict(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -> None:  # noqa: ANN401
-    """One strategy: time, memory, money, and where they go."""
+    """Predict the time, memory and price of one strategy."""
     from astrarium.api.asked import AskedValues
     from astrarium.api.planning import prediction
     from astrarium.cli import output

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec import to_builtins
 
 from astrarium.errors import InputError
 
@@ -48,7 +49,7 @@ def explain(path: str, flags: Collection[str], *, json: bool) -> None:
     if json:
         from astrarium.spmd.program import to_text
 
-        output.print_text(to_text(document))
+        output.write(to_text(document))
         return
     from astrarium.report.program import program_report
 
@@ -98,19 +99,14 @@ def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
 
 def _measure(document: ProgramDocument, flags: Mapping[str, Any], seconds: float) -> None:
     """Time a program on cores beside its prediction."""
-    from dataclasses import asdict
-
     from astrarium.cli import output
+    from astrarium.report.program_run import measured_program_report
     from astrarium.runtime.spmd.timed import measure_program
 
     with output.bar("starting processes") as progress:
         done = measure_program(document, seconds, progress)
-    if flags["json"]:
-        output.print_json({**asdict(done), "error": done.error})
-        return
-    from astrarium.report.program_run import measured_program_report
-
-    output.show(lambda width: measured_program_report(done))
+    data = {**to_builtins(done), "error": done.error}
+    output.answer(data, lambda _: measured_program_report(done), json=flags["json"])
 
 
 def check_not_typed(path: str, given: Collection[str]) -> None:
@@ -129,11 +125,11 @@ def _check_flags(path: str, given: Collection[str], taken: frozenset[str], why: 
 
 def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
     """Train as a program says, one process for each of its ranks, beside a single process."""
-    from dataclasses import asdict
     from pathlib import Path
 
     from astrarium.api.readers import count
     from astrarium.cli import output
+    from astrarium.report.program_run import program_run_report
     from astrarium.runtime.job import Device
     from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program
     from astrarium.spmd.program import load_program
@@ -169,11 +165,6 @@ def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collecti
             timeout_seconds=seconds,
             progress=progress,
         )
-    if flags["json"]:
-        output.print_json(asdict(done))
-    else:
-        from astrarium.report.program_run import program_run_report
-
-        output.show(lambda width: program_run_report(done, width))
+    output.answer(done, lambda width: program_run_report(done, width), json=flags["json"])
     if not done.is_right:
         ctx.exit(NOT_EQUAL)

@@ -54,21 +54,15 @@ def answer(
     for name in ("against", "rank", "report"):
         if name in typed(ctx):
             raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
+    from astrarium.plans.document import PLAN_FILE, to_dict
+    from astrarium.report.plan.imported import import_report, import_to_dict
+
     case = _case(AskedValues(**values, given=typed(ctx)), imported)
     with output.progress("searching"):
         document = _document(case)
     if document.answer is not None:
-        from astrarium.plans.document import PLAN_FILE, to_dict
-
         output.write_document(out, PLAN_FILE, to_dict(document.answer))
-    if json:
-        from astrarium.report.plan.imported import import_to_dict
-
-        output.print_json(import_to_dict(document))
-    else:
-        from astrarium.report.plan.imported import import_report
-
-        output.show(lambda width: import_report(document, width))
+    output.answer(import_to_dict(document), lambda width: import_report(document, width), json=json)
     if not document.runs:
         ctx.exit(1)
 
@@ -111,7 +105,7 @@ def _strategy(
         # Its message often says again what is a conflict already.
         return None, written if imported.conflicts else (str(error), *unknown)
     reasons: tuple[str, ...] = ()
-    if runtime.megatron_rules:
+    if runtime.parses_as_megatron:
         reasons = why_refused(asked.workload, asked.cluster.pools, strategy)
     return None if reasons else strategy, tuple(dict.fromkeys((*written, *reasons)))
 

@@ -32,11 +32,11 @@ RUN_FLAGS = {
     ),
     "rank": RANK._replace(read=readers.count(readers.MOST_PLANS)),
     "device": Flag(
-        "Where it runs (cpu); with as many GPUs as planned, in its own size.",
+        "Where it runs. Default: cpu. With as many GPUs as planned, the plan runs in full size.",
         read=readers.choice("runtime.job:Device"),
         words=("cpu", "cuda"),
     ),
-    "steps": Flag("Iterations.", "N", readers.count(MOST_STEPS), default=4),
+    "steps": Flag("Number of iterations.", "N", readers.count(MOST_STEPS), default=4),
     # More than MOST_RANKS for programs, which are not scaled down.
     "ranks": Flag("Most processes at once.", "MAX", default=8),
     "timeout": Flag(
@@ -45,12 +45,16 @@ RUN_FLAGS = {
         readers.duration(MOST_SECONDS, bare_unit="s"),
         default=600,
     ),
-    "dry": switch("Build one rank of each sort of stage in full size on one GPU: its memory."),
-    "measure": switch("Time the plan as it is, on cores or a GPU, against its estimate."),
+    "dry": switch(
+        "Build one rank of each kind of stage in full size on one GPU, to measure its memory."
+    ),
+    "measure": switch(
+        "Time the plan as it is, on cores or a GPU, and compare with its prediction."
+    ),
     "profile": FLAGS["profile"],
-    "checkpoint": Flag("Of a program: write its weights here at the end.", "DIR"),
-    "resume": Flag("Of a program: start from this checkpoint.", "DIR"),
-    "share_gpus": switch("Of a program: more ranks than GPUs are here, over gloo."),
+    "checkpoint": Flag("For a program: write its weights here at the end.", "DIR"),
+    "resume": Flag("For a program: start from this checkpoint.", "DIR"),
+    "share_gpus": switch("For a program: run more ranks than there are GPUs, over gloo."),
     "json": JSON,
 }
 
@@ -83,10 +87,11 @@ def run(
     json: bool,
     **values: Any,  # noqa: ANN401
 ) -> None:
-    """Execute a plan with megatron-core, scaled down, or a program as it is.
+    """Execute a scaled-down plan with megatron-core, or a program.
 
-    One process per rank trains a small model under the plan's strategy, or the program's own
-    model; a single process trains the same. Exit code 1 if they differ or give no numbers.
+    One process per rank trains a small model with the strategy of the plan, or the model of the
+    program. A single process trains the same model. The exit code is 1 if the losses differ or are
+    not numbers.
     """
     from pathlib import Path
 
@@ -119,19 +124,13 @@ def run(
 
 def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> bool:
     """Train scaled down, beside a single process; whether the two are equal."""
-    from dataclasses import asdict
-
     from astrarium.cli import output
+    from astrarium.report.runs.execution import execution_report
     from astrarium.runtime.plan_run import run_plan
 
     with output.bar("starting processes") as progress:
         done = run_plan(job, device, limits, progress)
-    if json:
-        output.print_json(asdict(done))
-    else:
-        from astrarium.report.runs.execution import execution_report
-
-        output.show(lambda width: execution_report(done, width))
+    output.answer(done, lambda width: execution_report(done, width), json=json)
     return done.is_equal
 
 
@@ -152,9 +151,8 @@ def _check_flags(mode: RunMode, given: Collection[str]) -> None:
 
 
 def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, json: bool) -> None:
-    from dataclasses import asdict
-
     from astrarium.cli import output
+    from astrarium.report.runs.dry import dry_report
     from astrarium.runtime.dry import dry_run
     from astrarium.runtime.job import Device
 
@@ -162,36 +160,28 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, 
         raise InputError("--dry tries ranks in their own size on a GPU; leave --device cpu out")
     with output.bar("starting processes") as progress:
         done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress, flag=flag)
-    if json:
-        output.print_json(asdict(done))
-        return
-    from astrarium.report.runs.dry import dry_report
-
-    output.show(lambda width: dry_report(done, width))
+    output.answer(done, lambda width: dry_report(done, width), json=json)
 
 
 def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> None:
     """Time iterations of the plan on cores beside its prediction."""
-    from dataclasses import asdict
+    from msgspec import to_builtins
 
     from astrarium.cli import output
+    from astrarium.report.runs.execution import measured_report
     from astrarium.runtime.measure import measure_plan
 
     predict = None if profile is None else _predictor(job, profile)
     with output.bar("starting processes") as progress:
         done = measure_plan(job, predict, seconds, progress)
-    if json:
-        output.print_json({**asdict(done), "error": done.error})
-        return
-    from astrarium.report.runs.execution import measured_report
-
-    output.show(lambda width: measured_report(done, width))
+    data = {**to_builtins(done), "error": done.error}
+    output.answer(data, lambda _: measured_report(done), json=json)
 
 
 def _predictor(job: Job, profile: str) -> Callable[[Strategy], float]:
     """Seconds of an iteration of the plan's job under a strategy, by a profile."""
     from astrarium.api import request
-    from astrarium.calibrate.fit.processor import with_measured_cores
+    from astrarium.calibrate.fit.profile import with_measured_cores
     from astrarium.search import planner
 
     used = request.used_profile(profile)

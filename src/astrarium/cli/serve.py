@@ -22,16 +22,18 @@ SHORTEST_TOKEN = 16
 
 FLAGS = {
     "host": Flag(
-        "Where to listen; beyond this machine with a token only.", "ADDRESS", default="127.0.0.1"
+        "Address to listen on; others than this machine need a token.",
+        "ADDRESS",
+        default="127.0.0.1",
     ),
     "port": Flag(
-        "If not given and taken, the next free one; 0: any.",
+        "Port. Default: 8000, or the next free one; 0: any.",
         "PORT",
         readers.count(MOST_PORT, allow_zero=True),
         default=8000,
     ),
     "open": switch("Open a browser.", "--open/--no-open"),
-    "token": Flag("Needed by whoever asks; made up where a host beyond needs one.", "TEXT"),
+    "token": Flag("Token that requests must carry; made up if --host needs one.", "TEXT"),
     "search_seconds": Flag(
         "The longest a search may take.",
         "SECONDS",
@@ -71,10 +73,8 @@ def serve(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: AN
     where = server.address(settings, listening)
 
     def started() -> None:
-        if json:
-            output.print_json({"schema": "astrarium.serve/1", "address": where})
-        else:
-            output.show(lambda _: [f"Astrarium is at {where}   (Ctrl-C ends it)"])
+        data = {"schema": "astrarium.serve/1", "address": where}
+        output.answer(data, lambda _: [f"Astrarium is at {where}   (Ctrl-C ends it)"], json=json)
         if values["open"]:
             import webbrowser
 

@@ -20,7 +20,7 @@ OUTPUTS = {
         default=0,
     ),
     "json": JSON,
-    "out": Flag("The program, a .json; default: program.json, or with --json none.", "FILE"),
+    "out": Flag("The program file, a .json. Default: program.json; none with --json.", "FILE"),
 }
 
 
@@ -33,7 +33,7 @@ def synthesize(
     out: str | None,
     **values: Any,  # noqa: ANN401
 ) -> None:
-    """One program for devices of different speed: pieces, layouts, messages.
+    """Divide a torch module among devices of different speed.
 
     The exit code is 1 if no program fits.
     """
@@ -57,7 +57,7 @@ def synthesize(
     if json:
         from astrarium.spmd.program import to_text
 
-        output.print_text(to_text(document))
+        output.write(to_text(document))
         return
     from astrarium.report.program import next_steps, program_report
 

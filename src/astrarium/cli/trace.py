@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from astrarium.api.flags import Flag, switch
+from astrarium.api.flags import Flag
 from astrarium.cli.explain import RANK
 from astrarium.cli.export import PLAN
 from astrarium.cli.shell import JSON, command
@@ -15,23 +15,21 @@ FLAGS = {
         "The trace to write, a .json file.", "FILE", required=True, spellings=("--out", "-o")
     ),
     "rank": RANK,
-    "every_rank": switch("A track for every rank, not for every stage."),
     "json": JSON,
 }
 
 
 @command(FLAGS)
-def trace(
-    _: click.Context, *, plan: str, out: str, rank: int, every_rank: bool, json: bool
-) -> None:
-    """Write the predicted iteration of a plan as a trace.
+def trace(_: click.Context, *, plan: str, out: str, rank: int, json: bool) -> None:
+    """Write the predicted iteration of a plan, for Perfetto.
 
-    Passes, transfers and updates of every stage, and its memory; open it in ui.perfetto.dev.
+    It shows the passes, transfers, updates and memory of every stage. Open it in ui.perfetto.dev.
     """
     from json import dumps
     from pathlib import Path
 
     from astrarium.cli import output
+    from astrarium.documents import write_atomic
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document, plan_of_rank
     from astrarium.report.timeline.trace import trace_of
@@ -40,20 +38,16 @@ def trace(
     document = load_document(Path(plan))
     chosen = plan_of_rank(document, rank, plan)
     with output.progress("tracing"):
-        made = trace_of(document, chosen, every_rank=every_rank)
-        output.write_text(out, dumps(made, allow_nan=False))
+        made = trace_of(document, chosen)
+        write_atomic(Path(out), dumps(made, allow_nan=False))
     written = {
         "trace": out,
         "events": len(made["traceEvents"]),
         "stages": len(chosen.stage_seconds),
         "iteration_seconds": chosen.iteration_seconds,
     }
-    if json:
-        output.print_json(written)
-        return
-    output.show(
-        lambda _: [
-            f"{out}: {written['events']:,} events in {chosen.iteration_seconds:.3g} s, stages: "
-            f"{written['stages']}. Open it in ui.perfetto.dev or chrome://tracing."
-        ]
+    says = (
+        f"{out}: {written['events']:,} events in {chosen.iteration_seconds:.3g} s, stages: "
+        f"{written['stages']}. Open it in ui.perfetto.dev or chrome://tracing."
     )
+    output.answer(written, lambda _: [says], json=json)

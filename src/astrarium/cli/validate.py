@@ -24,13 +24,13 @@ VALIDATE_FLAGS = {
         is_argument=True,
     ),
     "by": Flag(
-        "What rows are grouped by.",
+        "How to group rows.",
         read=choice("report.validation:Grouping"),
         default="source",
         words=("source", "gpu", "model", "framework", "runtime"),
     ),
     "score": Flag(
-        "Score times where the strategy is stated, or also where parts are assumed.",
+        "Score rows whose strategy is stated, or also those where parts are assumed.",
         read=choice("validate.metrics:Scoring"),
         default="stated",
         words=("stated", "all"),
@@ -54,11 +54,15 @@ def validate(
     profile: str | None,
     json: bool,
 ) -> None:
-    """Predictions against measurements: errors by source, the rows behind them."""
-    from dataclasses import asdict
+    """Compare predictions with measurements.
+
+    Shows the errors by source, and the rows with the largest.
+    """
+    from pathlib import Path
 
     from astrarium.api import request
     from astrarium.cli import output
+    from astrarium.documents import write_atomic
     from astrarium.report import scatter, validation
     from astrarium.validate.predictions import predict_rows
     from astrarium.validate.table import read_table
@@ -79,10 +83,7 @@ def validate(
         used = validation.UsedOn(profile, tuned.gpu, tuned.runtime, count)
     document = validation.validation_document(read, predictions, by, score, used)
     if out is not None:
-        output.write_text(out, validation.predictions_csv(read, predictions))
+        write_atomic(Path(out), validation.predictions_csv(read, predictions))
     if plot is not None:
         scatter.draw(plot, validation.scatter_points(predictions, score))
-    if json:
-        output.print_json(asdict(document))
-    else:
-        output.show(lambda width: validation.validation_report(document, width))
+    output.answer(document, lambda width: validation.validation_report(document, width), json=json)

@@ -114,25 +114,17 @@ def _cluster(entry: _ClusterEntry, where: str, place: Callable[..., str]) -> Clu
 def _pool(entry: _PoolEntry) -> Pool:
     gpu = find_gpu(entry.gpu)
     machines = Machines(
-        intra_node_bandwidth=_bandwidth(
-            "intra_node", entry.intra_node, entry.intra_node_bytes_per_second
-        ),
-        inter_node_bandwidth=_bandwidth(
-            "inter_node", entry.inter_node, entry.inter_node_bytes_per_second
-        ),
-        intra_node_latency=_latency(
-            "intra_node_latency", entry.intra_node_latency, entry.intra_node_latency_seconds
-        ),
-        inter_node_latency=_latency(
-            "inter_node_latency", entry.inter_node_latency, entry.inter_node_latency_seconds
-        ),
+        intra_node_bandwidth=_bandwidth(entry, "intra_node"),
+        inter_node_bandwidth=_bandwidth(entry, "inter_node"),
+        intra_node_latency=_latency(entry, "intra_node_latency"),
+        inter_node_latency=_latency(entry, "inter_node_latency"),
         nvlink_domain=entry.nvlink_domain,
         peer_access=entry.peer_access,
         network=entry.network,
         oversubscription=entry.oversubscription,
         block_nodes=_block(entry),
-        usd_per_gpu_hour=_price("usd_per_gpu_hour", entry.usd_per_gpu_hour),
-        spot_usd_per_gpu_hour=_price("spot_usd_per_gpu_hour", entry.spot_usd_per_gpu_hour),
+        usd_per_gpu_hour=_price(entry, "usd_per_gpu_hour"),
+        spot_usd_per_gpu_hour=_price(entry, "spot_usd_per_gpu_hour"),
     )
     gpus_per_node = entry.gpus_per_node or gpu.gpus_per_node
     pool = build_pool(
@@ -156,8 +148,7 @@ def _block(entry: _PoolEntry) -> int:
 def _link(entry: _LinkEntry, pools: Cluster) -> Link:
     """Complete a link by the default between its pools."""
     default = pools.link_between(*entry.between)
-    bandwidth = _bandwidth("bandwidth", entry.bandwidth, entry.bandwidth_bytes_per_second)
-    latency = _latency("latency", entry.latency, entry.latency_seconds)
+    bandwidth, latency = _bandwidth(entry, "bandwidth"), _latency(entry, "latency")
     return Link(
         entry.between,
         default.bandwidth if bandwidth is None else bandwidth,
@@ -165,31 +156,25 @@ def _link(entry: _LinkEntry, pools: Cluster) -> Link:
     )
 
 
-def _bandwidth(key: str, text: str | None, number: float | None) -> float | None:
-    return _quantity(key, f"{key}_bytes_per_second", text, number, units.parse_bandwidth)
+def _bandwidth(entry: msgspec.Struct, key: str) -> float | None:
+    return _quantity(entry, key, f"{key}_bytes_per_second", units.parse_bandwidth)
 
 
-def _latency(key: str, text: str | None, number: float | None) -> float | None:
-    def parse(value: str) -> float:
-        return units.parse_seconds(value, allow_zero=True)
-
-    return _quantity(key, f"{key}_seconds", text, number, parse)
+def _latency(entry: msgspec.Struct, key: str) -> float | None:
+    return _quantity(entry, key, f"{key}_seconds", partial(units.parse_seconds, allow_zero=True))
 
 
-def _price(key: str, value: float | str | None) -> float | None:
-    if not isinstance(value, str):
-        return value
-    return _quantity(key, key, value, None, lambda text: units.parse_usd(text, allow_zero=True))
+def _price(entry: _PoolEntry, key: str) -> float | None:
+    if not isinstance(getattr(entry, key), str):
+        return getattr(entry, key)
+    return _quantity(entry, key, "", partial(units.parse_usd, allow_zero=True))
 
 
 def _quantity(
-    key: str,
-    number_key: str,
-    text: str | None,
-    number: float | None,
-    parse: Callable[[str], float],
+    entry: msgspec.Struct, key: str, number_key: str, parse: Callable[[str], float]
 ) -> float | None:
     """Return the number that one of two keys gives."""
+    text, number = getattr(entry, key), getattr(entry, number_key) if number_key else None
     if text is None:
         return number
     if number is not None:

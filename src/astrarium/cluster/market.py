@@ -57,14 +57,17 @@ class Power(Value, frozen=True):
         return gpu.tdp_watts / 1000 * self.of_tdp
 
 
+def _each(cluster: Cluster, change: Callable[[Pool], Pool]) -> Cluster:
+    return replace(cluster, pools=tuple(map(change, cluster.pools)))
+
+
 def priced(cluster: Cluster, book: Book, dearness: Dearness | None = None) -> Cluster:
     """The cluster at the cheapest offers of a book; a pool without one has no price.
 
     `dearness` says what is cheapest; by default it is the on-demand price of a node. Prices that a
     cluster file states stay, and so do its machines and links.
     """
-    pools = tuple(_priced_pool(pool, book, dearness) for pool in cluster.pools)
-    return replace(cluster, pools=pools)
+    return _each(cluster, lambda pool: _priced_pool(pool, book, dearness))
 
 
 def with_own_spot(cluster: Cluster, book: Book) -> Cluster:
@@ -83,7 +86,7 @@ def with_own_spot(cluster: Cluster, book: Book) -> Cluster:
         spot = min((price for price in stated if price is not None), default=None)
         return pool if kept or spot is None else replace(pool, spot_usd_per_gpu_hour=spot)
 
-    return replace(cluster, pools=tuple(map(own, cluster.pools)))
+    return _each(cluster, own)
 
 
 def with_prices(
@@ -97,15 +100,12 @@ def with_prices(
     for gpu in usd_per_gpu_hour:
         if gpu not in (*here, *elsewhere):
             raise refusal("price", f": {gpu} is none of the GPUs asked about ({', '.join(here)})")
-    return replace(
-        cluster,
-        pools=tuple(
-            _without_offer(pool, usd_per_gpu_hour[pool.gpu.name], PRICE_FLAG)
-            if pool.gpu.name in usd_per_gpu_hour
-            else pool
-            for pool in cluster.pools
-        ),
-    )
+
+    def stated(pool: Pool) -> Pool:
+        price = usd_per_gpu_hour.get(pool.gpu.name)
+        return pool if price is None else _without_offer(pool, price, PRICE_FLAG)
+
+    return _each(cluster, stated)
 
 
 def with_discount(cluster: Cluster, share: float) -> Cluster:
@@ -122,7 +122,7 @@ def with_discount(cluster: Cluster, share: float) -> Cluster:
             price_origin=f"median over clouds less {100 * share:g} %",
         )
 
-    return replace(cluster, pools=tuple(map(less, cluster.pools)))
+    return _each(cluster, less)
 
 
 def undiscounted_notes(cluster: Cluster) -> tuple[str, ...]:
@@ -142,20 +142,15 @@ def with_power(cluster: Cluster, power: Power) -> Cluster:
             f" is for owned machines, whose price is zero, and {names} are rented;"
             f" {flag('price')} {first}=0 owns them",
         )
-    return replace(
-        cluster,
-        pools=tuple(
-            replace(
-                pool,
-                usd_per_gpu_hour=power.usd_per_gpu_hour(pool.gpu),
-                price_origin=power.words(pool.gpu),
-                rented_sizes=tuple(range(1, pool.gpus_per_node + 1)),
-            )
-            if pool.usd_per_gpu_hour == 0
-            else pool
-            for pool in cluster.pools
-        ),
-    )
+
+    def powered(pool: Pool) -> Pool:
+        if pool.usd_per_gpu_hour != 0:
+            return pool
+        sizes, words = tuple(range(1, pool.gpus_per_node + 1)), power.words(pool.gpu)
+        usd = power.usd_per_gpu_hour(pool.gpu)
+        return replace(pool, usd_per_gpu_hour=usd, price_origin=words, rented_sizes=sizes)
+
+    return _each(cluster, powered)
 
 
 def market_pools(book: Book, most_gpus: int) -> tuple[Pool, ...]:
@@ -289,12 +284,9 @@ def _nodes_on_offer(pool: Pool, book: Book) -> list[Offer]:
     node = pool.gpus_per_node
     whole = _whole(book.usable(pool.gpu.name), node)
     if pool.nodes > 1 and pool.rented_sizes:
-        whole = [offer for offer in whole if _network_is_known(offer, node)]
-    return sorted(whole, key=lambda offer: _order(offer, node))
-
-
-def _network_is_known(offer: Offer, node: int) -> bool:
-    return offer.source not in sources() or _links(offer, node).inter_node_bandwidth is not None
+        known = sources()
+        whole = [o for o in whole if o.source not in known or _links(o, node).inter_node_bandwidth]
+    return sorted(whole, key=lambda o: (_usd_of_node(o, node), o.cloud, o.region, o.instance))
 
 
 def _at_offer(pool: Pool, best: Offer, book: Book) -> Pool:
@@ -316,10 +308,6 @@ def _at_offer(pool: Pool, best: Offer, book: Book) -> Pool:
 
 def _whole(usable: Sequence[Offer], node: int) -> list[Offer]:
     return [offer for offer in usable if offer.gpus >= node or RATE_CARD in offer.marks]
-
-
-def _order(offer: Offer, node: int) -> tuple[object, ...]:
-    return _usd_of_node(offer, node), offer.cloud, offer.region, offer.instance
 
 
 def _usd_of_node(offer: Offer, node: int) -> float:

@@ -30,8 +30,9 @@ def parse_gpus(given: GpusGiven) -> Cluster:
             if other.gpu.name == pool.gpu.name:
                 total = other.num_gpus + pool.num_gpus
                 raise InputError(
-                    f"{text}: {pool.gpu.name} appears twice; write the sum, "
-                    f"{_type_as_given(pool)}:{total}, or give the machines in a cluster file"
+                    f"{text}: {pool.gpu.name} appears twice; write the sum,"
+                    f" {pool.requested or pool.gpu.name}:{total}, or give the machines in a cluster"
+                    " file"
                 )
     return check_cluster(Cluster(tuple(pools)))
 
@@ -68,15 +69,8 @@ def _pool(entry: str, name: str, amount: units.Amount, text: str) -> Pool:
         )
     nodes, gpus_per_node = _machines(gpu, _count(entry, amount), entry)
     machines = Machines(rented_sizes=gpu.rented_sizes or (gpu.gpus_per_node,))
-    return build_pool(
-        gpu.name,
-        gpu,
-        nodes,
-        gpus_per_node,
-        name,
-        node_size=gpu.gpus_per_node,
-        machines=machines,
-    )
+    size = (nodes, gpus_per_node)
+    return build_pool(gpu.name, gpu, *size, name, node_size=gpu.gpus_per_node, machines=machines)
 
 
 def _count(entry: str, amount: units.Amount) -> int:
@@ -109,7 +103,3 @@ def _machines(gpu: Gpu, count: int, entry: str) -> tuple[int, int]:
         f"{entry}: {gpu.name} comes in nodes of {node}; use {below} or {above}, "
         "or give the machines in a cluster file"
     )
-
-
-def _type_as_given(pool: Pool) -> str:
-    return pool.requested or pool.gpu.name

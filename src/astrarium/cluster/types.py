@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import convert, to_builtins
 
 from astrarium.arrays import Ints
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.cluster.interconnect import LinkKind, Network
+from astrarium.documents.clusters import Link as Link
+from astrarium.documents.clusters import PoolPart
 from astrarium.errors import InputError, check_printable, did_you_mean
 from astrarium.value import Value
 
@@ -97,14 +100,6 @@ def billed_gpus(gpus: Ints, gpus_per_node: int, rented_sizes: Sequence[int]) -> 
     return np.where(gpus > 0, nodes * np.where(index < len(sizes), one, several), 0)
 
 
-class Link(Value, frozen=True):
-    """A connection between two pools; the bandwidth is per node, as `inter_node_bandwidth`."""
-
-    between: tuple[str, str]
-    bandwidth: float
-    latency: float
-
-
 class Cluster(Value, frozen=True):
     """Pools, and the links between them that are not the default."""
 
@@ -148,14 +143,7 @@ class Cluster(Value, frozen=True):
         return {
             "gpus": self.num_gpus,
             "pools": [_pool_to_dict(pool) for pool in self.pools],
-            "links": [
-                {
-                    "between": list(link.between),
-                    "bandwidth_bytes_per_second": link.bandwidth,
-                    "latency_seconds": link.latency,
-                }
-                for link in self.links
-            ],
+            "links": to_builtins(self.links),
         }
 
     @classmethod
@@ -163,7 +151,7 @@ class Cluster(Value, frozen=True):
         """Return the cluster that `to_dict` described."""
         try:
             pools = tuple(_pool_from_dict(entry) for entry in document["pools"])
-            links = tuple(_link_from_dict(entry) for entry in document["links"])
+            links = convert(document["links"], tuple[Link, ...])
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
@@ -198,64 +186,40 @@ def check_cluster(cluster: Cluster) -> Cluster:
     return cluster
 
 
-_LATER_KEYS = (
-    "cloud",
-    "instance",
-    "region",
-    "price_date",
-    "price_origin",
-    "interruptions_per_hour",
-    "oversubscription",
-    "block_nodes",
-)
+# Keys of documents that have another name here.
+_FIELDS = {
+    "intra_node_link": "link",
+    "intra_node_bytes_per_second": "intra_node_bandwidth",
+    "intra_node_latency_seconds": "intra_node_latency",
+    "inter_node_bytes_per_second": "inter_node_bandwidth",
+    "inter_node_latency_seconds": "inter_node_latency",
+}
 
 
 def _pool_to_dict(pool: Pool) -> dict[str, Any]:
-    return {
-        "name": pool.name,
+    of_gpu = {
         "gpu": pool.gpu.name,
         "gpu_as_given": pool.requested or pool.gpu.name,
         "gpus": pool.num_gpus,
-        "nodes": pool.nodes,
-        "gpus_per_node": pool.gpus_per_node,
-        "nvlink_domain": pool.nvlink_domain,
-        "intra_node_link": str(pool.link),
-        "intra_node_bytes_per_second": pool.intra_node_bandwidth,
-        "intra_node_latency_seconds": pool.intra_node_latency,
-        "network": str(pool.network),
-        "inter_node_bytes_per_second": pool.inter_node_bandwidth,
-        "inter_node_latency_seconds": pool.inter_node_latency,
         "memory_bytes_per_gpu": pool.gpu.memory_bytes,
-        "usd_per_gpu_hour": pool.usd_per_gpu_hour,
-        "spot_usd_per_gpu_hour": pool.spot_usd_per_gpu_hour,
-        "rented_sizes": pool.rented_sizes,
-        **{key: getattr(pool, key) for key in _LATER_KEYS},
+    }
+    keys = [key for key in PoolPart.__struct_fields__ if key != "price_source"]
+    return {
+        key: of_gpu[key] if key in of_gpu else getattr(pool, _FIELDS.get(key, key)) for key in keys
     }
 
 
-def _link_from_dict(entry: Mapping[str, Any]) -> Link:
-    first, second = entry["between"]
-    return Link((first, second), entry["bandwidth_bytes_per_second"], entry["latency_seconds"])
-
-
 def _pool_from_dict(entry: Mapping[str, Any]) -> Pool:
-    given = entry["gpu_as_given"]
+    given, gpu = entry["gpu_as_given"], entry["gpu"]
+    fields = {_FIELDS.get(key, key): value for key, value in entry.items()}
+    known = {key: fields[key] for key in Pool.__struct_fields__ if key in fields}
     return Pool(
-        name=entry["name"],
-        gpu=find_gpu(entry["gpu"]),
-        nodes=entry["nodes"],
-        gpus_per_node=entry["gpus_per_node"],
-        intra_node_bandwidth=entry["intra_node_bytes_per_second"],
-        inter_node_bandwidth=entry["inter_node_bytes_per_second"],
-        nvlink_domain=entry["nvlink_domain"],
-        intra_node_latency=entry["intra_node_latency_seconds"],
-        inter_node_latency=entry["inter_node_latency_seconds"],
-        link=LinkKind(entry["intra_node_link"]),
-        network=Network(entry["network"]),
-        usd_per_gpu_hour=entry["usd_per_gpu_hour"],
-        spot_usd_per_gpu_hour=entry["spot_usd_per_gpu_hour"],
-        requested="" if given == entry["gpu"] else given,
-        rented_sizes=tuple(entry.get("rented_sizes", ())),
-        # Plans of older versions do not have these.
-        **{key: entry[key] for key in _LATER_KEYS if key in entry},
+        **{
+            **known,
+            "gpu": find_gpu(gpu),
+            "link": LinkKind(fields["link"]),
+            "network": Network(fields["network"]),
+            "requested": "" if given == gpu else given,
+            "rented_sizes": tuple(fields.get("rented_sizes", ())),
+        }
     )

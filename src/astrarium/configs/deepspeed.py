@@ -12,8 +12,7 @@ from astrarium.errors import did_you_mean
 from astrarium.model.workload import Precision
 
 AUTO: Final = "auto"
-# The user's own modules on torch's kernels; the runtime called deepspeed is Megatron's fork.
-RUNTIME: Final = "fsdp"
+RUNTIME: Final = "deepspeed"
 _BATCH: Final = "train_batch_size"
 _MICRO: Final = "train_micro_batch_size_per_gpu"
 _STEPS: Final = "gradient_accumulation_steps"

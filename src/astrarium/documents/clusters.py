@@ -40,13 +40,18 @@ class PoolPart(Value, frozen=True):
     block_nodes: int = 0
 
 
-class LinkPart(Value, frozen=True):
+_LINK_KEYS = {"bandwidth": "bandwidth_bytes_per_second", "latency": "latency_seconds"}
+
+
+class Link(Value, frozen=True, rename=_LINK_KEYS):
+    """A connection between two pools; the bandwidth is per node, as `inter_node_bandwidth`."""
+
     between: tuple[str, str]
-    bandwidth_bytes_per_second: float
-    latency_seconds: float
+    bandwidth: float
+    latency: float
 
 
 class ClusterPart(Value, frozen=True):
     gpus: int
     pools: tuple[PoolPart, ...]
-    links: tuple[LinkPart, ...] = ()
+    links: tuple[Link, ...] = ()

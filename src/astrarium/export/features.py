@@ -1,126 +1,81 @@
-"""What a plan may ask of the software that runs it, and how each is recognised.
+"""What a plan may ask of the software that runs it, and what to try where a target lacks it.
 
 Targets name the features they lack (`Target.lacks`). `asked_by` gives those of a plan, in words
-with the plan's own values, so that a refusal says what is meant.
+with the plan's own values, so that a refusal says what is meant. `Feature.change` lists values that
+`nearest` tries instead. Which of the strategies made of them are valid and fit is found out there,
+so likely values are enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import StrEnum
-from typing import Final
+from dataclasses import replace
+from enum import Enum
+from itertools import product
+from typing import Any, Final
 
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Numerics, Precision
 from astrarium.plans.job import Job
-from astrarium.strategy.types import Granularity, Method, Recompute, Strategy
-
-
-class Feature(StrEnum):
-    """What not every target can express."""
-
-    TENSOR_PARALLEL = "tensor parallelism"
-    SEQUENCE_PARALLEL = "sequence parallelism"
-    TENSOR_WITHOUT_SEQUENCE = "tensor parallelism without sequence parallelism"
-    PIPELINE = "a pipeline"
-    CONTEXT_PARALLEL = "context parallelism"
-    EXPERT_PARALLEL = "expert parallelism"
-    EXPERT_TENSOR_ALONE = "experts split unlike the rest, without expert parallelism"
-    EXPERT_TENSOR_BESIDE = "experts both dealt out and split"
-    EXPERT_TENSOR_BETWEEN = "experts split less than the rest, but split"
-    KV_HEADS_COPIED = "more tensor-parallel ranks than key/value heads"
-    SEQUENCE_REMAINDER = "a sequence that is not divided into halves of all ranks"
-    EMPTY_STAGES = "stages that hold nothing"
-    TIED_PIPELINE = "tied embeddings in a pipeline"
-    FEW_MICRO_BATCHES = "fewer micro-batches than stages"
-    LONE_REPLICA = "a split model without replicas"
-    PIPELINE_INSIDE = "stages of a replica on neighbouring ranks"
-    ZERO_0_SPLIT = "replicas that share no state, of a model that is split"
-    ZERO_0_GROUPS = "replicas that share no state, with context or expert parallelism"
-    ZERO_1 = "a distributed optimizer"
-    ZERO_1_ALONE = "a distributed optimizer without a pipeline"
-    RECOMPUTE_MODULES = "recomputation of parts of a layer"
-    RECOMPUTE_GROUPS = "recomputation in groups of layers"
-    RECOMPUTE_SOME = "recomputation of some layers"
-    OFFLOAD_OPTIMIZER = "an optimizer in host memory"
-    REDUCE_APART = "gradients that are reduced after the backward pass"
-    REDUCE_APART_ALONE = "gradients that are reduced after the backward pass, without a pipeline"
-    GATHER_APART = "parameters that are gathered before the forward pass"
-    SEND_APART = "virtual stages that wait for what they send"
-    FP16 = "fp16"
-    FP8 = "fp8"
-    REDUCED = "gradients and moments in bf16"
-    NODES = "nodes of these sorts"
-    UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use"
-    PROCESSORS = "cores of a processor"
-    SPOT = "nodes that may be taken away"
-    SPOT_BESIDE = "nodes that may be taken away beside other nodes"
-    RAMP = "a batch that grows"
-    EVALUATION = "evaluations between iterations"
-
+from astrarium.strategy.types import (
+    Granularity,
+    Method,
+    Overlap,
+    Recompute,
+    RecomputeModule,
+    Strategy,
+)
 
 Words = Callable[[Job], str]  # what the plan asks for, with its values; "" if it does not
+Values = tuple[Any, ...] | Callable[[Job], tuple[Any, ...]]
+# By key of a strategy; `precision` is that of the workload, `pools` are those used together. Empty:
+# the strategy stays, as plans that are made anew pay on demand. None: no other plan helps.
+Change = Mapping[str, Values] | None
+
+AS_TP: Final = 0  # etp: as the rest is split
+RECOMPUTES: Final = (
+    Recompute(),
+    Recompute(Granularity.SELECTIVE, modules=(RecomputeModule.CORE_ATTN,)),
+    Recompute(Granularity.FULL, Method.UNIFORM, 1),
+)
+ZEROS: Final = (1, 2, 3, 0)
 
 
-def _degree(name: str) -> Words:
+def layers_of_stages(strategy: Strategy) -> list[int]:
+    """Layers of every (virtual) stage in model order; empty if the split is not written out."""
+    return [stage.num_layers for stage in strategy.ordered_stages]
+
+
+def _when(text: str, condition: Callable[[Strategy], bool]) -> Words:
+    """The text, where a condition on the strategy holds."""
+
     def words(job: Job) -> str:
-        value = getattr(job.strategy, name)
-        return f"{name} {value}" if value > 1 else ""
+        s = job.strategy
+        modules = ", ".join(s.recompute.modules)
+        return text.format(s=s, modules=modules) if condition(s) else ""
 
     return words
 
 
-def _zero(stage: int) -> Words:
+def _zero(stage: int, text: str = "", also: Callable[[Strategy], bool] = lambda s: True) -> Words:
     """A stage of ZeRO; with one replica there is nothing to share."""
-
-    def words(job: Job) -> str:
-        shared = job.strategy.dp * job.strategy.cp > 1
-        return f"zero_stage {stage}" if shared and job.strategy.zero_stage == stage else ""
-
-    return words
+    said = f"zero_stage {stage} {text}".strip()
+    return _when(said, lambda s: s.dp * s.cp > 1 and s.zero_stage == stage and also(s))
 
 
-def _zero_where(stage: int, text: str, condition: Callable[[Strategy], bool]) -> Words:
-    words = _zero(stage)
-
-    def where(job: Job) -> str:
-        return f"{words(job)} {text}" if words(job) and condition(job.strategy) else ""
-
-    return where
+def _full(text: str, condition: Callable[[Recompute], bool]) -> Words:
+    full = Granularity.FULL
+    return _when(text, lambda s: s.recompute.granularity is full and condition(s.recompute))
 
 
 def _precision(precision: Precision) -> Words:
     return lambda job: f"precision {precision}" if job.workload.precision is precision else ""
 
 
-def _says(text: str, condition: Callable[[Strategy], bool]) -> Words:
-    return lambda job: text if condition(job.strategy) else ""
-
-
-def _recompute(text: str, condition: Callable[[Recompute], bool]) -> Words:
-    def words(job: Job) -> str:
-        one = job.strategy.recompute
-        names = ", ".join(one.modules)
-        filled = text.format(layers=one.layers, modules=names)
-        return filled if condition(one) else ""
-
-    return words
-
-
-def layers_of_stages(strategy: Strategy) -> list[int]:
-    """Layers of every (virtual) stage in model order; empty if the split is not written out."""
-    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
-    return [stage.num_layers for stage in stages]
-
-
 def _expert_tensor(condition: Callable[[Strategy], bool]) -> Words:
-    def words(job: Job) -> str:
-        s = job.strategy
-        asked = bool(job.model.max_experts) and condition(s)
-        return f"etp {s.etp} beside tp {s.tp} and ep {s.ep}" if asked else ""
-
-    return words
+    words = _when("etp {s.etp} beside tp {s.tp} and ep {s.ep}", condition)
+    return lambda job: words(job) if job.model.max_experts else ""
 
 
 def _kv_heads_copied(job: Job) -> str:
@@ -142,21 +97,8 @@ def _empty_stages(job: Job) -> str:
 
 
 def _tied_pipeline(job: Job) -> str:
-    return (
-        f"tied embeddings with pp {job.strategy.pp}"
-        if (job.model.head.tied and job.strategy.pp > 1)
-        else ""
-    )
-
-
-def _few_micro_batches(job: Job) -> str:
-    number, stages = job.strategy.num_micro_batches, job.strategy.pp
-    return f"num_micro_batches {number} with pp {stages}" if number < stages else ""
-
-
-def _lone_replica(job: Job) -> str:
-    s = job.strategy
-    return f"tp {s.tp} x pp {s.pp} with dp 1" if s.dp * s.cp == 1 and s.tp * s.pp > 1 else ""
+    tied = job.model.head.tied and job.strategy.pp > 1
+    return f"tied embeddings with pp {job.strategy.pp}" if tied else ""
 
 
 def _nodes(job: Job) -> str:
@@ -167,6 +109,11 @@ def _nodes(job: Job) -> str:
 
 def _reduces_apart(strategy: Strategy) -> bool:
     return strategy.dp * strategy.cp > 1 and not strategy.overlap.grad_reduce
+
+
+def _gathers_apart(strategy: Strategy) -> bool:
+    shared = strategy.dp * strategy.cp > 1 and strategy.zero_stage > 0
+    return shared and not strategy.overlap.param_gather
 
 
 def _processors(job: Job) -> str:
@@ -204,68 +151,209 @@ def _evaluation(job: Job) -> str:
     return f"an evaluation every {evaluation.every} iterations" if evaluation else ""
 
 
-_FULL: Final = Granularity.FULL
-ASKED: Final[Mapping[Feature, Words]] = {
-    Feature.TENSOR_PARALLEL: _degree("tp"),
-    Feature.SEQUENCE_PARALLEL: _says("sequence_parallel", lambda s: s.sequence_parallel),
-    Feature.TENSOR_WITHOUT_SEQUENCE: _says(
-        "tp without sequence_parallel", lambda s: s.tp > 1 and not s.sequence_parallel
-    ),
-    Feature.PIPELINE: _degree("pp"),
-    Feature.CONTEXT_PARALLEL: _degree("cp"),
-    Feature.EXPERT_PARALLEL: _degree("ep"),
-    Feature.EXPERT_TENSOR_ALONE: _expert_tensor(lambda s: s.ep == 1 and s.etp != s.tp),
-    Feature.EXPERT_TENSOR_BESIDE: _expert_tensor(lambda s: s.ep > 1 and s.etp > 1),
-    Feature.EXPERT_TENSOR_BETWEEN: _expert_tensor(lambda s: s.ep > 1 and 1 < s.etp < s.tp),
-    Feature.KV_HEADS_COPIED: _kv_heads_copied,
-    Feature.SEQUENCE_REMAINDER: _sequence_remainder,
-    Feature.EMPTY_STAGES: _empty_stages,
-    Feature.TIED_PIPELINE: _tied_pipeline,
-    Feature.FEW_MICRO_BATCHES: _few_micro_batches,
-    Feature.LONE_REPLICA: _lone_replica,
-    Feature.PIPELINE_INSIDE: _says(
-        "pipeline_inside", lambda s: s.pipeline_inside and s.pp > 1 and s.dp > 1
-    ),
-    Feature.ZERO_0_SPLIT: _zero_where(0, "with tp, pp or cp", lambda s: s.tp * s.pp * s.cp > 1),
-    Feature.ZERO_0_GROUPS: _zero_where(0, "with cp or ep", lambda s: s.cp * s.ep > 1),
-    Feature.ZERO_1: _zero(1),
-    Feature.ZERO_1_ALONE: _zero_where(1, "without pp", lambda s: s.pp == 1),
-    Feature.RECOMPUTE_MODULES: _recompute(
-        "recompute.modules {modules}", lambda r: r.granularity is Granularity.SELECTIVE
-    ),
-    Feature.RECOMPUTE_GROUPS: _recompute(
-        "recompute in groups of {layers} layers",
-        lambda r: r.granularity is _FULL and r.method is Method.UNIFORM and r.layers > 1,
-    ),
-    Feature.RECOMPUTE_SOME: _recompute(
-        "recompute of {layers} layers of each stage",
-        lambda r: r.granularity is _FULL and r.method is Method.BLOCK,
-    ),
-    Feature.OFFLOAD_OPTIMIZER: _says("offload_optimizer", lambda s: s.offload_optimizer),
-    Feature.REDUCE_APART: _says("overlap.grad_reduce off", _reduces_apart),
-    Feature.REDUCE_APART_ALONE: _says(
-        "overlap.grad_reduce off", lambda s: _reduces_apart(s) and s.pp == 1
-    ),
-    Feature.GATHER_APART: _says(
-        "overlap.param_gather off",
-        lambda s: s.dp * s.cp > 1 and s.zero_stage > 0 and not s.overlap.param_gather,
-    ),
-    Feature.SEND_APART: _says(
-        "overlap.p2p off", lambda s: s.virtual_stages > 1 and not s.overlap.p2p
-    ),
-    Feature.FP16: _precision(Precision.FP16),
-    Feature.FP8: _precision(Precision.FP8),
-    Feature.REDUCED: lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",
-    Feature.NODES: _nodes,
-    Feature.UNEQUAL_NODES: _unequal_nodes,
-    Feature.PROCESSORS: _processors,
-    Feature.SPOT: _spot,
-    Feature.SPOT_BESIDE: _spot_beside,
-    Feature.RAMP: _ramp,
-    Feature.EVALUATION: _evaluation,
+def _reduced(job: Job) -> str:
+    return "" if job.workload.numerics is Numerics.STRICT else "numerics reduced"
+
+
+def pools_in_use(job: Job) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(group.pool.name for group in job.nodes))
+
+
+def _up_to(key: str) -> Callable[[Job], tuple[int, ...]]:
+    """The plan's own value and its divisors, the largest first."""
+
+    def values(job: Job) -> tuple[int, ...]:
+        own: int = getattr(job.strategy, key)
+        return tuple(n for n in range(own, 0, -1) if own % n == 0)
+
+    return values
+
+
+def _own_and(key: str, others: tuple[Any, ...]) -> Callable[[Job], tuple[Any, ...]]:
+    return lambda job: tuple(dict.fromkeys((getattr(job.strategy, key), *others)))
+
+
+def _more_overlap(job: Job) -> tuple[Overlap, ...]:
+    """The plan's own switches, with some of those that are off switched on."""
+    own = job.strategy.overlap
+    choices = product(*((on, True) for on in (own.grad_reduce, own.param_gather, own.p2p)))
+    made = (replace(own, grad_reduce=a, param_gather=b, p2p=c) for a, b, c in choices)
+    return tuple(dict.fromkeys(made))
+
+
+_OTHER_ZERO: Final[Change] = {"zero_stage": ZEROS}
+_OTHER_RECOMPUTE: Final[Change] = {"recompute": RECOMPUTES}
+_MORE_SHARED: Final[Mapping[str, Values]] = {
+    "zero_stage": _own_and("zero_stage", ZEROS),
+    "recompute": _own_and("recompute", RECOMPUTES),
 }
+_NOTHING: Final[Mapping[str, Values]] = {}
+_MORE_OVERLAP: Final[Change] = {"overlap": _more_overlap}
+_BF16: Final[Mapping[str, Values]] = {"precision": (Precision.BF16,)}
+_ONE_POOL: Final[Change] = {
+    **_MORE_SHARED,
+    "pp": lambda job: tuple(range(1, job.model.num_layers + 1)),
+    "pools": lambda job: tuple((name,) for name in pools_in_use(job)),
+}
+_FEWER_CHUNKS: Final[Change] = {  # and another cut
+    "virtual_stages": lambda job: tuple(range(job.strategy.virtual_stages, 0, -1))
+}
+
+
+class Feature(Enum):
+    """What not every target can express: its name, its words for a plan, what to try instead."""
+
+    def __init__(self, label: str, asked: Words, change: Change) -> None:
+        self.label, self.asked, self.change = label, asked, change
+
+    TENSOR_PARALLEL = (
+        "tensor parallelism",
+        _when("tp {s.tp}", lambda s: s.tp > 1),
+        {"tp": (1,)},
+    )
+    SEQUENCE_PARALLEL = (
+        "sequence parallelism",
+        _when("sequence_parallel", lambda s: s.sequence_parallel),
+        {"sequence_parallel": (False,)},
+    )
+    TENSOR_WITHOUT_SEQUENCE = (
+        "tensor parallelism without sequence parallelism",
+        _when("tp without sequence_parallel", lambda s: s.tp > 1 and not s.sequence_parallel),
+        {"sequence_parallel": (True,)},
+    )
+    PIPELINE = "a pipeline", _when("pp {s.pp}", lambda s: s.pp > 1), {"pp": (1,)}
+    CONTEXT_PARALLEL = (
+        "context parallelism",
+        _when("cp {s.cp}", lambda s: s.cp > 1),
+        {"cp": (1,)},
+    )
+    EXPERT_PARALLEL = (
+        "expert parallelism",
+        _when("ep {s.ep}", lambda s: s.ep > 1),
+        {"ep": (1,), "etp": (AS_TP, 1)},
+    )
+    EXPERT_TENSOR_ALONE = (
+        "experts split unlike the rest, without expert parallelism",
+        _expert_tensor(lambda s: s.ep == 1 and s.etp != s.tp),
+        {"etp": (AS_TP,)},
+    )
+    EXPERT_TENSOR_BESIDE = (
+        "experts both dealt out and split",
+        _expert_tensor(lambda s: s.ep > 1 and s.etp > 1),
+        {"etp": (1, AS_TP), "ep": _own_and("ep", (1,))},
+    )
+    EXPERT_TENSOR_BETWEEN = (
+        "experts split less than the rest, but split",
+        _expert_tensor(lambda s: s.ep > 1 and 1 < s.etp < s.tp),
+        {"etp": (1, AS_TP)},
+    )
+    KV_HEADS_COPIED = (
+        "more tensor-parallel ranks than key/value heads",
+        _kv_heads_copied,
+        {"tp": _up_to("tp")},
+    )
+    SEQUENCE_REMAINDER = (
+        "a sequence that is not divided into halves of all ranks",
+        _sequence_remainder,
+        {"tp": _up_to("tp"), "cp": _up_to("cp")},
+    )
+    EMPTY_STAGES = "stages that hold nothing", _empty_stages, _FEWER_CHUNKS
+    TIED_PIPELINE = "tied embeddings in a pipeline", _tied_pipeline, {"pp": (1,)}
+    FEW_MICRO_BATCHES = (
+        "fewer micro-batches than stages",
+        _when(
+            "num_micro_batches {s.num_micro_batches} with pp {s.pp}",
+            lambda s: s.num_micro_batches < s.pp,
+        ),
+        {"pp": _up_to("pp"), "micro_batch": _up_to("micro_batch")},
+    )
+    LONE_REPLICA = (
+        "a split model without replicas",
+        _when("tp {s.tp} x pp {s.pp} with dp 1", lambda s: s.dp * s.cp == 1 and s.tp * s.pp > 1),
+        {"tp": _up_to("tp"), "pp": _up_to("pp")},
+    )
+    PIPELINE_INSIDE = (
+        "stages of a replica on neighbouring ranks",
+        _when("pipeline_inside", lambda s: s.pipeline_inside and s.pp > 1 and s.dp > 1),
+        {"pipeline_inside": (False,)},
+    )
+    ZERO_0_SPLIT = (
+        "replicas that share no state, of a model that is split",
+        _zero(0, "with tp, pp or cp", lambda s: s.tp * s.pp * s.cp > 1),
+        _OTHER_ZERO,
+    )
+    ZERO_0_GROUPS = (
+        "replicas that share no state, with context or expert parallelism",
+        _zero(0, "with cp or ep", lambda s: s.cp * s.ep > 1),
+        _OTHER_ZERO,
+    )
+    ZERO_1 = "a distributed optimizer", _zero(1), {**_MORE_SHARED, "zero_stage": ZEROS}
+    ZERO_1_ALONE = (
+        "a distributed optimizer without a pipeline",
+        _zero(1, "without pp", lambda s: s.pp == 1),
+        {**_MORE_SHARED, "zero_stage": ZEROS},
+    )
+    RECOMPUTE_MODULES = (
+        "recomputation of parts of a layer",
+        _when(
+            "recompute.modules {modules}",
+            lambda s: s.recompute.granularity is Granularity.SELECTIVE,
+        ),
+        _OTHER_RECOMPUTE,
+    )
+    RECOMPUTE_GROUPS = (
+        "recomputation in groups of layers",
+        _full(
+            "recompute in groups of {s.recompute.layers} layers",
+            lambda r: r.method is Method.UNIFORM and r.layers > 1,
+        ),
+        _OTHER_RECOMPUTE,
+    )
+    RECOMPUTE_SOME = (
+        "recomputation of some layers",
+        _full(
+            "recompute of {s.recompute.layers} layers of each stage",
+            lambda r: r.method is Method.BLOCK,
+        ),
+        _OTHER_RECOMPUTE,
+    )
+    OFFLOAD_OPTIMIZER = (
+        "an optimizer in host memory",
+        _when("offload_optimizer", lambda s: s.offload_optimizer),
+        {**_MORE_SHARED, "offload_optimizer": (False,)},
+    )
+    REDUCE_APART = (
+        "gradients that are reduced after the backward pass",
+        _when("overlap.grad_reduce off", _reduces_apart),
+        _MORE_OVERLAP,
+    )
+    REDUCE_APART_ALONE = (
+        "gradients that are reduced after the backward pass, without a pipeline",
+        _when("overlap.grad_reduce off", lambda s: _reduces_apart(s) and s.pp == 1),
+        _MORE_OVERLAP,
+    )
+    GATHER_APART = (
+        "parameters that are gathered before the forward pass",
+        _when("overlap.param_gather off", _gathers_apart),
+        _MORE_OVERLAP,
+    )
+    SEND_APART = (
+        "virtual stages that wait for what they send",
+        _when("overlap.p2p off", lambda s: s.virtual_stages > 1 and not s.overlap.p2p),
+        _MORE_OVERLAP,
+    )
+    FP16 = "fp16", _precision(Precision.FP16), _BF16
+    FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
+    REDUCED = "gradients and moments in bf16", _reduced, None
+    NODES = "nodes of these sorts", _nodes, _ONE_POOL
+    UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use", _unequal_nodes, _ONE_POOL
+    PROCESSORS = "cores of a processor", _processors, None
+    SPOT = "nodes that may be taken away", _spot, _NOTHING
+    SPOT_BESIDE = "nodes that may be taken away beside other nodes", _spot_beside, _NOTHING
+    RAMP = "a batch that grows", _ramp, None
+    EVALUATION = "evaluations between iterations", _evaluation, None
 
 
 def asked_by(job: Job) -> dict[Feature, str]:
     """The features that a plan asks for, in its own words."""
-    return {feature: said for feature, words in ASKED.items() if (said := words(job))}
+    return {feature: said for feature in Feature if (said := feature.asked(job))}

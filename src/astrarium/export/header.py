@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from astrarium import __version__
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.plans.job import Job
 from astrarium.units import format_bytes, format_count, format_seconds, format_usd
 
@@ -58,3 +59,20 @@ def commented(lines: tuple[str, ...], sign: str = "#") -> str:
 def one_line(text: str) -> str:
     """The text on one line: a name with a line break must not end a comment."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def estimate_note(job: Job, runtime: str, title: str) -> str:
+    """The same strategy priced for another runtime, beside the figures of the plan."""
+    from astrarium.search.planner import predict
+
+    if runtime in job.plan.runtimes:
+        return f"The plan was made for this runtime: its figures are for {title}."
+    plan = predict(job.workload, job.cluster_in_use, job.strategy, runtime=find_runtime(runtime))
+    low, high = map(format_seconds, plan.interval_seconds)
+    fits = "" if plan.fits else ", which does not fit"
+    return (
+        f"The plan was made for {job.runtime.title}. `astrarium plan --runtime {runtime}` plans for"
+        f" {title}, under which the same strategy is expected to take"
+        f" {format_seconds(plan.iteration_seconds)} an iteration ({low} to {high}) and"
+        f" {format_bytes(plan.peak_bytes)} on the fullest GPU{fits}."
+    )

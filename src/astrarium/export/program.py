@@ -1,18 +1,29 @@
 """What a node runs, and how it is started: the two halves of an exported folder.
 
-Training software gives a `Program`. A launcher turns one into a `Launch`: files that start it on
-every node, and the command that the user types.
+Training software gives a `RankProgram`. A launcher turns it into `LaunchFiles`: files that start it
+on every node, and the command that the user types. `on_rocm` adapts a program to AMD's GPUs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from typing import Final
 
 from msgspec import field
 
+from astrarium.plans.job import Job
 from astrarium.value import Value
 
 Files = Mapping[str, str]  # name, relative to the folder -> text
+_TEMPLATES: Final = Path(__file__).parent / "software" / "data"
+
+
+def filled(template: str, **values: object) -> str:
+    """A template of `software/data` with its `${names}` replaced."""
+    return Template((_TEMPLATES / template).read_text(encoding="utf-8")).substitute(values)
 
 
 class Data(Value, frozen=True):
@@ -50,11 +61,6 @@ class RankProgram(Value, frozen=True):
     needs: tuple[str, ...] = ()  # what must be installed or at hand, in words
     notes: tuple[str, ...] = ()  # what else the user should know, a sentence each
 
-    @property
-    def all_arguments(self) -> tuple[str, ...]:
-        """The arguments with generated data."""
-        return (*self.arguments, *self.data.generated)
-
 
 class LaunchFiles(Value, frozen=True):
     """Files that start a program, and the command to type in their folder."""
@@ -63,3 +69,33 @@ class LaunchFiles(Value, frozen=True):
     command: str
     where: str = ""  # on which machine it is typed, in words: "on every node"
     notes: tuple[str, ...] = ()
+
+
+# Plans for AMD's GPUs. Left out is what AMD's own launch scripts switch off (ROCm/Megatron-LM,
+# examples/llama/train_llama3.sh) or what PyTorch does not have on ROCm.
+VENDOR: Final = "AMD"
+MEGATRON_OFF: Final = ("no-gradient-accumulation-fusion", "no-masked-softmax-fusion")
+BRIDGE_OFF: Final[Mapping[str, object]] = {
+    "model.gradient_accumulation_fusion": False,
+    "model.masked_softmax_fusion": False,
+}
+# Expandable segments are an option of CUDA's allocator alone.
+CUDA_ONLY: Final = ("PYTORCH_CUDA_ALLOC_CONF",)
+BUILDS: Final = (
+    "The ROCm builds of all of it, as the GPUs are AMD's: PyTorch for ROCm; where it is named here,"
+    " Transformer Engine from github.com/ROCm/TransformerEngine and Apex from github.com/ROCm/apex."
+    " AMD's image rocm/megatron-lm holds them."
+)
+
+
+def on_amd(job: Job) -> bool:
+    """Whether GPUs of AMD are among those of the plan."""
+    return any(group.pool.gpu.vendor == VENDOR for group in job.nodes)
+
+
+def on_rocm(job: Job, program: RankProgram) -> RankProgram:
+    """The program as ROCm runs it; unchanged on other GPUs."""
+    if not on_amd(job):
+        return program
+    environment = {name: v for name, v in program.environment.items() if name not in CUDA_ONLY}
+    return replace(program, environment=environment, needs=(*program.needs, BUILDS))

@@ -99,7 +99,9 @@ class Refused(Value, frozen=True):
     @property
     def parts(self) -> tuple[RefusalPart, ...]:
         return tuple(
-            RefusalPart(one.feature or "model", one.asked, one.why) for one in self.reasons
+            RefusalPart(one.feature.label if one.feature else "model", one.asked, one.why)
+            for one in self.reasons
+            for one in self.reasons
         )
 
     def message(self, rank: int) -> str:

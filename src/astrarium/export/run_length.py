@@ -1,8 +1,8 @@
-"""How long a planned run is in iterations, and what it does beside training."""
+"""The length of a planned run in iterations, its ramp, evaluations and checkpoints."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from math import ceil
 from typing import Final
 
@@ -38,13 +38,30 @@ def iterations(job: Job) -> int:
 def ramp_of(job: Job) -> Ramp | None:
     """How the batch grows; not in a trial, which would end before."""
     search = job.document.search
-    if is_trial(job) or search is None or search.rampup_batch is None:
-        return None
-    return Ramp(**asdict(search.rampup_batch))
+    return None if is_trial(job) or search is None else search.rampup_batch
 
 
 def evaluation_of(job: Job) -> Evaluation | None:
     search = job.document.search
-    if search is None or search.evaluation is None:
-        return None
-    return Evaluation(**asdict(search.evaluation))
+    return None if search is None else search.evaluation
+
+
+# A plan with spot nodes counts on checkpoints: it goes on from the last one at every start.
+CHECKPOINTS: Final = "CHECKPOINTS"  # the variable that names the folder
+MEANING: Final = "a folder for checkpoints that all nodes see and that outlives them"
+USUAL_SECONDS: Final = 3600.0  # between two, where the plan counts no interruptions
+
+
+def has_spot(job: Job) -> bool:
+    return job.plan.run is not None and any(job.plan.run.spot_gpus.values())
+
+
+def iterations_between(job: Job) -> int:
+    """Iterations from one checkpoint to the next, as the plan counts."""
+    counted = job.plan.run.checkpoint_interval_seconds if job.plan.run else None
+    return max(round((counted or USUAL_SECONDS) / job.plan.iteration_seconds), 1)
+
+
+def checkpoint_variables(job: Job) -> Mapping[str, str]:
+    """What the user has to set beside the variables of the software."""
+    return {CHECKPOINTS: MEANING} if has_spot(job) else {}

@@ -1,13 +1,9 @@
 """What a model is made of: weights, norms, attention, in the order data flows.
 
-One description serves every question. Parameter counts, FLOPs, GEMM shapes, activation bytes
-and communication volumes are all read off the same `Linear`, `Norm` and `Attention` entries, so
-they cannot disagree. Nothing here knows about GPUs or parallel strategies beyond one fact per
-weight: the way Megatron splits it (`Split`).
-
-Layers need not work on the same tokens: a vision tower reads patches, a decoder behind an encoder
-its own sequence. What a layer counts is then its own (`Block.tokens`); figures "per token" are per
-token of the workload, so that they add up.
+Parameter counts, FLOPs, GEMM shapes, activation bytes and messages all follow from the same
+`Linear`, `Norm` and `Attention` entries, so they cannot disagree. Nothing here knows GPUs or
+strategies, except how Megatron splits each weight (`Split`). A layer may work on tokens of its own
+(`Block.tokens`); figures "per token" are per token of the workload, so that they add up.
 
 Not modelled: biases in GEMM time (fused), dropout masks of models that train without dropout, the
 products of convolutions that make tokens (patches of an image, frames of a sound).

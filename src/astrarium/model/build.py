@@ -1,12 +1,9 @@
 """From sizes to blocks: the one place where weights are named, shaped and put in order.
 
-`Shape` states what a decoder or encoder stack looks like; `assemble` turns it into a `Model`.
-Adapters for config files and model files only fill in a `Shape`, so all families share one
-definition of attention, latent attention (MLA), feed-forward parts and experts.
-
-Weights are fused the way Megatron fuses them: `qkv` holds queries, keys and values, `fc1` of a
-gated feed-forward part holds gate and up projection. Not modelled: layers that change the width
-of the residual stream inside a stack (give them as custom blocks).
+`Shape` describes a decoder or encoder stack; `assemble` turns it into a `Model`. Adapters for
+config files and model files only fill in a `Shape`. Weights are fused as in Megatron: `qkv` holds
+queries, keys and values, `fc1` of a gated part holds gate and up projection. Not modelled: layers
+that change the width of the residual stream inside a stack (give them as custom blocks).
 """
 
 from __future__ import annotations

@@ -1,31 +1,9 @@
 """Model files: a user's own list of layers, equal or not, in YAML, TOML or JSON.
 
-    name: uneven            # optional, the file's name by default
-    hidden: 1024
-    vocab: 32000            # optional: models without a token table leave it out
-    seq_length: 2048        # optional: what the model was built for
-    layers:
-      - {block: transformer, count: 4, heads: 16, ffn: 4096}
-      - {block: transformer, count: 20, heads: 16, ffn: 1024, experts: 8, experts_per_token: 2}
-
-Blocks are `transformer`, `conv`, `custom`, `projector`, and, first and last, `embedding` and `head`
-where the defaults do not fit. An `embedding` in between is where another input comes in: the text
-behind a vision tower, what the decoder reads behind an encoder. A custom block is known by its
-sizes per sample.
-
-Any layer between the ends may carry `seconds`, measured by GPU type and tensor-parallel degree on
-a micro-batch of `measured_samples` (1 by default), forward alone or both passes; so may a head, for
-its projection without the loss:
-
-      - block: transformer
-        heads: 16
-        ffn: 4096
-        seconds: {T4-16GB: {1: {forward: 5.4e-3}, 2: {forward: 6.0e-3}}}
-
-They correct the prediction, also at other micro-batches; `astrarium.cost.measured` says how.
-
-Not modelled: what connects blocks of different width other than a projector (count it in the
-narrower block).
+docs/commands.md describes the blocks (`transformer`, `conv`, `custom`, `projector`, `embedding`,
+`head`) and their keys. Measured `seconds` of a layer correct its prediction
+(`astrarium.cost.measured`). Not modelled: connections of blocks of different width other than a
+projector (count them in the narrower block).
 """
 
 from __future__ import annotations
@@ -40,6 +18,7 @@ from msgspec import Meta
 
 from astrarium import documents
 from astrarium.errors import InputError
+from astrarium.model import build
 from astrarium.model.blocks import (
     ELEMENT_BYTES,
     Block,
@@ -50,16 +29,6 @@ from astrarium.model.blocks import (
     LayerTiming,
     Model,
     Norm,
-)
-from astrarium.model.build import (
-    FIRST,
-    Architecture,
-    Experts,
-    Shape,
-    projector,
-    query_key_norms,
-    transformer_block,
-    with_cross_attention,
 )
 
 # Limits that keep a mistyped number from filling the memory; no known model comes near.
@@ -340,7 +309,7 @@ def _blocks(
             read_until[source] = len(blocks) + entry.count - 1
         first = block
         if table is not None and isinstance(block, Block):
-            first = replace(block, name=block.name + FIRST, embedding=table)
+            first = replace(block, name=block.name + build.FIRST, embedding=table)
             table = None
         blocks += [first, *[block] * (entry.count - 1)]
     return blocks, tuple(Carried(*pair) for pair in read_until.items())
@@ -353,7 +322,7 @@ def _reading(block: Block, entry: TransformerEntry, encoder: Block | CustomBlock
         width = encoder.hidden
         length = encoder.tokens(1) if encoder.seq_length else None
     shape = _shape(entry, block.hidden)
-    return with_cross_attention(block, shape, context_length=length, context_hidden=width)
+    return build.with_cross_attention(block, shape, context_length=length, context_hidden=width)
 
 
 def _end(entry: Entry, kind: type[_E]) -> _E | None:
@@ -372,15 +341,15 @@ def _head(document: ModelFile, transformers: list[TransformerEntry], label: str)
     return Head(width, outputs, entry.tied, entry.bias, parameters, timings)
 
 
-def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> Architecture:
+def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> build.Architecture:
     transformers = [entry for entry in body if isinstance(entry, TransformerEntry)]
     if later:
         reads = any(entry.cross for entry in transformers)
-        return Architecture.ENCODER_DECODER if reads else Architecture.MULTIMODAL
+        return build.Architecture.ENCODER_DECODER if reads else build.Architecture.MULTIMODAL
     if len(transformers) < len(body):
-        return Architecture.CUSTOM
+        return build.Architecture.CUSTOM
     causal = any(entry.causal for entry in transformers)
-    return Architecture.DECODER if causal else Architecture.ENCODER
+    return build.Architecture.DECODER if causal else build.Architecture.ENCODER
 
 
 def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | CustomBlock:
@@ -410,14 +379,14 @@ def _moved(moved: Moved) -> tuple[float, float]:
 
 
 def _transformer(entry: TransformerEntry, hidden: int) -> Block:
-    block = transformer_block(_shape(entry, hidden), entry.window, sparse=entry.experts > 0)
+    block = build.transformer_block(_shape(entry, hidden), entry.window, sparse=entry.experts > 0)
     return replace(block, name=entry.name) if entry.name else block
 
 
 def _projector(entry: ProjectorEntry, hidden: int) -> Block:
     outputs = entry.outputs or hidden
     norms = (Norm("projector_norm", entry.inputs, _VECTORS[entry.norm]),) if entry.norm else ()
-    return projector(
+    return build.projector(
         entry.inputs,
         (entry.ffn, outputs) if entry.ffn else (outputs,),
         bias=entry.bias,
@@ -427,12 +396,12 @@ def _projector(entry: ProjectorEntry, hidden: int) -> Block:
     )
 
 
-def _shape(entry: TransformerEntry, hidden: int) -> Shape:
+def _shape(entry: TransformerEntry, hidden: int) -> build.Shape:
     kv_heads = entry.kv_heads or entry.heads
     head_dim = entry.head_dim or hidden // entry.heads
     experts = None
     if entry.experts:
-        experts = Experts(
+        experts = build.Experts(
             entry.experts,
             entry.experts_per_token,
             entry.ffn,
@@ -440,7 +409,7 @@ def _shape(entry: TransformerEntry, hidden: int) -> Shape:
             shared_bias=entry.bias,
             bias=entry.bias,
         )
-    return Shape(
+    return build.Shape(
         hidden=hidden,
         layers=1,
         heads=entry.heads,
@@ -454,7 +423,7 @@ def _shape(entry: TransformerEntry, hidden: int) -> Shape:
         out_bias=entry.bias,
         mlp_bias=entry.bias,
         norm_vectors=_VECTORS[entry.norm],
-        head_norms=query_key_norms(entry.heads, kv_heads, head_dim) if entry.qk_norm else (),
+        head_norms=build.query_key_norms(entry.heads, kv_heads, head_dim) if entry.qk_norm else (),
         causal=entry.causal,
         rotary_dim=head_dim if entry.rotary else 0,
         parallel_residual=entry.parallel,

@@ -13,11 +13,14 @@ from typing import Any
 import msgspec
 
 from astrarium.documents.clusters import ClusterPart as ClusterPart
-from astrarium.documents.clusters import LinkPart as LinkPart
+from astrarium.documents.clusters import Link as Link
 from astrarium.documents.clusters import PoolPart as PoolPart
 from astrarium.model.workload import Evaluation as Evaluation
+from astrarium.model.workload import Numerics, Precision
 from astrarium.model.workload import Ramp as Ramp
 from astrarium.strategy.estimate import MEMORY_KEYS as MEMORY_KEYS
+from astrarium.strategy.estimate import Plan as Plan
+from astrarium.strategy.estimate import Run as Run
 from astrarium.strategy.estimate import StageMemory as StageMemory
 from astrarium.strategy.estimate import StageSeconds as StageSeconds
 from astrarium.strategy.types import Overlap as Overlap
@@ -44,8 +47,8 @@ class WorkloadPart(Value, frozen=True):
     seq_length: int
     global_batch: int
     tokens: int | None
-    precision: str
-    numerics: str = "strict"
+    precision: Precision
+    numerics: Numerics = Numerics.STRICT
     model_config: dict[str, Any] | None = None
 
     @property
@@ -87,64 +90,6 @@ class AlonePart(Value, frozen=True):
     strategy: Strategy
 
 
-class RunPart(Value, frozen=True):
-    """The whole run: expected seconds by cause, which add up, and what is lost and used.
-
-    `spot_gpus` are those of each type that may be taken away; without interruptions no checkpoint
-    is counted, and its interval is null.
-    """
-
-    breakdown_seconds: dict[str, float]
-    goodput: float  # share of the time in which the run gets on
-    spot_gpus: dict[str, int]
-    interruptions_per_hour: float
-    checkpoint_interval_seconds: float | None
-    kwh: float
-    co2_kilograms: float | None
-    deadline_chance: float | None = None  # that the run keeps it; null without a deadline
-    budget_chance: float | None = None
-
-
-class PlanPart(Value, frozen=True):
-    rank: int
-    gpus: dict[str, int]
-    strategy: Strategy
-    iteration_seconds: float
-    interval_seconds: tuple[float, float]
-    tokens_per_second: float
-    mfu: float
-    breakdown_seconds: dict[str, float]
-    memory: tuple[StageMemory, ...]
-    fits: bool
-    usd_per_hour: float | None
-    usd_total: float | None
-    train_seconds: float | None
-    ideal_seconds: float | None = None  # one machine with the summed speed; null in older files
-    stage_seconds: tuple[StageSeconds, ...] = ()
-    precision: str = ""  # that of the workload, or one that all of these GPUs have
-    runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
-    megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
-    run: RunPart | None = None  # null without a number of tokens, or in older files
-    fit_chance: float | None = None  # that no GPU runs out of memory; null in older files
-
-    @property
-    def pools(self) -> dict[str, int]:
-        """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
-        return dict(self.strategy.gpus_of_pools())
-
-    @property
-    def is_mixed(self) -> bool:
-        return len(self.pools) > 1
-
-    @property
-    def num_gpus(self) -> int:
-        return sum(self.gpus.values())
-
-    @property
-    def fullest(self) -> StageMemory:
-        return max(self.memory, key=lambda stage: stage.share)
-
-
 class ParetoPart(Value, frozen=True):
     """A point of the front of time against money: no other plan beats it in both.
 
@@ -175,7 +120,7 @@ class ComparePart(Value, frozen=True):
     """
 
     cluster: ClusterPart
-    plan: PlanPart | None
+    plan: Plan | None
     refused: str
     saved_seconds: float | None
     saved_usd: float | None
@@ -226,7 +171,7 @@ class PlanDocument(Value, frozen=True):
     workload: WorkloadPart
     cluster: ClusterPart
     search: SearchPart | None
-    plans: tuple[PlanPart, ...]
+    plans: tuple[Plan, ...]
     pareto: tuple[ParetoPart, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
@@ -235,7 +180,7 @@ class PlanDocument(Value, frozen=True):
     choice: ChoicePart | None = None  # null with --prefer fastest, or where money decides
 
     @property
-    def listed(self) -> tuple[PlanPart, ...]:
+    def listed(self) -> tuple[Plan, ...]:
         """The best plans, as many as were asked for."""
         return self.plans if self.search is None else self.plans[: self.search.listed]
 

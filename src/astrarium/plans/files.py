@@ -12,8 +12,8 @@ from astrarium.plans.document import (
     PLAN_FILE,
     SCHEMA,
     ParetoPart,
+    Plan,
     PlanDocument,
-    PlanPart,
     Strategy,
     to_dict,
 )
@@ -151,7 +151,7 @@ def _check_number(key: str, value: float, where: str) -> None:
     raise InputError(f"{where}: {key}: expected {expected}, got {value:g}; {_AGAIN}")
 
 
-def _check_plan(plan: PlanPart, where: str) -> None:
+def _check_plan(plan: Plan, where: str) -> None:
     if not plan.memory:
         raise InputError(f"{where}: plan {plan.rank} has no memory entries; {_AGAIN}")
     ranks = len({stage.pipeline_rank for stage in plan.strategy.stages})
@@ -181,7 +181,7 @@ def _check_point(document: PlanDocument, point: ParetoPart, where: str) -> None:
         )
 
 
-def plan_of_rank(document: PlanDocument, rank: int, where: str) -> PlanPart:
+def plan_of_rank(document: PlanDocument, rank: int, where: str) -> Plan:
     """The plan of a rank."""
     for plan in document.plans:
         if plan.rank == rank:

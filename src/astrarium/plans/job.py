@@ -7,14 +7,17 @@ edited by hand is checked again: the degrees, the stages, where they lie, the ru
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
+from msgspec import to_builtins
+
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
-from astrarium.model.workload import Numerics, Precision, Workload
-from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
+from astrarium.model.workload import Workload
+from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
 from astrarium.plans.files import check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
@@ -36,7 +39,7 @@ class Job(Value, frozen=True):
     """One plan of a document."""
 
     document: PlanDocument
-    plan: PlanPart
+    plan: Plan
     workload: Workload
     cluster: Cluster
     strategy: Strategy
@@ -57,6 +60,10 @@ class Job(Value, frozen=True):
         return _part_in_use(self.cluster, self.strategy)
 
     @property
+    def runtime(self) -> Runtime:
+        return runtime_of(self.plan)
+
+    @property
     def world_size(self) -> int:
         return self.strategy.gpus
 
@@ -70,6 +77,11 @@ class Job(Value, frozen=True):
         return tuple(dict.fromkeys(group.pool.gpu.name for group in self.nodes))
 
 
+def runtime_of(plan: Plan) -> Runtime:
+    """What a plan was priced for; Megatron, if nothing runs it."""
+    return find_runtime(*plan.runtimes[:1])
+
+
 def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Job:
     """The plan of a rank with all that it refers to; InputError names what does not fit."""
     from astrarium.strategy.document import strategy_from_dict, strategy_to_dict
@@ -77,7 +89,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
     check_names(document, where)
     plan = plan_of_rank(document, rank, where)
     workload = _workload(document.workload, plan, where)
-    cluster = Cluster.from_dict(asdict(document.cluster))
+    cluster = Cluster.from_dict(to_builtins(document.cluster))
     strategy = strategy_from_dict(
         strategy_to_dict(plan.strategy),
         where=where,
@@ -86,22 +98,16 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
         layers=workload.model.num_layers,
     )
     _check_gpus(plan, strategy, where)
-    _check(workload, cluster, strategy, where)
+    _check(workload, cluster, strategy, runtime_of(plan), where)
     nodes = tuple(nodes_of(plan, cluster))
     _check_nodes(nodes, where)
     return Job(document, plan, workload, cluster, strategy, nodes)
 
 
-def _workload(part: WorkloadPart, plan: PlanPart, where: str) -> Workload:
-    try:
-        precision = Precision(plan.precision or part.precision)
-    except ValueError:
-        known = ", ".join(Precision)
-        raise InputError(
-            f"{where}: precision is '{plan.precision or part.precision}'; expected one of {known}"
-        ) from None
-    model, numerics = _model(part, where), Numerics(part.numerics)
-    return Workload(model, part.seq_length, part.global_batch, part.tokens, precision, numerics)
+def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
+    length, batch, tokens = part.seq_length, part.global_batch, part.tokens
+    precision = plan.precision or part.precision
+    return Workload(_model(part, where), length, batch, tokens, precision, part.numerics)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:
@@ -129,7 +135,7 @@ def _model(part: WorkloadPart, where: str) -> Model:
     return replace(model, name=part.model)
 
 
-def _check_gpus(plan: PlanPart, strategy: Strategy, where: str) -> None:
+def _check_gpus(plan: Plan, strategy: Strategy, where: str) -> None:
     """A plan uses all the GPUs that it names."""
     if strategy.gpus == plan.num_gpus:
         return
@@ -139,9 +145,14 @@ def _check_gpus(plan: PlanPart, strategy: Strategy, where: str) -> None:
     )
 
 
-def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str) -> None:
-    """Refuse what was edited into something that no runtime takes."""
-    from astrarium.catalog.runtimes import find_runtime
+def _check(
+    workload: Workload,
+    cluster: Cluster,
+    strategy: Strategy,
+    runtime: Runtime,
+    where: str,
+) -> None:
+    """Refuse what was edited into something that neither Megatron nor its own runtime takes."""
     from astrarium.cost.mixed import ClusterModel
     from astrarium.search.plan import chunk_bounds_of
     from astrarium.search.refusals import why_refused
@@ -150,13 +161,15 @@ def _check(workload: Workload, cluster: Cluster, strategy: Strategy, where: str)
     try:
         placement(strategy, cluster)
         used = _part_in_use(cluster, strategy)
-        model = ClusterModel(workload, used, find_runtime())
+        model = ClusterModel(workload, used, runtime)
         chunk_bounds_of(model, strategy)
-        reasons = why_refused(workload, used.pools, strategy)
+        takers = dict.fromkeys(("megatron", runtime.rules or "megatron"))
+        refused = [why_refused(workload, used.pools, strategy, taker) for taker in takers]
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if reasons:
-        raise InputError(f"{where}: Megatron would refuse this strategy: {'; '.join(reasons)}")
+    if all(refused):
+        reasons = "; ".join(refused[0])
+        raise InputError(f"{where}: Megatron would refuse this strategy: {reasons}")
 
 
 def _part_in_use(cluster: Cluster, strategy: Strategy) -> Cluster:
@@ -165,7 +178,7 @@ def _part_in_use(cluster: Cluster, strategy: Strategy) -> Cluster:
     return cluster.part([p for p in cluster.pools if p.name in names]) if names else cluster
 
 
-def nodes_of(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
+def nodes_of(plan: Plan, cluster: Cluster) -> Iterator[NodeGroup]:
     """Pools in the order of the pipeline, whole nodes first; the last node may be used in part."""
     for name, gpus in _runs(plan, cluster):
         pool = cluster.pool(name)
@@ -176,7 +189,7 @@ def nodes_of(plan: PlanPart, cluster: Cluster) -> Iterator[NodeGroup]:
             yield NodeGroup(pool, 1, rest)
 
 
-def _runs(plan: PlanPart, cluster: Cluster) -> list[tuple[str, int]]:
+def _runs(plan: Plan, cluster: Cluster) -> list[tuple[str, int]]:
     """Pools and their GPUs in the order of ranks; a pool may come again behind another."""
     if not plan.pools:
         return [(cluster.pools[0].name, plan.num_gpus)]

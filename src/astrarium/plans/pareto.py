@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from astrarium.plans.document import ParetoPart, PlanPart
+from astrarium.plans.document import ParetoPart, Plan
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
+def pareto_of(plans: Sequence[Plan]) -> tuple[ParetoPart, ...]:
     """The plans that no other beats in time and money; without prices time alone decides."""
     points = [_time_and_money(plan) for plan in plans]
     return with_ties(
@@ -25,7 +25,7 @@ def pareto_of(plans: Sequence[PlanPart]) -> tuple[ParetoPart, ...]:
     )
 
 
-def _time_and_money(plan: PlanPart) -> tuple[float, float]:
+def _time_and_money(plan: Plan) -> tuple[float, float]:
     seconds = plan.iteration_seconds if plan.train_seconds is None else plan.train_seconds
     return seconds, seconds * (plan.usd_per_hour or 0.0)
 
@@ -35,7 +35,7 @@ def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
 
 
 def pareto_part(
-    plan: PlanPart, index: int, clouds: Mapping[str, tuple[str, str]] | None = None
+    plan: Plan, index: int, clouds: Mapping[str, tuple[str, str]] | None = None
 ) -> ParetoPart:
     """A plan as a point: run and money are as uncertain as the iteration they are made of.
 

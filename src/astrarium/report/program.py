@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from astrarium.report.program_parts import (
@@ -23,7 +21,6 @@ from astrarium.report.program_parts import (
     messages_of,
     operator_name,
     parts_of,
-    ranges,
     way_words,
     work_of,
 )
@@ -33,20 +30,23 @@ from astrarium.report.tables import (
     GIB,
     Bar,
     Field,
+    filled_style,
     fits,
     grouped,
+    indented,
+    labelled,
     listing,
-    natural_width,
-    new_table,
     percent,
+    runs,
+    table,
     terms_table,
     title,
+    width_of,
 )
 from astrarium.spmd.capture import called
 from astrarium.spmd.graph import PARAMETER
 from astrarium.spmd.program import (
     MEMORY_CAUSES,
-    DeviceMemoryPart,
     DevicePart,
     DeviceProgram,
     Instruction,
@@ -62,7 +62,6 @@ SMALL_SHARE = 0.01  # of a step: operators below it that decide nothing are summ
 LEAST_GAP = 0.001  # that is told apart from none
 NOTHING_KNOWN = 0.999  # a gap that says nothing
 BAR, SHORTEST_BAR = 16, 4
-NEARLY_FULL = 0.95
 MIB = 2**20
 TRIED_BYTES = 2 * GIB  # of all devices: what cores can be asked to train
 WORKER = "astrarium.runtime.spmd.worker"
@@ -79,7 +78,7 @@ def program_report(
 ) -> Iterator[RenderableType]:
     """Everything `astrarium synthesize` shows about its result."""
     program = document.program
-    yield _header(document)
+    yield labelled(_facts(document), style="dim")
     parts = parts_of(program)
     yield title("Work of each part: layouts of results, seconds of both passes")
     yield from _work(program, parts, width)
@@ -99,9 +98,9 @@ def program_report(
         yield from _baselines(document, width)
     if document.reasons:
         yield title(f"Why: against {document.reasons[0].against}, part by part")
-        yield Padding(Text("\n".join(map(reason_words, document.reasons))), (0, 0, 0, 2))
+        yield indented("\n".join(map(reason_words, document.reasons)))
     yield title("Synthesis")
-    yield Padding(Text(search_words(document)), (0, 0, 0, 2))
+    yield indented(search_words(document))
 
 
 def next_steps(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
@@ -136,15 +135,6 @@ def _ways_to_run(document: ProgramDocument, file: str, width: int) -> Iterator[R
         yield copyable(["astrarium", "run", file, "--device", "cpu"], width)
 
 
-def _header(document: ProgramDocument) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in _facts(document):
-        grid.add_row(label, Text(text))
-    return grid
-
-
 def _facts(document: ProgramDocument) -> Iterator[tuple[str, str]]:
     program, source = document.program, document.source
     nodes = program.graph.nodes
@@ -174,7 +164,7 @@ def devices_words(devices: Sequence[DevicePart]) -> str:
         ranks = [device.rank for device in run]
         name = gpu if pool == gpu else f"{gpu} of {pool}"
         word = "rank" if len(ranks) == 1 else "ranks"
-        found.append(f"{len(ranks)} x {name} ({word} {ranges(ranks)})")
+        found.append(f"{len(ranks)} x {name} ({word} {runs(ranks)})")
     return ", ".join(found)
 
 
@@ -226,7 +216,7 @@ def _messages(
     rows = [(part, sent) for part in parts for sent in messages_of(program.graph, part)]
     yield title("Messages of each part: sizes of whole tensors")
     if not rows:
-        yield Padding(Text("nothing: devices never meet"), (0, 0, 0, 2))
+        yield indented("none: the devices exchange nothing")
         return
     fields = [
         Field("message", [_times_words(sent.collective, sent.count) for _, sent in rows]),
@@ -241,14 +231,6 @@ def _messages(
     yield from _by_part([part for part, _ in rows], fields, width)
 
 
-def _once(names: Sequence[str]) -> list[str]:
-    """Names with repetitions left blank."""
-    return [
-        "" if position and names[position - 1] == name else name
-        for position, name in enumerate(names)
-    ]
-
-
 class _Axis(Value, frozen=True):
     """An axis that is divided, or several that are divided alike."""
 
@@ -260,12 +242,14 @@ class _Axis(Value, frozen=True):
 def _pieces(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
     axes = _divided(document.program)
     if not axes:
-        yield Padding(Text("every device has everything"), (0, 0, 0, 2))
+        yield indented("nothing is divided: every device holds everything")
         return
     level_of = len(document.program.mesh) > 1
     rows = [(axis, level) for axis in axes for level in range(len(axis.pieces))]
     fields = [
-        Field("axis", _once([_axis_words(axis.names) for axis, _ in rows]), prose=True),
+        Field(
+            "axis", ["" if level else _axis_words(axis.names) for axis, level in rows], prose=True
+        ),
         Field("granules", [f"{axis.granules:,}" for axis, _ in rows], right=True),
     ]
     if level_of:
@@ -351,37 +335,32 @@ def _times(document: ProgramDocument, width: int) -> RenderableType:
 
 def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:
     """Devices that are alike and stand together in one row; bars where there is room."""
+    causes = ("capacity_bytes", *MEMORY_CAUSES)
     pairs = zip(document.devices, document.memory, strict=True)
-    shown: list[DeviceMemoryPart] = []
-    cells = []
-    for (gpu, *_), run in groupby(pairs, key=lambda pair: (pair[0].gpu, _sizes(pair[1]))):
-        ranks = [part.rank for _, part in run]
-        shown.append(document.memory[ranks[0]])
-        cells.append([ranges(ranks), gpu, *_memory_cells(shown[-1], unit)])
-    heads = ["ranks", "device", *MEMORY_CAUSES, "peak", "of", ""]
-    kept = list(range(len(heads)))
-    if natural_width(heads, cells, GAP) > width:  # what adds up to the peak goes
-        kept = [0, 1, *kept[-3:]]
-    heads, cells = [heads[i] for i in kept], [[row[i] for i in kept] for row in cells]
-    bar = min(BAR, width - natural_width(heads, cells, GAP) - GAP)
-    table = new_table()
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("ranks", "device") else "right")
-    if bar >= SHORTEST_BAR:
-        table.add_column("")
-    for row, part in zip(cells, shown, strict=True):
-        style = "red" if part.share > 1 else "yellow" if part.share > NEARLY_FULL else "green"
-        bars = [Bar(part.share, bar, style)] if bar >= SHORTEST_BAR else []
-        table.add_row(*row, *bars)
-    return table
-
-
-def _memory_cells(part: DeviceMemoryPart, unit: int) -> list[str]:
-    sizes = [getattr(part, cause) for cause in MEMORY_CAUSES]
-    return [
-        *(in_units(size, unit) for size in (*sizes, part.peak_bytes, part.capacity_bytes)),
-        f"{100 * part.share:.0f} %",
+    alike = groupby(pairs, key=lambda pair: (pair[0].gpu, *(getattr(pair[1], c) for c in causes)))
+    groups = [(gpu, [part for _, part in run]) for (gpu, *_), run in alike]
+    shown = [parts[0] for _, parts in groups]
+    sizes = {cause: cause for cause in MEMORY_CAUSES}
+    sizes |= {"peak": "peak_bytes", "of": "capacity_bytes"}
+    fields = [
+        Field("ranks", [runs(part.rank for part in parts) for _, parts in groups]),
+        Field("device", [gpu for gpu, _ in groups]),
+        *(
+            Field(
+                head,
+                [in_units(getattr(part, key), unit) for part in shown],
+                right=True,
+                drop=int(key in MEMORY_CAUSES),
+            )
+            for head, key in sizes.items()
+        ),
+        Field("", [f"{100 * part.share:.0f} %" for part in shown], right=True),
     ]
+    if not fits(fields, width, GAP):  # what adds up to the peak goes
+        fields = [field for field in fields if not field.drop]
+    bar = min(BAR, width - width_of(fields) - GAP)
+    bars = [Bar(part.share, bar, filled_style(part.share)) for part in shown]
+    return table(fields, bars=bars if bar >= SHORTEST_BAR else ())
 
 
 def in_units(size: float, unit: int) -> str:
@@ -389,10 +368,6 @@ def in_units(size: float, unit: int) -> str:
     value = size / unit
     decimals = 2 if value < 10 else 1 if value < 1000 else 0
     return f"{value:,.{decimals}f}"
-
-
-def _sizes(part: DeviceMemoryPart) -> tuple[float, ...]:
-    return (part.capacity_bytes, *(getattr(part, cause) for cause in MEMORY_CAUSES))
 
 
 def _baselines(document: ProgramDocument, width: int) -> Iterator[RenderableType]:

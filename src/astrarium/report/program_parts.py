@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any, Final
 
+from astrarium.report.tables import runs
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, SEGMENT, Graph
 from astrarium.spmd.program import DeviceProgram, How, Instruction, placement_text
 from astrarium.spmd.rules import PARTIAL, MessageKind, ShardRule
@@ -256,7 +256,7 @@ def _name(graph: Graph, owner: Sequence[int], numbers: Sequence[int]) -> str:
         layers = [int(match["number"]) for match in found if match]
         before = {match["before"] for match in found if match}
         if len(before) == 1:
-            return f"{before.pop()}{ranges(layers)}"
+            return f"{before.pop()}{runs(sorted(layers))}"
     return paths[0]
 
 
@@ -276,13 +276,3 @@ def _common(graph: Graph, owner: Sequence[int], number: int) -> str:
         return ".".join(shared)
     ends = list(dict.fromkeys(path[0] for path in paths))
     return " to ".join(dict.fromkeys((*ends[:1], *ends[-1:])))
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Numbers with runs joined: 0-3, 5."""
-    found = []
-    ordered = sorted(numbers)
-    for _, run in groupby(enumerate(ordered), key=lambda pair: pair[1] - pair[0]):
-        members = [number for _, number in run]
-        found.append(f"{members[0]}-{members[-1]}" if len(members) > 1 else f"{members[0]}")
-    return ", ".join(found)

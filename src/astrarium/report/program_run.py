@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.report.runs.execution import loss_fields
+from astrarium.report.runs.execution import loss_fields, timed_lines
 from astrarium.report.tables import Field, listing, title
 from astrarium.runtime.spmd.job import ProgramRun
 from astrarium.runtime.spmd.timed import MeasuredProgram
@@ -32,7 +32,8 @@ def program_run_report(run: ProgramRun, width: int) -> Iterator[RenderableType]:
     )
     yield title("Losses")
     yield from listing(_losses(run), width)
-    yield Text(_speed(run))
+    took, predicted = map(format_seconds, (run.median_step_seconds, run.predicted_seconds))
+    yield Text(f"a step took {took} here; predicted for the devices of the program: {predicted}")
     yield Text(verdict(run))
 
 
@@ -41,14 +42,6 @@ def _losses(run: ProgramRun) -> list[Field]:
     fields = loss_fields(run.losses, "one device", None if alone is None else alone.losses)
     seconds = [format_seconds(one) for one in run.step_seconds]
     return [*fields, Field("seconds", seconds, right=True, drop=1)]
-
-
-def _speed(run: ProgramRun) -> str:
-    predicted = format_seconds(run.predicted_seconds)
-    return (
-        f"a step took {format_seconds(run.median_step_seconds)} here; predicted for the devices of"
-        f" the program: {predicted}"
-    )
 
 
 def verdict(run: ProgramRun) -> str:
@@ -78,9 +71,4 @@ def _with_rounding(difference: str, rounding: float) -> str:
 def measured_program_report(run: MeasuredProgram) -> Iterator[RenderableType]:
     """A step as it was timed beside its prediction."""
     yield Text(f"{run.factory}, run by {len(run.shares_of_cores)} ranks on a core each")
-    for rank, share in enumerate(run.shares_of_cores):
-        if share < 1.0:
-            yield Text(f"note: rank {rank} is held back to {100 * share:g} % of its core's time")
-    low, high = (format_seconds(seconds) for seconds in run.measured_range_seconds)
-    yield Text(f"measured   {format_seconds(run.measured_seconds)} a step ({low} to {high})")
-    yield Text(f"predicted  {format_seconds(run.predicted_seconds)}, {100 * run.error:+.1f} %")
+    yield from timed_lines(run, "a step")

@@ -22,6 +22,7 @@ MILLION = 1e6
 GAP = 2  # blanks between columns
 WIDE = 100  # columns from which terms get bars
 PROSE_WIDTH = 24  # what a column of prose gets before its lines are broken
+NEARLY_FULL = 0.95  # share of a memory
 INDENT = 2  # of the rows below the name of their group
 
 _BLOCKS = ("\N{FULL BLOCK}", "\N{LIGHT SHADE}")
@@ -89,6 +90,11 @@ class Bar(Value, frozen=True):
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(self.width, self.width)
+
+
+def filled_style(share: float) -> str:
+    """The colour of a memory that is full to this share."""
+    return "red" if share > 1 else "yellow" if share > NEARLY_FULL else "green"
 
 
 class Field(Value, frozen=True):
@@ -165,12 +171,6 @@ def width_of(fields: Sequence[Field], gap: int = GAP) -> int:
 
 def _head(field: Field, gap: int) -> str:
     return field.head if gap == GAP else field.head.replace(" ", "\n")
-
-
-def natural_width(heads: Sequence[str], rows: Sequence[Sequence[str]], gap: int) -> int:
-    """Characters that a table needs if nothing is to be broken."""
-    columns = zip(heads, *rows, strict=True)
-    return sum(max(map(len, column)) for column in columns) + gap * (len(heads) - 1)
 
 
 def new_table(gap: int = GAP) -> Table:

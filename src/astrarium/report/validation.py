@@ -9,10 +9,9 @@ from enum import StrEnum
 from typing import Final
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
-from astrarium.report.tables import Field, listing, new_table, title
+from astrarium.report.tables import Field, indented, listing, table, title
 from astrarium.report.wording import strategy_words
 from astrarium.validate.metrics import (
     LEAST_MFU,
@@ -226,13 +225,16 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
     if document.profile is not None:
         yield Text(_profile_words(document.profile))
     yield title("Time of an iteration: errors in % of the measured")
-    yield from listing(_time_fields(document), width)
+    by, groups = document.by, (*document.groups, whole)
+    yield from listing(list(_fields(by, groups, TIME_COLUMNS)), width)
     if any(map(_of_memory, document.groups)):
         yield title("Memory: errors in % of the measured; out of memory foretold")
-        yield from listing(_memory_fields(document), width)
+        weighed = [*filter(_of_memory, groups)]
+        yield from listing(list(_fields(by, weighed, MEMORY_COLUMNS)), width)
     if document.sweeps:
         yield title("Sweeps: what trusting the first plan costs, in % of the best measured time")
-        yield from listing(_sweep_fields(document), width)
+        swept = [group for group in groups if group.sweeps]
+        yield from listing(list(_fields(by, swept, SWEEP_COLUMNS)), width)
     if document.largest_errors:
         yield title("Largest errors")
         yield from _errors(document.largest_errors)
@@ -244,52 +246,47 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
         yield from _reasons(document.unmodelled)
 
 
-def _time_fields(document: ValidationDocument) -> list[Field]:
-    groups = (*document.groups, document.all)
-    return [
-        Field(document.by, [group.name for group in groups]),
-        Field("rows", [f"{group.rows:,}" for group in groups], right=True),
-        Field("modelled", [_percent(group.coverage) for group in groups], right=True),
-        Field("scored", [f"{group.timed:,}" for group in groups], right=True),
-        Field("MAPE", [_percent(group.mape) for group in groups], right=True),
-        Field("median", [_percent(group.median_ape) for group in groups], right=True, drop=1),
-        Field("mean", [_percent(group.mean_signed_error) for group in groups], right=True, drop=2),
-        Field("Spearman", [_number(group.spearman) for group in groups], right=True, drop=3),
-        Field(
-            "inside",
-            [_percent(group.interval_coverage) for group in groups],
-            right=True,
-            drop=4,
-        ),
-    ]
+# Columns of tables of groups: head, figure of `Metrics`, its format, and what goes first.
+TIME_COLUMNS: Final = (
+    ("rows", "rows", ",", 0),
+    ("modelled", "coverage", "%", 0),
+    ("scored", "timed", ",", 0),
+    ("MAPE", "mape", "%", 0),
+    ("median", "median_ape", "%", 1),
+    ("mean", "mean_signed_error", "%", 2),
+    ("Spearman", "spearman", ".3f", 3),
+    ("inside", "interval_coverage", "%", 4),
+)
+MEMORY_COLUMNS: Final = (
+    ("peaks", "memory_rows", ",", 0),
+    ("MAPE", "memory_mape", "%", 0),
+    ("mean", "memory_signed_error", "%", 0),
+    ("failed", "out_of_memory", ",", 0),
+    ("recall", "oom_recall", "%", 0),
+    ("precision", "oom_precision", "%", 0),
+    ("false alarms", "false_alarms", ",", 0),
+)
+SWEEP_COLUMNS: Final = (
+    ("sweeps", "sweeps", ",", 0),
+    ("regret, mean", "regret_mean", "%", 0),
+    ("worst", "regret_worst", "%", 0),
+)
 
 
-def _memory_fields(document: ValidationDocument) -> list[Field]:
-    groups = [group for group in (*document.groups, document.all) if _of_memory(group)]
-    return [
-        Field(document.by, [group.name for group in groups]),
-        Field("peaks", [f"{group.memory_rows:,}" for group in groups], right=True),
-        Field("MAPE", [_percent(group.memory_mape) for group in groups], right=True),
-        Field("mean", [_percent(group.memory_signed_error) for group in groups], right=True),
-        Field("failed", [f"{group.out_of_memory:,}" for group in groups], right=True),
-        Field("recall", [_percent(group.oom_recall) for group in groups], right=True),
-        Field("precision", [_percent(group.oom_precision) for group in groups], right=True),
-        Field("false alarms", [_count(group.false_alarms) for group in groups], right=True),
-    ]
+def _fields(
+    by: str, groups: Sequence[Metrics], columns: Sequence[tuple[str, str, str, int]]
+) -> Iterator[Field]:
+    """A row for each group; what is not known is blank."""
+    yield Field(by, [group.name for group in groups])
+    for head, name, form, drop in columns:
+        values = [getattr(group, name) for group in groups]
+        scale, form = (100, ".1f") if form == "%" else (1, form)
+        cells = ["" if value is None else f"{scale * value:{form}}" for value in values]
+        yield Field(head, cells, right=True, drop=drop)
 
 
 def _of_memory(group: Metrics) -> bool:
     return bool(group.memory_rows or group.out_of_memory or group.false_alarms is not None)
-
-
-def _sweep_fields(document: ValidationDocument) -> list[Field]:
-    groups = [group for group in (*document.groups, document.all) if group.sweeps]
-    return [
-        Field(document.by, [group.name for group in groups]),
-        Field("sweeps", [f"{group.sweeps:,}" for group in groups], right=True),
-        Field("regret, mean", [_percent(group.regret_mean) for group in groups], right=True),
-        Field("worst", [_percent(group.regret_worst) for group in groups], right=True),
-    ]
 
 
 def _errors(errors: Sequence[LargestError]) -> Iterator[RenderableType]:
@@ -298,17 +295,18 @@ def _errors(errors: Sequence[LargestError]) -> Iterator[RenderableType]:
             f"{100 * found.error:+.0f} %  {found.model} on {found.gpus}: measured"
             f" {found.measured_seconds:.4g} s, predicted {found.predicted_seconds:.4g} s"
         )
-        yield Padding(Text(f"{found.strategy}; {found.place}", style="dim"), (0, 0, 0, 2))
+        yield indented(f"{found.strategy}; {found.place}", style="dim")
 
 
 def _reasons(unmodelled: Sequence[RowsAside]) -> Iterator[RenderableType]:
-    table = new_table()
-    table.add_column("rows", justify="right")
-    table.add_column("reason", overflow="fold")
-    table.add_column("first at", overflow="fold")
-    for entry in unmodelled[:REASONS_SHOWN]:
-        table.add_row(f"{entry.rows:,}", Text(entry.reason), Text(entry.first))
-    yield table
+    shown = unmodelled[:REASONS_SHOWN]
+    yield table(
+        [
+            Field("rows", [f"{entry.rows:,}" for entry in shown], right=True),
+            Field("reason", [entry.reason for entry in shown], prose=True),
+            Field("first at", [entry.first for entry in shown], prose=True),
+        ]
+    )
     rest = unmodelled[REASONS_SHOWN:]
     if rest:
         rows = sum(entry.rows for entry in rest)
@@ -325,18 +323,6 @@ def _profile_words(profile: UsedOn) -> str:
 
 def _rows(count: int, kind: str = "") -> str:
     return f"{count:,} {kind}{'row' if count == 1 else 'rows'}"
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}"
-
-
-def _count(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
 
 
 def scatter_points(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
 
-from astrarium.plans.document import PlanPart
+from astrarium.plans.document import Plan
 from astrarium.strategy.types import (
     Granularity,
     Method,
@@ -249,7 +249,7 @@ def gpus_words(gpus: Mapping[str, int], short: Mapping[str, str]) -> str:
     return " + ".join(f"{count:,} {short[name]}" for name, count in gpus.items())
 
 
-def pipeline_words(plan: PlanPart) -> str:
+def pipeline_words(plan: Plan) -> str:
     """The GPU types along the pipeline with the layers of their stages, in model order.
 
     Such as: 2 stages H100 [0-8, 9-17], 4 stages A100 [18-25 by 4, 26-31 by 3]
@@ -269,7 +269,7 @@ def pipeline_words(plan: PlanPart) -> str:
     return ", ".join(parts)
 
 
-def _types_words(plan: PlanPart, stage: Stage, short: Mapping[str, str]) -> str:
+def _types_words(plan: Plan, stage: Stage, short: Mapping[str, str]) -> str:
     """The GPUs of a stage: their type, or their pool where that says more."""
     if len(stage.pools) < 2:
         named = len(plan.pools) > len(plan.gpus)
@@ -291,13 +291,13 @@ def _ranges_words(ranges: Sequence[tuple[int, int]]) -> str:
     return ", ".join(shown)
 
 
-def _held_words(plan: PlanPart, ranks: Sequence[int]) -> str:
+def _held_words(plan: Plan, ranks: Sequence[int]) -> str:
     layers = layers_of_stages(plan)
     counts = [layers[rank] for rank in ranks]
     return f"{runs_words(counts)} layers in {plan.strategy.virtual_stages} parts each"
 
 
-def stage_gpus(plan: PlanPart) -> dict[int, str]:
+def stage_gpus(plan: Plan) -> dict[int, str]:
     """The GPU type of every pipeline rank, in short; the pools of one that lies on several."""
     types, pools = short_types(plan.gpus), short_types(plan.pools)
     return {
@@ -308,7 +308,7 @@ def stage_gpus(plan: PlanPart) -> dict[int, str]:
     }
 
 
-def layers_of_stages(plan: PlanPart) -> dict[int, int]:
+def layers_of_stages(plan: Plan) -> dict[int, int]:
     """The number of layers on each pipeline rank, over all its chunks."""
     layers: dict[int, int] = {}
     for stage in plan.strategy.stages:

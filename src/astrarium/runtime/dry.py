@@ -1,10 +1,9 @@
 """`astrarium run --dry`: one GPU builds and trains the shard of each sort of stage in turn.
 
-The process believes to be one rank of all that the plan asks for, with the plan's own model, but
-its messages go nowhere: what arrives is what memory happens to hold. So its tensors are those of
-the real run, byte for byte, and its seconds those of a run whose messages take no time. That is
-what it is compared with: the same plan under the runtime that is installed here (megatron-core
-without TransformerEngine), with links that take no time.
+The process is one rank of the plan with the plan's own model, but its messages go nowhere. So its
+tensors are those of the real run, byte for byte, and its seconds those of a run whose messages take
+no time. The prediction beside it assumes the same, and the installed software (megatron-core
+without TransformerEngine).
 """
 
 from __future__ import annotations
@@ -198,7 +197,7 @@ def _predicted(job: Job, few: Strategy) -> list[tuple[StageMemory, StageSeconds]
     workload = replace(job.workload, global_batch=asked.sequences)
     runtime = find_runtime(RUNTIME)
     plan = predict(workload, job.cluster, asked, runtime=runtime, tuning=NO_MESSAGES)
-    return list(zip(plan.memory, plan.stages, strict=True))
+    return list(zip(plan.memory, plan.stage_seconds, strict=True))
 
 
 def _stage(

@@ -60,8 +60,7 @@ class TrainingJob(Value, frozen=True):
         chunks = strategy.pp * strategy.virtual_stages
         if not strategy.stages:
             return (self.shape.layers // chunks,) * chunks
-        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
-        return tuple(stage.num_layers for stage in ordered)
+        return tuple(stage.num_layers for stage in strategy.ordered_stages)
 
     @property
     def layout(self) -> str:

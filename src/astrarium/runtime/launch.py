@@ -1,10 +1,8 @@
 """One process per rank, started together and ended together.
 
-A rank that fails ends all others at once, and its error is the one shown: those that fail because
-a neighbour is gone come later, and are only named. No process is ever left: ranks are
-killed when this function is left for any reason, a signal included, and end by themselves should
-the parent be killed. Ranks answer on standard output with one JSON object per line (see `worker`);
-any other line there belongs to what they print on standard error.
+A rank that fails ends all others at once, and the message shows its error. No process is left:
+ranks are killed when this function ends for any reason, and end by themselves if the parent is
+killed. Ranks answer on standard output with one JSON object per line (see `worker`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Times iterations on the cores of this machine, one core for each rank.
 
-Nothing is scaled down: the model is trained as the plan says, so it has to be small. Ranks keep
-to a core each, with one thread; memory that they free stays theirs, as giving it back and asking
-for it again would be timed instead of the training. Where the plan says that a rank has a share
-of a core, it is held back to that (`slowed`).
+The model is trained as the plan says, so it has to be small. Ranks keep their freed memory, so that
+the allocator is not timed. A rank with a share of a core is held back to it (`slowed`).
 """
 
 from __future__ import annotations

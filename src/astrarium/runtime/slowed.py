@@ -1,8 +1,7 @@
 """Ranks that run only for a share of the time.
 
-A process is stopped and let go on again (SIGSTOP, SIGCONT) several hundred times a second, so
-that all its threads, those of the communication library included, have that share of every few
-milliseconds. It needs no rights that a user does not have on processes of his own.
+SIGSTOP and SIGCONT stop and continue a process several hundred times a second, with all its
+threads. Users may send them to their own processes.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astrarium.catalog.runtimes import Runtime
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -40,5 +40,5 @@ def compared(
         plan = predict(workload, cluster, strategy, runtime=runtime, tuning=tuning)
     except InputError as error:
         return OwnPlan(cluster, None, str(error))
-    runs = Runs(workload, cluster, terms, tuning)
+    runs = Runs(workload, cluster, terms, tuning, runtime or find_runtime())
     return OwnPlan(cluster, best_paid(runs, plan, objective, limits))

@@ -137,6 +137,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "mla": any(linear.name == "kv_up" for block in blocks for linear in block.linears),
         "sliding_window": any(attention.window is not None for attention in attentions),
         "parameters": model.parameters,
+        "tied_embeddings": model.head.tied,
         "seq_length": workload.seq_length,
         "global_batch": workload.global_batch,
         "precision": workload.precision.value,

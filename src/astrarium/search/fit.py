@@ -14,9 +14,10 @@ from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
 from astrarium.search.money import Runs
-from astrarium.search.outcome import Mode, Objective
+from astrarium.search.outcome import Limits, Mode, Objective
 from astrarium.search.plan import Plan, estimate, with_split
 from astrarium.search.planner import leanest, plan, smallest_count
+from astrarium.search.pools import Asked
 from astrarium.search.refusals import why_refused
 from astrarium.search.space import recomputable_modules
 from astrarium.strategy.types import (
@@ -73,33 +74,36 @@ def fit(
     A strategy is looked at under a runtime, by default Megatron; any is one of Megatron's.
     """
     workload = runnable(workload, *cluster.pools)
+    runtime = runtime or find_runtime()
+    planned = runtime if runtime.rules else find_runtime()
+    any_plan = Asked(
+        workload, tuning, Objective.THROUGHPUT, Mode.EXACT, (), 1, Limits(), runtime=planned
+    )
     fewest: dict[str, int | None] = {}
     for pool in cluster.pools:
         if pool.gpu.name not in fewest:
-            fewest[pool.gpu.name] = smallest_count(workload, pool, tuning=tuning)
+            fewest[pool.gpu.name] = smallest_count(any_plan, pool)
     if strategy is None:
-        return _any_that_fits(workload, cluster, fewest, tuning)
-    runtime = runtime or find_runtime()
+        return _any_that_fits(any_plan, cluster, fewest)
     model = ClusterModel(workload, cluster, runtime, tuning)
     strategy = with_split(model, strategy)
-    reasons = why_refused(workload, cluster.pools, strategy) if runtime.megatron_rules else ()
+    reasons = why_refused(workload, cluster.pools, strategy) if runtime.parses_as_megatron else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    runs = Runs(workload, cluster, RunTerms(), tuning)
+    runs = Runs(workload, cluster, RunTerms(), tuning, runtime)
     asked = runs.priced(estimate(model, [strategy])[0], [0] * len(cluster.pools))
     changes = () if asked.fits else _helpful_changes(model, strategy, runtime)
     return FitReport(workload, asked, fewest, changes)
 
 
-def _any_that_fits(
-    workload: Workload, cluster: Cluster, fewest: Mapping[str, int | None], tuning: Tuning
-) -> FitReport:
+def _any_that_fits(asked: Asked, cluster: Cluster, fewest: Mapping[str, int | None]) -> FitReport:
+    workload = asked.workload
     try:
-        best = plan(workload, cluster, objective=Objective.THROUGHPUT, top=1, tuning=tuning)
+        best = plan(workload, cluster, top=1, tuning=asked.tuning, runtime=asked.runtime)
     except NoFeasiblePlanError as error:
         least = None
         if len(cluster.pools) == 1:
-            least = leanest(workload, cluster.pools[0], Mode.EXACT, tuning=tuning)
+            least = leanest(asked, cluster.pools[0])
         return FitReport(workload, least, fewest, why_not=str(error))
     return FitReport(workload, best.plans[0], fewest)
 
@@ -114,7 +118,7 @@ def _helpful_changes(
         adjusted = _adjusted(workload, strategy, changed)
         if adjusted is None:
             continue
-        if not (runtime.megatron_rules and why_refused(workload, pools, adjusted)):
+        if not (runtime.parses_as_megatron and why_refused(workload, pools, adjusted)):
             tried.setdefault(adjusted, text)
     plans = estimate(model, list(tried))
     changes = [

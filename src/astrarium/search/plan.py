@@ -1,11 +1,8 @@
-"""A plan: a strategy with its estimate, ready to be shown or exported.
-
-`estimate` prices single strategies with the same cost model as the search, on all pipeline ranks.
-"""
+"""`estimate` makes plans of strategies: the cost model of the search, on all pipeline ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,9 +17,9 @@ from astrarium.cost.replay import is_executed, replayed_seconds
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import doubts_of, interval_ratios
 from astrarium.errors import InputError
-from astrarium.model.workload import Precision
 from astrarium.search.pace import smallest_gpu, stage_seconds
 from astrarium.strategy.columns import Options, degrees_of, options_of
+from astrarium.strategy.estimate import Plan as Plan
 from astrarium.strategy.estimate import StageMemory, StageSeconds
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -30,69 +27,11 @@ from astrarium.units import HOUR
 from astrarium.value import Value
 
 
-class Run(Value, frozen=True):
-    """A whole run of a plan: expected seconds by cause, what is paid for, and energy."""
-
-    seconds: Mapping[str, float]
-    usd_per_hour: float
-    spot_gpus: Mapping[str, int]  # by type
-    interruptions_per_hour: float
-    checkpoint_interval_seconds: float | None  # of work; None if none are needed
-    kwh: float
-    co2_kilograms: float | None
-
-    @property
-    def train_seconds(self) -> float:
-        return sum(self.seconds.values())
-
-    @property
-    def goodput(self) -> float:
-        """Share of the time in which the run gets on."""
-        useful = ("train", "ramp", "evaluation")
-        return sum(self.seconds[cause] for cause in useful) / self.train_seconds
-
-
-class Plan(Value, frozen=True):
-    """A strategy with its estimate."""
-
-    strategy: Strategy
-    gpus: Mapping[str, int]
-    precision: Precision  # one that all of these GPUs have
-    iteration_seconds: float
-    interval_seconds: tuple[float, float]
-    tokens_per_second: float
-    mfu: float
-    breakdown_seconds: Mapping[str, float]
-    memory: tuple[StageMemory, ...]
-    stages: tuple[StageSeconds, ...]
-    usd_per_hour: float | None
-    usd_total: float | None
-    train_seconds: float | None
-    runtimes: tuple[str, ...]  # that can execute it
-    megatron_lacks: tuple[str, ...]  # what it would need that Megatron does not have
-    fit_chance: float  # that no GPU runs out of memory
-    run: Run | None = None  # None without a number of tokens
-
-    @property
-    def fits(self) -> bool:
-        return all(stage.fits for stage in self.memory)
-
-    @property
-    def ideal_seconds(self) -> float:
-        """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
-        at_once = self.strategy.sequences / self.strategy.num_micro_batches
-        return self.strategy.sequences / sum(at_once / one.model_seconds for one in self.stages)
-
-    @property
-    def peak_bytes(self) -> float:
-        return max(stage.peak_bytes for stage in self.memory)
-
-
 class _Pipeline(Value, frozen=True):
     """What a strategy takes."""
 
     strategy: Strategy  # with its stages
-    breakdown: Mapping[str, float]
+    breakdown: dict[str, float]
     memory: tuple[StageMemory, ...]
     stages: tuple[StageSeconds, ...]
     pool_gpus: Ints
@@ -214,20 +153,24 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
     for of_pool, count in used:
         gpus[of_pool.pool.gpu.name] = gpus.get(of_pool.pool.gpu.name, 0) + count
     peak_flops = sum(count * of_pool.peak_flops for of_pool, count in used)
+    stages = _with_busy_shares(priced)
     return Plan(
-        strategy=priced.strategy,
+        rank=0,
         gpus=gpus,
-        precision=workload.precision,
+        strategy=priced.strategy,
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
         mfu=workload.flops_per_iteration / (seconds * peak_flops),
         breakdown_seconds=priced.breakdown,
         memory=priced.memory,
-        stages=_with_busy_shares(priced),
+        fits=all(stage.fits for stage in priced.memory),
         usd_per_hour=usd_per_hour,
         usd_total=usd_total,
         train_seconds=train_seconds,
+        ideal_seconds=_ideal_seconds(priced.strategy, stages),
+        stage_seconds=stages,
+        precision=workload.precision,
         runtimes=() if lacking else (model.pools[0].runtime.name,),
         megatron_lacks=lacking,
         fit_chance=min(
@@ -240,6 +183,12 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
             for stage in priced.memory
         ),
     )
+
+
+def _ideal_seconds(strategy: Strategy, stages: Sequence[StageSeconds]) -> float:
+    """The iteration on one machine with the summed speed of all stages: no waiting, no hops."""
+    at_once = strategy.sequences / strategy.num_micro_batches
+    return strategy.sequences / sum(at_once / one.model_seconds for one in stages)
 
 
 def _usd_per_hour(used: Sequence[tuple[CostModel, int]]) -> float | None:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.catalog.runtimes import Runtime, find_runtime, planned_runtimes
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import usable_bytes
-from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError, flag, refusal
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
+from astrarium.search.fields import constant_fields
 from astrarium.search.formats import runnable
 from astrarium.search.listing import Progress, listed, no_progress, telling
 from astrarium.search.money import (
@@ -61,6 +61,7 @@ from astrarium.search.recommended import Recommendation, recommended
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
 from astrarium.strategy.types import Strategy
+from astrarium.strategy.validity import rules_of
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
@@ -111,17 +112,18 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     kept_free: KeptFree = NOTHING,
     prefer: Prefer = Prefer.FASTEST,
     progress: Progress = no_progress,
+    runtime: Runtime | None = None,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
     A job uses at most `most_types` pools. `progress` hears how far the search is.
     """
-    limits = limits or Limits()
-    cluster = with_margin(workload, cluster, kept_free)
-    _check_request(workload, cluster, mode, limits)
-    _check_types(cluster, mode, most_types)
+    limits, runtime = limits or Limits(), runtime or find_runtime()
+    _check_runtime(runtime, workload, cluster)
+    cluster = with_margin(workload, cluster, kept_free, runtime)
+    _check_request(workload, cluster, mode, limits, most_types)
     begin = time.perf_counter()
-    runs = Runs(workload, cluster, terms or RunTerms(), tuning)
+    runs = Runs(workload, cluster, terms or RunTerms(), tuning, runtime)
     asked = Asked(
         workload,
         tuning,
@@ -131,6 +133,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         max(top, LISTED),
         runs.limits_of_search(limits),
         telling(progress, runs, objective, limits, top),
+        runtime,
     )
     searched, front, plans = _feasible(asked, runs, limits, most_types)
     shown = listed(plans, objective)
@@ -138,8 +141,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     results = searched.results
     rejected = sum((result.rejected for result in results), Counter())
     first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
-    searched_plans = len(searched.plans) - searched.of_front
-    rejected[Rejection.SLOWER] += max(searched_plans - len(first[:top]), 0)
+    rejected[Rejection.SLOWER] += max(len(searched.plans) - searched.of_front - len(first[:top]), 0)
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -154,6 +156,38 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         front=front,
         faster_alone=_faster_alone(asked, cluster, shown[0]),
         recommendation=choice,
+    )
+
+
+def side_by_side(
+    under: Callable[[Runtime], Planned], runtimes: Sequence[Runtime], objective: Objective
+) -> Planned:
+    """The first plan under each runtime, the best first; notes say which runtimes have none."""
+    found: list[Planned] = []
+    refused: list[NoFeasiblePlanError | InputError] = []
+    notes = []
+    for runtime in runtimes:
+        try:
+            found.append(under(runtime))
+        except (NoFeasiblePlanError, InputError) as why:
+            refused.append(why)
+            notes.append(f"no plan for {runtime.name}: {why}")
+    if not found:
+        raise refused[0]
+    firsts = sorted((one.plans[0] for one in found), key=lambda p: rank_key(p, objective))
+    return replace(
+        found[0],
+        plans=tuple(firsts),
+        seconds=sum(one.seconds for one in found),
+        space=sum(one.space for one in found),
+        evaluated=sum(one.evaluated for one in found),
+        rejected=sum((one.rejected for one in found), Counter()),
+        reasons=sum((one.reasons for one in found), Counter()),
+        optimal=all(one.optimal for one in found),
+        bound_gap=max(one.bound_gap for one in found),
+        recommendation=None,
+        front=front_of([plan for one in found for plan in one.front]),
+        notes=tuple(notes),
     )
 
 
@@ -182,11 +216,13 @@ def _recommendation(asked: Asked, runs: Runs, plans: Sequence[Plan]) -> Recommen
     return replace(found, plan=best_paid(runs, found.plan, asked.objective, Limits()))
 
 
-def with_margin(workload: Workload, cluster: Cluster, kept_free: KeptFree) -> Cluster:
+def with_margin(
+    workload: Workload, cluster: Cluster, kept_free: KeptFree, runtime: Runtime
+) -> Cluster:
     """The cluster with the memory that plans leave free on each GPU."""
     if kept_free == NOTHING:
         return cluster
-    runtime, experts = find_runtime().name, workload.model.max_experts > 0
+    experts = workload.model.max_experts > 0
 
     def margin(pool: Pool) -> int:
         capacity = pool.gpu.memory_bytes
@@ -198,7 +234,9 @@ def with_margin(workload: Workload, cluster: Cluster, kept_free: KeptFree) -> Cl
             )
         if kept_free.fit_chance is None:
             return kept_free.margin_bytes
-        return capacity - usable_bytes(capacity, kept_free.fit_chance, runtime, experts=experts)
+        return capacity - usable_bytes(
+            capacity, kept_free.fit_chance, runtime.name, experts=experts
+        )
 
     pools = tuple(replace(pool, memory_margin=margin(pool)) for pool in cluster.pools)
     return replace(cluster, pools=pools)
@@ -245,8 +283,7 @@ def _refusal(
         results, front = freely.results, front_of(runs.paid(freely.plans))
     if front:
         return NoFeasiblePlanError(nearest(front, limits))
-    bound = (asked.workload, runs.cluster, asked.tuning, results, asked.mode, asked.rules)
-    return NoFeasiblePlanError(_why_nothing(*bound))
+    return NoFeasiblePlanError(_why_nothing(asked, runs.cluster, results))
 
 
 def _front(asked: Asked, runs: Runs) -> Front | None:
@@ -343,7 +380,25 @@ def _beside(result: SearchResult, gained: float) -> SearchResult:
     return replace(result, found=[], bound_gap=gap, optimal=gap == 0.0)
 
 
-def _check_request(workload: Workload, cluster: Cluster, mode: Mode, limits: Limits) -> None:
+def _check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> None:
+    """Refuse a runtime without rules, and what it takes in no strategy."""
+    if not runtime.rules:
+        raise refusal(
+            "runtime",
+            f" {runtime.name} can be predicted, but it is not known which strategies it takes;"
+            f" plans are made for {', '.join(planned_runtimes())}",
+        )
+    for pool in cluster.pools:
+        fixed = constant_fields(runnable(workload, pool), pool)
+        for rule in rules_of(runtime.rules):
+            if rule.names <= fixed.keys() and rule.rejects(fixed).all():
+                raise refusal("runtime", f" {runtime.name}: {rule.explained(fixed)}")
+
+
+def _check_request(
+    workload: Workload, cluster: Cluster, mode: Mode, limits: Limits, most_types: int | None
+) -> None:
+    _check_types(cluster, mode, most_types)
     makers = list(dict.fromkeys(pool.gpu.vendor for pool in cluster.pools))
     if len(makers) > 1 and mode is Mode.EXACT:
         raise InputError(
@@ -380,10 +435,10 @@ def predict(
     runtime = runtime or find_runtime()
     model = ClusterModel(workload, cluster, runtime, tuning)
     strategy = with_split(model, strategy)
-    reasons = why_refused(workload, cluster.pools, strategy) if runtime.megatron_rules else ()
+    reasons = why_refused(workload, cluster.pools, strategy) if runtime.parses_as_megatron else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
-    runs = Runs(workload, cluster, terms or RunTerms(), tuning)
+    runs = Runs(workload, cluster, terms or RunTerms(), tuning, runtime)
     plan = estimate(model, [strategy])[0]
     return min(
         (runs.priced(plan, spot) for spot in runs.choices(plan)),
@@ -398,15 +453,9 @@ def only_pool(cluster: Cluster) -> Pool:
     return cluster.pools[0]
 
 
-def _why_nothing(
-    workload: Workload,
-    cluster: Cluster,
-    tuning: Tuning,
-    results: Sequence[SearchResult],
-    mode: Mode,
-    rules: Sequence[UserRule],
-) -> str:
+def _why_nothing(asked: Asked, cluster: Cluster, results: Sequence[SearchResult]) -> str:
     """What bound, by how much, and the way out."""
+    workload, mode = asked.workload, asked.mode
     rejected: Counter[Rejection] = sum((result.rejected for result in results), Counter())
     size = sum(result.space for result in results)
     if size == 0:
@@ -432,19 +481,16 @@ def _why_nothing(
         ]
         nearest = int(np.argmin(lacking))
         pool = cluster.pools[nearest]
-        why = _why_too_large(workload, pool, tuning, mode, rules)
-        text = f"{workload.model.name} does not fit: {why}"
-        return text + _smallest_that_fits(workload, pool, tuning, mode, rules)
+        text = f"{workload.model.name} does not fit: {_why_too_large(asked, pool)}"
+        return text + _smallest_that_fits(asked, pool)
     reasons = sum((result.reasons for result in results), Counter())
     common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
     return f"all {size:,} strategies are ruled out, most by: {common}"
 
 
-def _why_too_large(
-    workload: Workload, pool: Pool, tuning: Tuning, mode: Mode, rules: Sequence[UserRule]
-) -> str:
+def _why_too_large(asked: Asked, pool: Pool) -> str:
     """What the leanest strategy needs, of what most, and how much of it is missing."""
-    plan = leanest(workload, pool, mode, rules, tuning)
+    plan = leanest(asked, pool)
     if plan is None:
         return "and what would is ruled out"
     fullest = max(plan.memory, key=lambda stage: stage.peak_bytes)
@@ -476,45 +522,33 @@ def _why_no_space(workload: Workload, cluster: Cluster) -> str:
     )
 
 
-def _smallest_that_fits(
-    workload: Workload, pool: Pool, tuning: Tuning, mode: Mode, rules: Sequence[UserRule]
-) -> str:
-    count = smallest_count(workload, pool, rules, tuning)
+def _smallest_that_fits(asked: Asked, pool: Pool) -> str:
+    count = smallest_count(asked, pool)
     if count is None:
         return "; no number of these GPUs is enough: a larger type is needed"
-    if count <= pool.num_gpus and mode is Mode.EXACT:
+    if count <= pool.num_gpus and asked.mode is Mode.EXACT:
         return f"; it would fit {count} GPUs ({flag('mode')} up-to finds such counts)"
     return f"; the smallest number of them that fits is {count}"
 
 
-def leanest(
-    workload: Workload,
-    pool: Pool,
-    mode: Mode,
-    rules: Sequence[UserRule] = (),
-    tuning: Tuning = NEUTRAL,
-) -> Plan | None:
+def leanest(asked: Asked, pool: Pool) -> Plan | None:
     """The plan that needs least memory, whether it fits or not; None if rules leave none."""
     roomy = replace(pool, gpu=replace(pool.gpu, memory_bytes=ENDLESS_MEMORY))
-    asked = Asked(workload, tuning, Objective.MEMORY, mode, tuple(rules), 1, Limits())
-    found, _ = search_pool(asked, roomy)
-    strategies = [plan.strategy for plan in found]
-    model = CostModel(runnable(workload, pool), pool, tuning=tuning)
-    return next(iter(estimate(model, strategies)), None)
+    least = replace(asked, objective=Objective.MEMORY, top=1, limits=Limits())
+    found, _ = search_pool(least, roomy)
+    return next(iter(estimate(asked.model(pool), [plan.strategy for plan in found])), None)
 
 
 ENDLESS_MEMORY = 2**60
 LARGEST_COUNT = 2**20
 
 
-def smallest_count(
-    workload: Workload, pool: Pool, rules: Sequence[UserRule] = (), tuning: Tuning = NEUTRAL
-) -> int | None:
+def smallest_count(asked: Asked, pool: Pool) -> int | None:
     """The fewest GPUs of the pool's type on which any strategy fits; None if none does."""
     node = pool.gpus_per_node
     if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
         node = max(node, pool.gpu.gpus_per_node)
     endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
-    asked = Asked(workload, tuning, Objective.GPUS, Mode.UP_TO, tuple(rules), 1, Limits())
-    plans, _ = search_pool(asked, endless)
+    fewest = replace(asked, objective=Objective.GPUS, mode=Mode.UP_TO, top=1, limits=Limits())
+    plans, _ = search_pool(fewest, endless)
     return plans[0].strategy.gpus if plans else None

@@ -7,7 +7,9 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+from msgspec import field
 
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
@@ -32,7 +34,7 @@ from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.score import Score
 from astrarium.search.single import Search
 from astrarium.search.space import Space
-from astrarium.strategy.validity import megatron_rules
+from astrarium.strategy.validity import rules_of
 from astrarium.value import Value
 
 # Degrees up to which unequal layers on one pool are searched with free splits; beyond, only the
@@ -159,6 +161,11 @@ class Asked(Value, frozen=True):
     top: int
     limits: Limits
     progress: Progress = no_progress
+    runtime: Runtime = field(default_factory=find_runtime)
+
+    def model(self, pool: Pool) -> CostModel:
+        """The cost model of a pool alone."""
+        return CostModel(runnable(self.workload, pool), pool, self.runtime, self.tuning)
 
     @property
     def is_about_money(self) -> bool:
@@ -180,7 +187,8 @@ def search_across(
     from astrarium.search.split.recutting import recut
 
     cluster = canonical(cluster)
-    model = ClusterModel(runnable(asked.workload, *cluster.pools), cluster, tuning=asked.tuning)
+    workload = runnable(asked.workload, *cluster.pools)
+    model = ClusterModel(workload, cluster, asked.runtime, asked.tuning)
     space = MixedSpace(
         model.workload,
         cluster,
@@ -198,7 +206,7 @@ def search_across(
     for p in (*known, *better):
         score = of_all.score_of_strategy(p.strategy, p.iteration_seconds)
         kept.keep_found(Found(p.strategy, p.iteration_seconds, score, p.peak_bytes))
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
     already = [plan.strategy for plan in known]
 
     def found_so_far() -> Sequence[Plan]:
@@ -248,7 +256,7 @@ def fastest_at(asked: Asked, pool: Pool, known: Plan) -> Plan:
     if not alike:
         cluster = Cluster((part,))
         found += search_across(exactly, cluster, cluster, (known, *found), 1.0)[0]
-    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
+    model = asked.model(pool)
     plans = estimate(model, [plan.strategy for plan in found])
     return min((known, *plans), key=lambda plan: plan.iteration_seconds)
 
@@ -260,7 +268,7 @@ def peak_flops(asked: Asked, pool: Pool) -> float:
 def search_pool(
     asked: Asked, pool: Pool, known: Sequence[float] = ()
 ) -> tuple[tuple[Plan, ...], SearchResult]:
-    model = CostModel(runnable(asked.workload, pool), pool, tuning=asked.tuning)
+    model = asked.model(pool)
     space = Space(
         model.workload,
         pool,
@@ -269,7 +277,7 @@ def search_pool(
         expanded_overlaps=overlaps_named(asked.rules),
         equal_splits=any("split" in rule.names for rule in asked.rules),
     )
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
     result = Search(
         model,
         space,

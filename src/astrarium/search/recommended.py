@@ -23,7 +23,7 @@ from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, search_pool
 from astrarium.search.rules import UserRule
 from astrarium.strategy.expression import Rule, Tree
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
@@ -35,26 +35,28 @@ NEAR_TIE_SLOWER: Final = 0.03
 # is that of ZeRO 3 where it was measured: up to 20 % too fast on 384 to 2,240 A100 (SC'21).
 UNMEASURED_SLOWER: Final = 0.1
 UNMEASURED_ERROR: Final = 0.2
-ROOMY: Final = 0.99  # chance to fit at which memory is no concern
+ROOMY: Final = 0.98  # chance to fit at which memory is no concern
 SHORT_SEQUENCE: Final = 16_384  # tokens up to which one GPU holds the activations of a sequence
 
 
 class Mechanism(Value, frozen=True):
-    """Something a plan can do without: a field of the strategy above a value."""
+    """Something a plan can do without: a field of the strategy above a number, or not a text."""
 
     name: str
     field: str
-    most: int
+    plain: int | str
     weight: float
     longest: float = math.inf  # sequences beyond which it does not count
 
     def is_used(self, strategy: Strategy, seq_length: int) -> bool:
-        return getattr(strategy, self.field) > self.most and seq_length <= self.longest
+        value = getattr(strategy, self.field)
+        used = value != self.plain if isinstance(self.plain, str) else value > self.plain
+        return bool(used) and seq_length <= self.longest
 
     @property
     def rule(self) -> UserRule:
         """Drops strategies that use it."""
-        return _above(self.field, self.most)
+        return _beyond(self.field, self.plain)
 
 
 # By weight: what costs most to set up, is least often used, and has least evidence comes first.
@@ -68,6 +70,7 @@ MECHANISMS: Final = (
     Mechanism("context parallelism", "cp", 1, 1.0),
     Mechanism("pipeline parallelism", "pp", 1, 1.0),
     Mechanism("ZeRO 2", "zero_stage", 1, 0.5),
+    Mechanism("stages of unequal size", "split", LayerSplit.EVEN, 0.5),
 )
 PER_DOUBLING_OF_VIRTUAL_STAGES: Final = 0.5
 TIGHT_MEMORY: Final = 8.0  # more than all mechanisms that one plan is likely to drop
@@ -151,7 +154,7 @@ class _Choice:
         """The fastest plan in the near-tie that does nothing unmeasured; if none, the fastest."""
         found = list(plans)
         if pool is not None:
-            found += self._found(pool, (_above("zero_stage", 2),))
+            found += self._found(pool, (_beyond("zero_stage", 2),))
         tied = [
             plan
             for plan in found
@@ -173,7 +176,7 @@ class _Choice:
         return True
 
     def _weight(self, plan: Plan) -> float:
-        tight = TIGHT_MEMORY if plan.fit_chance < ROOMY else 0.0
+        tight = 0.0 if plan.is_sure_to_fit(ROOMY) else TIGHT_MEMORY
         if unmeasured(plan.strategy, experts=self._experts):
             tight += UNMEASURED_WEIGHT
         return tight + mechanisms(plan, self._seq_length)
@@ -181,7 +184,7 @@ class _Choice:
     def simplify(self, pool: Pool) -> None:
         """Search again without one thing after the other."""
         roomy = _with_room(pool, self.plan, self._asked)
-        if self.plan.fit_chance >= ROOMY or self._search(roomy, ()):
+        if self.plan.is_sure_to_fit(ROOMY) or self._search(roomy, ()):
             pool = roomy
         rules, left = tuple[UserRule, ...](), list(MECHANISMS)
         while one := self._first_used(left):
@@ -190,7 +193,7 @@ class _Choice:
                 rules = (*rules, one.rule)
         most = 1
         while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, _above("virtual_stages", most))):
+            if self._search(pool, (*rules, _beyond("virtual_stages", most))):
                 return
             most *= 2
 
@@ -218,9 +221,15 @@ def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
     return replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
 
 
-def _above(field: str, most: int) -> UserRule:
-    tree: Tree = f"${field}" if field == "offload_optimizer" else (">", f"${field}", most)
-    return UserRule(Rule.from_tree(f"${field} > {most}", tree))
+def _beyond(field: str, plain: int | str) -> UserRule:
+    """Drops strategies whose field is above a number, or not this text."""
+    name = f"${field}"
+    tree: Tree = (">", name, plain)
+    if isinstance(plain, str):
+        tree = ("!=", name, ("text", plain))
+    elif field == "offload_optimizer":
+        tree = name
+    return UserRule(Rule.from_tree(f"{name} beyond {plain}", tree))
 
 
 def _most_slower(fastest: Plan, *, experts: bool) -> float:
@@ -246,7 +255,8 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
     beyond = unmeasured(fastest.strategy, experts=experts)
     if beyond and not unmeasured(plan.strategy, experts=experts):
         yield f"without {beyond}"
-    if fastest.fit_chance < ROOMY and plan.fit_chance > fastest.fit_chance:
+    surer = (plan.fit_chance or 0.0) > (fastest.fit_chance or 0.0)
+    if surer and not fastest.is_sure_to_fit(ROOMY):
         free, little = format_bytes(_room(plan)), format_bytes(_room(fastest))
         yield f"{free} of memory free instead of {little}"
     names = {

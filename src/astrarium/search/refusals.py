@@ -14,6 +14,7 @@ from astrarium.search.formats import runnable
 from astrarium.search.rules import UserRule
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.columns import SPLITS, degrees_of, options_of
+from astrarium.strategy.expression import Column
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import violations
 
@@ -35,9 +36,15 @@ def with_permitted_overlap(
     return strategy
 
 
-def why_refused(workload: Workload, pools: Sequence[Pool], strategy: Strategy) -> tuple[str, ...]:
-    """What the runtime holds against a strategy, in words; empty if nothing."""
-    found = [reason for pool in pools for reason in _why_refused_on(workload, pool, strategy)]
+def why_refused(
+    workload: Workload, pools: Sequence[Pool], strategy: Strategy, rule_set: str = "megatron"
+) -> tuple[str, ...]:
+    """What the rules of a runtime hold against a strategy, in words; empty if nothing."""
+    found = [
+        reason
+        for pool in pools
+        for reason in violations(_scalars(_fields(workload, pool, strategy)), rule_set)
+    ]
     return tuple(dict.fromkeys(found))
 
 
@@ -50,12 +57,11 @@ def rules_against(
     return tuple(rule.label for rule in dropping)
 
 
-def _why_refused_on(workload: Workload, pool: Pool, strategy: Strategy) -> tuple[str, ...]:
-    scalars = {
+def _scalars(fields: Fields) -> dict[str, Column]:
+    return {
         name: value.item() if isinstance(value, np.ndarray) else value
-        for name, value in _fields(workload, pool, strategy).items()
+        for name, value in fields.items()
     }
-    return violations(scalars)
 
 
 def _fields(workload: Workload, pool: Pool, strategy: Strategy) -> Fields:

@@ -1,8 +1,7 @@
 """Many strategies as columns: one NumPy array per choice, one row per strategy.
 
-Degrees (how many ways each axis splits) come first, because most of a strategy's cost is
-decided by them; the layer split and the options are added to chosen rows later. Columns with
-few values are stored as small codes; `NAMED_CODES` gives their texts.
+Degrees come first, because they decide most of a strategy's cost; layouts and options are added to
+chosen rows later. Columns with few values are small codes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 from operator import index as index_of
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -25,16 +25,17 @@ from astrarium.strategy.types import (
     Overlap,
     Recompute,
     RecomputeModule,
-    Schedule,
     Stage,
     Strategy,
 )
 from astrarium.value import Value
 
-Choice = TypeVar("Choice", bound=StrEnum)
+T = TypeVar("T")
 
 _STAGE_KEYS = ("layers", "pools", "gpu", "devices", "pipeline_rank", "chunk")
-_COUNTS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp")
+_COUNTS = (*_DEGREES, "micro_batch", "num_micro_batches", "virtual_stages", "zero_stage")
+_LIMITS = {"zero_stage": (0, 3), "layers": (0, 2**16)}
 _KEYS = Strategy.__struct_fields__
 # What tables and users call them.
 SHORT_NAMES = {
@@ -166,36 +167,32 @@ def strategy_from_dict(
 ) -> Strategy:
     """Checks keys and types, and derives what is missing."""
     nested = _nested(given, where)
-    reader = _Reader(nested, where)
-    counts: dict[str, Any] = {name: reader.count(name, 1) for name in _COUNTS}
-    strategy = Strategy(
-        **counts,
-        virtual_stages=reader.count("virtual_stages", 1),
-        zero_stage=reader.number("zero_stage", 1, least=0, most=3),
-        recompute=_recompute(reader, nested.get("recompute", {})),
-        offload_optimizer=reader.flag(nested, "offload_optimizer", False),
-    )
+    reader = _Reader(where)
+    counts: dict[str, Any] = {name: reader(nested, name, 1) for name in _COUNTS}
+    recompute = _recompute(reader, nested.get("recompute", {}))
+    offloads = reader(nested, "offload_optimizer", False)
+    strategy = Strategy(**counts, recompute=recompute, offload_optimizer=offloads)
     strategy = _derived(strategy, nested, where, gpus, global_batch)
     chunks, stages = strategy.pp * strategy.virtual_stages, _stages(reader, nested, strategy)
     default_split = LayerSplit.BALANCED if layers % chunks else LayerSplit.EVEN
     if stages and chunks > layers:
         default_split = LayerSplit.FREE
-    sequence = reader.flag(nested, "sequence_parallel", strategy.tp > 1)
-    reader.choice(nested, "schedule", Schedule, strategy.schedule)
+    sequence = reader(nested, "sequence_parallel", strategy.tp > 1)
+    reader(nested, "schedule", strategy.schedule)
     if nested.get("schedule", strategy.schedule.value) != strategy.schedule.value:
         raise reader.fail("schedule", nested["schedule"], f"{strategy.schedule} (from the rest)")
     overlap = nested.get("overlap", {})
     return replace(
         strategy,
         sequence_parallel=sequence,
-        pipeline_inside=reader.flag(nested, "pipeline_inside", False),
-        split=reader.choice(nested, "split", LayerSplit, default_split),
+        pipeline_inside=reader(nested, "pipeline_inside", False),
+        split=reader(nested, "split", default_split),
         stages=stages,
         overlap=Overlap(
-            grad_reduce=reader.flag(overlap, "grad_reduce", True),
-            param_gather=reader.flag(overlap, "param_gather", strategy.zero_stage >= 1),
-            p2p=reader.flag(overlap, "p2p", strategy.virtual_stages > 1),
-            tp=reader.flag(overlap, "tp", sequence and strategy.tp > 1),
+            grad_reduce=reader(overlap, "grad_reduce", True),
+            param_gather=reader(overlap, "param_gather", strategy.zero_stage >= 1),
+            p2p=reader(overlap, "p2p", strategy.virtual_stages > 1),
+            tp=reader(overlap, "tp", sequence and strategy.tp > 1),
         ),
     )
 
@@ -262,58 +259,46 @@ def _nested(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
 class _Reader:
     """Typed access to a strategy's keys; complaints name the file and the key."""
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
-        self._values, self.where = values, where
+    def __init__(self, where: str) -> None:
+        self.where = where
 
     def fail(self, key: str, value: object, expected: str) -> InputError:
         return StrategyKeyError(self.where, key, f"{key} is {value!r}; expected {expected}")
 
-    def count(self, key: str, default: int) -> int:
-        return self.number(key, default, least=1, most=2**24)
-
-    def number(self, key: str, default: int, *, least: int, most: int) -> int:
-        return self.number_in(self._values, key, default, least=least, most=most)
-
-    def number_in(
-        self, values: Mapping[str, Any], key: str, default: int, *, least: int, most: int
-    ) -> int:
+    def __call__(self, values: Mapping[str, Any], key: str, default: T) -> T:
+        """A value of the type of the default: a truth value, a whole number or a choice."""
         value = values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise self.fail(key, value, f"a whole number from {least} to {most}")
-        return value
-
-    def flag(self, values: Mapping[str, Any], key: str, default: bool) -> bool:
-        value = values.get(key, default)
-        if not isinstance(value, bool):
-            raise self.fail(key, value, "true or false")
-        return value
-
-    def choice(
-        self, values: Mapping[str, Any], key: str, kind: type[Choice], default: Choice
-    ) -> Choice:
-        value = values.get(key)
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise self.fail(key, value, "true or false")
+            return cast("T", value)
+        if isinstance(default, int):
+            least, most = _LIMITS.get(key, (1, 2**24))
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                raise self.fail(key, value, f"a whole number from {least} to {most}")
+            return cast("T", value)
+        kind = cast("type[StrEnum]", type(default))
         if value is None:
             return default
         try:
-            return kind(value)
+            return cast("T", kind(value))
         except ValueError:
             raise self.fail(key, value, "one of " + ", ".join(kind)) from None
 
 
 def _recompute(reader: _Reader, values: Mapping[str, Any]) -> Recompute:
-    granularity = reader.choice(values, "granularity", Granularity, Granularity.NONE)
-    method = reader.choice(values, "method", Method, Method.NONE)
+    granularity = reader(values, "granularity", Granularity.NONE)
+    method = reader(values, "method", Method.NONE)
     full = granularity is Granularity.FULL
     if full and method is Method.NONE:
         method = Method.UNIFORM
-    layers = reader.number_in(values, "layers", 1 if full else 0, least=0, most=2**16)
+    layers = reader(values, "layers", 1 if full else 0)
     names = values.get("modules") or []
     names = names.split(",") if isinstance(names, str) else names
     if not isinstance(names, list | tuple):
         raise reader.fail("recompute.modules", names, "names of modules")
     modules = tuple(
-        reader.choice({"modules": name}, "modules", RecomputeModule, RecomputeModule.CORE_ATTN)
-        for name in names
+        reader({"modules": name}, "modules", RecomputeModule.CORE_ATTN) for name in names
     )
     if granularity is Granularity.SELECTIVE and not modules:
         modules = (RecomputeModule.CORE_ATTN,)  # what Megatron does when no module is named

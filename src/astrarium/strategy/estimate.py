@@ -1,11 +1,12 @@
-"""What the stages of a strategy take: bytes by cause, seconds, and the links between them.
+"""A plan: a strategy with its estimate, of the whole, of its run and of every stage.
 
-Parts of a plan, in memory as in its file: the fields are the keys of the document.
+In the search as in a file: the fields are the keys of the document, units in their names.
 """
 
 from __future__ import annotations
 
-from astrarium.strategy.types import Reach
+from astrarium.model.workload import Precision
+from astrarium.strategy.types import Reach, Strategy
 from astrarium.value import Value
 
 MEMORY_KEYS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserved")
@@ -69,3 +70,75 @@ class StageSeconds(Value, frozen=True):
     @property
     def pass_seconds(self) -> float:
         return self.forward_seconds + self.backward_seconds
+
+
+class Run(Value, frozen=True):
+    """The whole run: expected seconds by cause, which add up, and what is lost and used.
+
+    `spot_gpus` are those of each type that may be taken away; without interruptions no checkpoint
+    is counted, and its interval is null.
+    """
+
+    breakdown_seconds: dict[str, float]
+    goodput: float  # share of the time in which the run gets on
+    spot_gpus: dict[str, int]
+    interruptions_per_hour: float
+    checkpoint_interval_seconds: float | None
+    kwh: float
+    co2_kilograms: float | None
+    deadline_chance: float | None = None  # that the run keeps it; null without a deadline
+    budget_chance: float | None = None
+
+    @property
+    def train_seconds(self) -> float:
+        return sum(self.breakdown_seconds.values())
+
+
+class Plan(Value, frozen=True):
+    """A strategy with its estimate; `rank` is 0 until it is one of a list."""
+
+    rank: int
+    gpus: dict[str, int]  # by type
+    strategy: Strategy
+    iteration_seconds: float
+    interval_seconds: tuple[float, float]
+    tokens_per_second: float
+    mfu: float
+    breakdown_seconds: dict[str, float]
+    memory: tuple[StageMemory, ...]
+    fits: bool
+    usd_per_hour: float | None
+    usd_total: float | None
+    train_seconds: float | None
+    ideal_seconds: float | None = None  # one machine with the summed speed; null in older files
+    stage_seconds: tuple[StageSeconds, ...] = ()
+    precision: Precision | None = None  # one that all of these GPUs have; null in older files
+    runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
+    megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
+    run: Run | None = None  # null without a number of tokens, or in older files
+    fit_chance: float | None = None  # that no GPU runs out of memory; null in older files
+
+    @property
+    def pools(self) -> dict[str, int]:
+        """GPUs by the name of their pool, in the order of the pipeline; empty if none are named."""
+        return dict(self.strategy.gpus_of_pools())
+
+    @property
+    def is_mixed(self) -> bool:
+        return len(self.pools) > 1
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(self.gpus.values())
+
+    @property
+    def fullest(self) -> StageMemory:
+        return max(self.memory, key=lambda stage: stage.share)
+
+    @property
+    def peak_bytes(self) -> float:
+        return max(stage.peak_bytes for stage in self.memory)
+
+    def is_sure_to_fit(self, chance: float) -> bool:
+        """Whether no GPU runs out of memory, with at least this chance."""
+        return (self.fit_chance or 0.0) >= chance

@@ -1,15 +1,11 @@
 """The rule language: boolean expressions over strategy fields, evaluated on columns.
 
-A rule such as `$tp > 8 || $recompute_granularity == "full" && $zero_stage == 3` is compiled once
-into a small tree and then evaluated on whole columns, so that a rule costs a handful of array
-operations whatever the number of strategies. Trees are plain tuples: the rules that ship with
-the package are stored as trees and never need the parser, which only `compile_rule` imports.
+A rule such as `$tp > 8 || $zero_stage == 3` becomes a small tree of tuples, which is evaluated on
+whole columns. Built-in rules are stored as trees; only `compile_rule` needs the parser.
 
-Logic is three-valued. A division or remainder by zero, and an ordering or calculation on None,
-is unknown; `true || unknown` is true, `false && unknown` is false, and a rule that ends up unknown
-is false. `==` and `!=` treat None as a value. `"a" in $list` looks into a comma-separated text.
-
-Not part of the language: functions, assignment, ordering of texts.
+Logic is three-valued. A division or remainder by zero, and an ordering or calculation on None, is
+unknown; a rule that ends up unknown is false. `==` and `!=` treat None as a value. `"a" in $list`
+looks into a comma-separated text. There are no functions, assignments or orderings of texts.
 """
 
 from __future__ import annotations

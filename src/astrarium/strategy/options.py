@@ -1,8 +1,7 @@
 """What becomes of every option of Megatron-LM's parser: searched, derived, fixed or neutral.
 
-The space of strategies is taken from Megatron's own option list, so that nothing that decides
-time or memory is forgotten: `data/megatron_options.json` has a line for every option of the
-parser, with the reason for what is done with it. This module only reads that file.
+`data/megatron_options.json` has a line for every option, with the reason, so that nothing that
+decides time or memory is forgotten. This module reads the file.
 """
 
 from __future__ import annotations
@@ -12,6 +11,8 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from astrarium.value import Value
 
@@ -54,40 +55,26 @@ class Option(Value, frozen=True):
 
     dest: str
     flags: tuple[str, ...]
-    treatment: Treatment
+    treatment: Treatment = msgspec.field(name="class")
     field: str | None = None
     value: object = None
     why: str = ""
     category: str = ""
-    differs_from_default: bool = False
-    is_alias: bool = False
+    is_alias: bool = msgspec.field(name="alias", default=False)
     takes: Takes = Takes.TEXT
     many: int | str | None = None
     choices: tuple[object, ...] = ()
-    default: object = None  # Megatron's own, where `differs_from_default`
+    default: object = msgspec.UNSET  # Megatron's own, where it is another value
+
+    @property
+    def differs_from_default(self) -> bool:
+        return self.default is not msgspec.UNSET
 
 
 @cache
 def megatron_options() -> tuple[Option, ...]:
     """All options, in the order of Megatron's help."""
-    return tuple(
-        Option(
-            entry["dest"],
-            tuple(entry["flags"]),
-            Treatment(entry["class"]),
-            entry.get("field"),
-            entry.get("value"),
-            entry.get("why", ""),
-            entry.get("category", ""),
-            "default" in entry,
-            entry.get("alias", False),
-            Takes(entry.get("takes", "text")),
-            entry.get("many"),
-            tuple(entry.get("choices", ())),
-            entry.get("default"),
-        )
-        for entry in _document()["options"]
-    )
+    return msgspec.convert(_document()["options"], tuple[Option, ...])
 
 
 @cache

@@ -1,8 +1,7 @@
-"""Which GPUs the stages of a pipeline run on.
+"""The GPUs of the stages of a pipeline.
 
-Pipeline ranks are whole blocks of tp x cp x dp GPUs. Unless a strategy says otherwise, blocks are
-laid over the pools in their order, node after node, as Megatron numbers its ranks; a block may
-then lie on the border of two pools.
+Pipeline ranks are blocks of tp x cp x dp GPUs. Unless a strategy says otherwise, blocks lie on the
+pools in their order, node after node; a block may straddle the border of two pools.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """From the text of a rule to its tree: parsing, names, kinds of values, and helpful refusals.
 
-The grammar is `data/rules.lark`. Importing lark takes a noticeable part of a second, so this
-module is imported only when a user gives a rule of their own. The parser keeps its state on its
-own stack and the depth of the tree is limited, so no text, however odd, exhausts Python's.
+The grammar is `data/rules.lark`. This module is imported only for a rule of the user, as lark is
+slow to import. The depth of a tree is limited, so no text exhausts Python's stack.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""How the layers of a model are dealt to pipeline stages.
+"""The splits of the layers of a model into pipeline stages.
 
-With v virtual stages on each of p ranks there are p*v chunks in model order; chunk c runs on
-rank c % p (Megatron's interleaving). EVEN gives every chunk the same number of layers and exists
-only where that divides. BALANCED minimises the heaviest rank, the head's work counted, and puts
-the lighter stages first, where most micro-batches are in flight.
+With v virtual stages on each of p ranks there are p*v chunks in model order; chunk c runs on rank c
+% p. EVEN gives every chunk the same number of layers. BALANCED minimises the heaviest rank, with
+the head, and puts the lighter stages first, where most micro-batches are in flight.
 """
 
 from __future__ import annotations

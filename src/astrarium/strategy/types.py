@@ -157,6 +157,11 @@ class Strategy(Value, frozen=True):
         """Sequences of an iteration, all replicas together."""
         return self.dp * self.micro_batch * self.num_micro_batches
 
+    @property
+    def ordered_stages(self) -> list[Stage]:
+        """The stages in the order of the model."""
+        return sorted(self.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+
     def gpus_of_pools(self) -> Counter[str]:
         """GPUs in use by the name of their pool."""
         used: Counter[str] = Counter()

@@ -1,16 +1,19 @@
 """Which strategies a runtime accepts, and why it refuses the others.
 
-The rules are data (`data/validity_rules.json`), written in the rule language and stored with
-their syntax trees. Each says when a strategy is rejected, in words for the user, and where the
-runtime enforces it; rules whose origin is Astrarium keep a strategy free of contradictions or
-name what is not modelled. They cover what decides time and memory; options that are held fixed
-(see `data/megatron_options.json`) are assumed to have the value stated there.
+Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks: a strategy that
+breaks one cannot start. Those of other runtimes say what their files can express, which is what
+plans for them are made of.
 
-Not covered: whether a strategy fits in memory, and versions of the software that is installed.
+The rules are data (`data/validity_rules.json`): a condition in the rule language with its syntax
+tree, a reason for the user, and the place where the runtime enforces it. Rules of origin Astrarium
+keep a strategy free of contradictions or name what is not modelled. Options that are held fixed
+have the value of `data/megatron_options.json`. Not covered: memory, and versions of installed
+software.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +24,8 @@ from astrarium.arrays import Bools
 from astrarium.strategy.expression import Column, Rule
 from astrarium.value import Value
 
-_RULES: Final = Path(__file__).parent / "data" / "validity_rules.json"
+_DATA: Final = Path(__file__).parent / "data"
+_RULES, _COLUMNS = _DATA / "validity_rules.json", _DATA / "rule_columns.json"
 
 
 class ColumnInfo(Value, frozen=True):
@@ -40,6 +44,7 @@ class ValidityRule:
     category: str
     reason: str
     origin: str
+    runtimes: tuple[str, ...]  # rule sets it belongs to
     rule: Rule = field(repr=False)
 
     @property
@@ -60,10 +65,8 @@ class ValidityRule:
 
 
 @cache
-def megatron_rules() -> tuple[ValidityRule, ...]:
-    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
-    import json
-
+def all_rules() -> tuple[ValidityRule, ...]:
+    """The rules of all runtimes."""
     entries = json.loads(_RULES.read_text(encoding="utf-8"))["rules"]
     return tuple(
         ValidityRule(
@@ -71,16 +74,28 @@ def megatron_rules() -> tuple[ValidityRule, ...]:
             entry["category"],
             entry["reason"],
             entry["origin"],
+            tuple(entry["runtimes"]),
             Rule.from_tree(entry["when"], entry["tree"]),
         )
         for entry in entries
     )
 
 
-def violations(columns: Mapping[str, Column]) -> tuple[str, ...]:
-    """Why Megatron would not run one strategy, given as scalars; empty if it would."""
+@cache
+def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
+    """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty."""
+    return tuple(rule for rule in all_rules() if rule_set in rule.runtimes)
+
+
+def megatron_rules() -> tuple[ValidityRule, ...]:
+    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
+    return rules_of("megatron")
+
+
+def violations(columns: Mapping[str, Column], rule_set: str = "megatron") -> tuple[str, ...]:
+    """Why a runtime would not run one strategy, given as scalars; empty if it would."""
     return tuple(
-        rule.explained(columns) for rule in megatron_rules() if bool(rule.rejects(columns).any())
+        rule.explained(columns) for rule in rules_of(rule_set) if bool(rule.rejects(columns).any())
     )
 
 
@@ -95,87 +110,11 @@ class _Shown(dict[str, Column]):
         return self._columns[name]
 
 
-def _count(meaning: str) -> ColumnInfo:
-    return ColumnInfo(int, meaning)
-
-
-def _flag(meaning: str) -> ColumnInfo:
-    return ColumnInfo(bool, meaning)
-
-
-def _text(meaning: str, *choices: str) -> ColumnInfo:
-    return ColumnInfo(str, meaning, choices)
-
-
+_TYPES: Final[Mapping[str, type]] = {kind.__name__: kind for kind in (int, float, bool, str)}
 COLUMNS: Final[Mapping[str, ColumnInfo]] = {
-    # layout
-    "tp": _count("tensor-parallel degree"),
-    "pp": _count("pipeline-parallel degree"),
-    "dp": _count("data-parallel degree"),
-    "cp": _count("context-parallel degree"),
-    "ep": _count("expert-parallel degree"),
-    "etp": _count("tensor-parallel degree inside experts; 1 for a model without experts"),
-    "micro_batch": _count("sequences in a micro-batch"),
-    "num_micro_batches": _count("micro-batches of one replica in an iteration"),
-    "virtual_stages": _count("chunks of layers on each pipeline rank"),
-    "sequence_parallel": _flag("activations between tensor-parallel parts are divided by tp"),
-    "pipeline_inside": _flag("neighbouring ranks are the stages of a replica, not replicas"),
-    "split": _text("how layers are dealt to stages", "even", "balanced", "free"),
-    "schedule": _text("order of forward and backward passes", "1f1b", "interleaved"),
-    # options
-    "zero_stage": _count("what data-parallel ranks share: 1 optimizer, 2 gradients, 3 parameters"),
-    "recompute_granularity": _text("how much is recomputed, or None", "selective", "full"),
-    "recompute_method": _text("which layers are recomputed, or None", "uniform", "block"),
-    "recompute_layers": _count("layers recomputed per chunk or group; 0 if not full"),
-    "recompute_modules": _text(
-        "modules recomputed selectively, joined by commas",
-        "",
-        "core_attn",
-        "layernorm",
-        "mlp",
-        "moe",
-        "moe_act",
-        "mla_up_proj",
-        "shared_experts",
-        "gdn_norm_out",
-    ),
-    "offload_optimizer": _flag("optimizer states live in host memory"),
-    "overlap_grad_reduce": _flag("gradient reduction runs beside the backward pass"),
-    "overlap_param_gather": _flag("parameter gathering runs beside the forward pass"),
-    "overlap_p2p": _flag("messages between stages run beside computation"),
-    "overlap_tp": _flag("tensor-parallel communication runs beside matrix products"),
-    # workload and model
-    "seq_length": _count("tokens in a sequence"),
-    "global_batch": _count("sequences in an iteration"),
-    "layers": _count("transformer layers"),
-    "hidden": _count("width of the residual stream"),
-    "ffn": _count("feed-forward width of dense layers; 0 if every layer has experts"),
-    "heads": _count("attention heads"),
-    "kv_heads": _count("key/value heads; as many as heads without grouping"),
-    "head_dim": _count("width of an attention head"),
-    "vocab": _count("entries of the token table"),
-    "experts": _count("experts in a layer; 0 for a dense model"),
-    "topk": _count("experts a token is sent to"),
-    "moe_ffn": _count("feed-forward width of one expert; 0 for a dense model"),
-    "shared_ffn": _count("feed-forward width of all shared experts together; 0 if there are none"),
-    "expert_bias": _flag("the experts' projections have biases"),
-    "mla": _flag("attention is multi-head latent attention"),
-    "sliding_window": _flag("a layer sees only a window of earlier tokens"),
-    "parameters": _count("parameters of the model"),
-    "reduced_numerics": _flag("gradients and moments of Adam are kept in bf16"),
-    # cluster
-    "gpu": _text("GPU type"),
-    "gpus": _count("GPUs the strategy uses: the world size"),
-    "nodes": _count("nodes the strategy uses"),
-    "gpus_per_node": _count("GPUs in a node"),
-    "nvlink_domain": _count("GPUs that reach each other over NVLink, or the GPUs of a node"),
-    "nvlink": _flag("NVLink joins the GPUs of a domain"),
-    "compute_capability": ColumnInfo(
-        float, "compute capability of the GPU; 0 if it is not NVIDIA's or not known"
-    ),
-    "memory_bytes": _count("memory of one GPU"),
+    name: ColumnInfo(_TYPES[kind], meaning, tuple(choices))
+    for name, (kind, meaning, *choices) in json.loads(_COLUMNS.read_bytes())["columns"].items()
 }
-
 COLUMN_TYPES: Final[Mapping[str, type]] = {name: info.type for name, info in COLUMNS.items()}
 COLUMN_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     name: info.choices for name, info in COLUMNS.items() if info.choices

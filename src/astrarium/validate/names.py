@@ -74,7 +74,7 @@ PROGRAMS: Final = (
     TrainingProgram(r"mcore|megatron[- ]core", "megatron", True, 1, True),
     TrainingProgram(r"zero[- ]?bubble", "megatron", False, 0, True),
     # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
-    TrainingProgram(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed"),
+    TrainingProgram(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed-2021"),
     TrainingProgram(r"deepspeed.*megatron-lm v1\.1", "deepspeed-megatron"),  # AMP's, 2022
     TrainingProgram(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
     TrainingProgram(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),

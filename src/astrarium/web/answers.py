@@ -8,8 +8,10 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import to_builtins
 
 from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS
 from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about
@@ -20,7 +22,7 @@ from astrarium.web.reading import Body, field_of
 
 if TYPE_CHECKING:
     from astrarium.api.asked import PlanAsked
-    from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
+    from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
 
 JSON_TYPE: Final = "application/json"
 ZIP_TYPE: Final = "application/zip"
@@ -43,7 +45,7 @@ def compressed(given: Answer, body: Body, least: int = LEAST_COMPRESSED) -> Answ
 
 
 def encoded(data: Any) -> bytes:  # noqa: ANN401  whatever JSON can hold
-    return json.dumps(data, allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(to_builtins(data), allow_nan=False, separators=(",", ":")).encode()
 
 
 def problem(
@@ -61,7 +63,7 @@ def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
     try:
         return _KINDS[kind](body, tell)
     except RefusedError as error:
-        return problem(REFUSED, str(error), "target", asdict(error.result))
+        return problem(REFUSED, str(error), "target", to_builtins(error.result))
     except InputError as error:
         return problem(REFUSED, str(error), field_of(error, body))
     except NoFeasiblePlanError as error:
@@ -151,7 +153,7 @@ def _why_not(body: Body, tell: Tell | None) -> Answer:
     return Answer(OK, encoded({"document": shown, "broken": broken}))
 
 
-def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, PlanPart]:
+def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
     """The document of a request, and the plan that it is about."""
     from astrarium.api import readers
     from astrarium.plans.files import document_of_content, plan_of_rank
@@ -179,14 +181,14 @@ def _explain(body: Body, tell: Tell | None) -> Answer:
     from astrarium.report.explain.terms import explain
 
     document, plan = _chosen(body)
-    return Answer(OK, encoded(asdict(explain(plan, document.cluster))))
+    return Answer(OK, encoded(explain(plan, document.cluster)))
 
 
 def _compare(body: Body, tell: Tell | None) -> Answer:
     from astrarium.report.explain.terms import compare
 
     first, second = (_chosen(body[name], name) for name in ("first", "second"))
-    return Answer(OK, encoded(asdict(compare(first, second))))
+    return Answer(OK, encoded(compare(first, second)))
 
 
 def _timeline(body: Body, tell: Tell | None) -> Answer:
@@ -200,8 +202,7 @@ def _timeline(body: Body, tell: Tell | None) -> Answer:
 def _trace(body: Body, tell: Tell | None) -> Answer:
     from astrarium.report.timeline.trace import trace_of
 
-    every_rank = body.get("every_rank", False)
-    return compressed(Answer(OK, encoded(trace_of(*_chosen(body), every_rank=every_rank))), body)
+    return compressed(Answer(OK, encoded(trace_of(*_chosen(body)))), body)
 
 
 def _export(body: Body, tell: Tell | None) -> Answer:
@@ -223,7 +224,7 @@ def _export(body: Body, tell: Tell | None) -> Answer:
     )
     if body["zipped"]:
         return Answer(OK, _zipped(done.files), ZIP_TYPE)
-    return Answer(OK, encoded({**asdict(done.result), "files": dict(done.files)}))
+    return Answer(OK, encoded({**to_builtins(done.result), "files": dict(done.files)}))
 
 
 def _zipped(files: Mapping[str, str]) -> bytes:

@@ -25,11 +25,10 @@ from astrarium.web.flags import (
     ExportRequest,
     PlanRequest,
     PredictRequest,
-    TraceRequest,
     WhyNotRequest,
     complaint,
 )
-from astrarium.web.guard import BodyLimit, Guard, told
+from astrarium.web.guard import BodyLimit, Guard, error_response
 from astrarium.web.jobs import BrokenError, TooLongError, TooManyError, Workers
 from astrarium.web.responses import REFERENCE, responses
 from astrarium.web.settings import ServerSettings
@@ -152,7 +151,7 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         return await _large(request, workers, "timeline", body)
 
     @app.post("/api/trace", responses=responses("Trace", "A trace for Perfetto."))
-    async def trace(request: Request, body: TraceRequest) -> Response:
+    async def trace(request: Request, body: Chosen) -> Response:
         """The predicted iteration: as `astrarium trace`."""
         return await _large(request, workers, "trace", body)
 
@@ -190,10 +189,10 @@ def _add_page(app: FastAPI) -> None:
             return file.response(request)
         methods = asked.get(f"/{path}")
         if methods is not None:
-            refused = told(405, f"/{path} takes {', '.join(methods)}")
+            refused = error_response(405, f"/{path} takes {', '.join(methods)}")
             refused.headers["allow"] = ", ".join(methods)
             return refused
-        return told(404, f"there is nothing at '/{path}'; /openapi.json lists what is")
+        return error_response(404, f"there is nothing at '/{path}'; /openapi.json lists what is")
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -205,7 +204,7 @@ def _add_errors(app: FastAPI) -> None:
     async def refused(_: Request, error: HTTPException) -> Response:
         # FastAPI has a status of its own for a body that is no text, or nested too deeply.
         status = REFUSED if error.status_code == BAD_REQUEST else error.status_code
-        response = told(status, str(error.detail))
+        response = error_response(status, str(error.detail))
         response.headers.update(error.headers or {})
         return response
 

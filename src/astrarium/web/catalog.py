@@ -4,53 +4,33 @@ from __future__ import annotations
 
 from typing import Any, Final, TypedDict
 
+from astrarium.catalog.models import ModelEntry
 from astrarium.errors import InputError
+from astrarium.report.catalog.entries import (
+    SCHEMA,
+    ListedGpu,
+    ListedModel,
+    built_model_to_dict,
+    gpu_to_dict,
+    model_to_dict,
+)
 
 GIB: Final = 2**30
 
 
-class CatalogGpu(TypedDict):
-    """A GPU type; SI units in the names."""
+class CatalogGpu(ListedGpu):
+    """A GPU type of the page."""
 
-    name: str
-    aliases: list[str]
-    vendor: str
-    architecture: str
-    form_factor: str
-    release_year: int
-    memory_bytes: int
     memory_gib: float
-    memory_bytes_per_second: float
-    peak_flops_per_second: dict[str, float]
-    gpus_per_node: int
-    nvlink_domain: int
-    link_bytes_per_second: float
-    inter_node_bytes_per_second: float
-    usd_per_gpu_hour: float | None
-    spot_usd_per_gpu_hour: float | None
-    price_date: str
-    price_sources: list[str]
-    doubts: str
 
 
-class CatalogModel(TypedDict):
+class CatalogModel(ListedModel):
     """A model; what its config makes is null where the config makes none."""
 
-    name: str
-    parameters: int | None
-    active_parameters: int | None
     layers: int | None
     hidden: int | None
     experts: int | None
     max_seq_length: int | None
-    family: str
-    aliases: list[str]
-    published: str
-    source: str
-    date: str
-    method: str
-    note: str
-    doubts: str
 
 
 class CatalogTarget(TypedDict):
@@ -100,53 +80,30 @@ def catalog() -> dict[str, Any]:
     from astrarium.catalog.models import model_entries
     from astrarium.catalog.prices import cloud_names
     from astrarium.catalog.runtimes import find_runtime, runtime_names
-    from astrarium.report.catalog import entries as report
+    from astrarium.export.target import find_target, target_names
 
     runtimes = [find_runtime(name) for name in runtime_names()]
+    targets = [find_target(name) for name in target_names()]
     return {
-        "schema": report.SCHEMA,
-        "gpus": [
-            {**report.gpu_to_dict(gpu), "memory_gib": gpu.memory_bytes / GIB} for gpu in data.gpus()
-        ],
+        "schema": SCHEMA,
+        "gpus": [{**gpu_to_dict(gpu), "memory_gib": gpu.memory_bytes / GIB} for gpu in data.gpus()],
         "models": [_model(entry) for entry in model_entries()],
-        "targets": _targets(),
+        "targets": [
+            {key: getattr(one, key) for key in CatalogTarget.__annotations__} for one in targets
+        ],
         "runtimes": [{"name": one.name, "title": one.title} for one in runtimes],
         "clouds": list(cloud_names()),
         "defaults": dict(EXAMPLE),
     }
 
 
-def _model(entry: Any) -> dict[str, Any]:  # noqa: ANN401
+def _model(entry: ModelEntry) -> dict[str, Any]:
     """An entry with what its config makes; one of the user's that makes nothing has no layers."""
     from astrarium.model import model_of_entry
-    from astrarium.report.catalog.entries import model_to_dict
 
-    listed = model_to_dict(entry)
+    listed = dict.fromkeys(CatalogModel.__annotations__) | model_to_dict(entry)
     try:
-        built = model_of_entry(entry)
+        built = built_model_to_dict(entry, model_of_entry(entry))
     except InputError:
-        return {**listed, **dict.fromkeys(("layers", "hidden", "experts", "max_seq_length"))}
-    return {
-        **listed,
-        "parameters": built.parameters,
-        "active_parameters": built.active_parameters,
-        "layers": built.num_layers,
-        "hidden": built.hidden,
-        "experts": built.max_experts,
-        "max_seq_length": built.max_seq_length,
-    }
-
-
-def _targets() -> list[dict[str, Any]]:
-    from astrarium.export.target import find_target, target_names
-
-    every = [find_target(name) for name in target_names()]
-    return [
-        {
-            "name": one.name,
-            "title": one.title,
-            "version": one.version,
-            "is_launcher": one.is_launcher,
-        }
-        for one in every
-    ]
+        return listed
+    return {key: built[key] for key in listed}

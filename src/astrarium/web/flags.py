@@ -48,13 +48,13 @@ class RequestBody(BaseModel):
     ] = None
 
 
-def _model(name: str, table: Mapping[str, Flag], told: str) -> type[BaseModel]:
+def _model(name: str, table: Mapping[str, Flag], description: str) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)
         for name, one in table.items()
         if not one.is_file and name not in RequestBody.model_fields
     }
-    return make(name, __base__=RequestBody, __doc__=told, **fields)
+    return make(name, __base__=RequestBody, __doc__=description, **fields)
 
 
 def _field(name: str, one: Flag) -> Any:  # noqa: ANN401  a type
@@ -82,12 +82,6 @@ class Chosen(BaseModel):
 
     document: Annotated[Mapped, Field(description="A plan document.")]
     rank: Annotated[Amount, Field(description="Which plan of it; 1 is the best.")] = 1
-
-
-class TraceRequest(Chosen):
-    """As `astrarium trace`."""
-
-    every_rank: StrictBool = False
 
 
 class CompareRequest(BaseModel):

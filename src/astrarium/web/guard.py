@@ -43,7 +43,7 @@ PIECE: Final = 2**18  # bytes of an answer that are sent at once
 LARGE: Final = 2**20  # bytes of a request; one of these is read at a time
 
 
-def told(status: int, message: str) -> Response:
+def error_response(status: int, message: str) -> Response:
     """An error that is found before any worker is asked."""
     given = problem(status, message)
     return Response(given.content, given.status, media_type=given.media_type)
@@ -79,16 +79,16 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._is_own_name(host):
-            return told(
+            return error_response(
                 403, f"Host '{host}' is not this server's name; use the address that it printed"
             )
         origin = headers.get("origin")
         if origin is not None and _place(origin) != host.lower():
-            return told(403, f"requests from another site ('{origin}') are refused")
+            return error_response(403, f"requests from another site ('{origin}') are refused")
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and (
             scope["method"] not in ("GET", "HEAD") or scope["path"].startswith("/api")
         ):
-            return told(403, "requests from another site are refused")
+            return error_response(403, "requests from another site are refused")
         return self._without_token(scope, headers)
 
     def _is_own_name(self, host: str) -> bool:
@@ -119,7 +119,7 @@ class Guard:
             return None
         if _is_same(_cookie(headers), token):
             return None
-        refused = told(401, "a token is needed: open the address that the server printed")
+        refused = error_response(401, "a token is needed: open the address that the server printed")
         refused.headers["www-authenticate"] = "Bearer"
         return refused
 
@@ -217,21 +217,25 @@ class BodyLimit:
             async with self._one_large if size > LARGE else nullcontext():
                 await self.app(scope, _replayed(body, receive), send)
         except TimeoutError:
-            await told(408, f"the request did not arrive within {settings.body_seconds:g} s")(
-                scope, receive, send
-            )
+            await error_response(
+                408, f"the request did not arrive within {settings.body_seconds:g} s"
+            )(scope, receive, send)
         finally:
             self.held -= size
 
     def _refused(self, body: bytes, most: int) -> Response | None:
         most_values = self.settings.most_values
         if len(body) > most:
-            return told(413, f"the request is larger than {most:,} bytes, the most it may have")
+            return error_response(
+                413, f"the request is larger than {most:,} bytes, the most it may have"
+            )
         # Every value but the first of a list or object stands behind a comma.
         if sum(map(body.count, (b",", b"[", b"{"))) > most_values:
-            return told(413, f"the request holds more than {most_values:,} values, the most")
+            return error_response(
+                413, f"the request holds more than {most_values:,} values, the most"
+            )
         if self.held > self.settings.most_bodies_bytes:
-            return told(429, "too many large requests at once; try again in a moment")
+            return error_response(429, "too many large requests at once; try again in a moment")
         return None
 
 

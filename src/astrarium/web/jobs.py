@@ -79,9 +79,9 @@ class _Worker:
         theirs.close()
         self._talking = threading.Lock()
 
-    def ask(self, kind: str, body: Mapping[str, Any], is_told: bool) -> None:
+    def ask(self, kind: str, body: Mapping[str, Any], has_listener: bool) -> None:
         with self._talking:
-            self.connection.send((kind, body, is_told))
+            self.connection.send((kind, body, has_listener))
 
     def hear(self) -> WorkerMessage:
         with self._talking:

@@ -25,9 +25,11 @@ _PROBLEMS: Final[Mapping[int, str]] = {
 }
 
 
-def responses(name: str, told: str, **problems: str) -> dict[int | str, dict[str, Any]]:
+def responses(name: str, description: str, **problems: str) -> dict[int | str, dict[str, Any]]:
     """What a route returns: a document, or errors; `problems` have other schemas ("s409")."""
-    found: dict[int | str, dict[str, Any]] = {200: {"description": told, "content": _json(name)}}
+    found: dict[int | str, dict[str, Any]] = {
+        200: {"description": description, "content": _json(name)}
+    }
     for status, text in _PROBLEMS.items():
         found[status] = {"description": text, "content": _json("Problem")}
     for key, schema in problems.items():

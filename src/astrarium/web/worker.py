@@ -48,9 +48,9 @@ def work(connection: Connection, seconds: float) -> None:
 
     while True:
         try:
-            kind, body, is_told = connection.recv()
+            kind, body, has_listener = connection.recv()
             _alarm(int(seconds) + SPARE_SECONDS)
-            given = _answer(kind, body, tell if is_told else None)
+            given = _answer(kind, body, tell if has_listener else None)
             _alarm(0)
             message = WorkerMessage(
                 ANSWER, given.content, given.status, given.media_type, given.encoding

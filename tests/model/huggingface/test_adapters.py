@@ -9,7 +9,7 @@ import pytest
 from astrarium.errors import InputError
 from astrarium.model import Block, Model, Module, Split
 from astrarium.model.huggingface import ADAPTERS, TEXT_PARTS, from_config
-from astrarium.model.huggingface.defaults import DEFAULTS
+from astrarium.model.huggingface.config import DEFAULTS
 
 Values = dict[str, Any]
 

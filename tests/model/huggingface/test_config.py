@@ -83,7 +83,8 @@ def test_nested_keys_are_found(folder: Path) -> None:
         ({"model_type": "lama"}, "config.json:2: model_type: unsupported type 'lama' (did you me"),
         (
             {"model_type": 3},
-            "config.json:2: model_type: unsupported type 3; supported: bart, bert,",
+            "config.json:2: model_type: unsupported type 3; supported:"
+            f" {', '.join(sorted(ADAPTERS))}. Way out: --as llama",
         ),
         ({"hidden_size": 3}, "config.json: neither 'model_type' (a config.json) nor 'layers'"),
         ([1], "config.json: expected a mapping with 'layers' or 'model_type', got a list"),

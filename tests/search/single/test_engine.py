@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import Group, brute_force, pool_of, small_model, small_translator
 
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
@@ -25,7 +26,7 @@ from astrarium.search.single.engine import Search
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import Options
 from astrarium.strategy.types import LayerSplit
-from astrarium.strategy.validity import megatron_rules
+from astrarium.strategy.validity import rules_of
 
 GB = 2**30
 ROUNDING = 1e-9
@@ -36,7 +37,7 @@ def workload() -> Workload:
     return Workload(small_model(), seq_length=2048, global_batch=16)
 
 
-def searched(
+def searched(  # noqa: PLR0913  one parameter per thing that cases change
     workload: Workload,
     pool: Pool,
     *,
@@ -46,14 +47,15 @@ def searched(
     top: int = 5,
     limits: Limits | None = None,
     tuning: Tuning = NEUTRAL,
+    runtime: str = "megatron",
 ) -> SearchResult:
-    model = CostModel(workload, pool, tuning=tuning)
+    model = CostModel(workload, pool, find_runtime(runtime), tuning)
     named = overlaps_named(rules)
     return Search(
         model,
         Space(workload, pool, model.planner, exact=exact, expanded_overlaps=named),
         objective=objective,
-        runtime_rules=megatron_rules(),
+        runtime_rules=rules_of(model.runtime.rules),
         user_rules=rules,
         limits=limits or Limits(),
         top=top,
@@ -71,6 +73,7 @@ class Case:
     tuning: Tuning = NEUTRAL
     rented_sizes: tuple[int, ...] | None = None
     oversubscription: float = 1.0  # of each node's network
+    runtime: str = "megatron"
     # Left at most: pipelines whose layers might be dealt so that they win; smaller gains, of chunks
     # that hold the embedding or the head alone, are not looked for.
     gap: float = open_layouts.SMALL_GAIN
@@ -86,6 +89,10 @@ CASES = {
     "thin uplinks": Case("h100:16", 10, oversubscription=6.0, gap=0.05),
     "slow link": Case("t4:8", 15, gap=0.03),
     "rule": Case("h100:8", 12, rules=("$tp > 2", "$overlap_grad_reduce"), gap=0.05),
+    "fsdp": Case("h100:8", 9, runtime="fsdp"),
+    "torchtitan": Case("h100:8", 9, runtime="torchtitan"),
+    "torchtitan, experts": Case("h100:4", 20, experts=4, runtime="torchtitan"),
+    "deepspeed": Case("h100:8", 6, runtime="deepspeed"),
     "tuned faster": Case("h100:8", 9, tuning=Tuning(compute=0.5, intra_link=0.5, memory_bytes=-GB)),
     "tuned slower": Case(
         "h100:16", 9, tuning=Tuning(compute=2, inter_link=3, memory_bytes=GB), gap=0.09
@@ -141,11 +148,24 @@ def test_equals_brute_force(name: str) -> None:
         pool = replace(pool, rented_sizes=case.rented_sizes)
     pool = replace(pool, oversubscription=case.oversubscription, block_nodes=1)
     workload = runnable(workload, pool)
+    tuned, runtime = case.tuning, case.runtime
     best, size = brute_force(
-        workload, pool, exact=exact, rules=rules, objective=objective, tuning=case.tuning
+        workload,
+        pool,
+        exact=exact,
+        rules=rules,
+        objective=objective,
+        tuning=tuned,
+        runtime=runtime,
     )
     result = searched(
-        workload, pool, exact=exact, rules=rules, objective=objective, tuning=case.tuning
+        workload,
+        pool,
+        exact=exact,
+        rules=rules,
+        objective=objective,
+        tuning=tuned,
+        runtime=runtime,
     )
     assert result.space == size
     assert len(result.found) == 5

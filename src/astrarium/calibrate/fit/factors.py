@@ -1,18 +1,15 @@
-"""Compares measured rows with the operator model and keeps what they teach as a few factors.
+"""Compares measured rows with the operator model and keeps a few factors.
 
-For every class of operators the factor is the median of measured over predicted seconds, drawn
-towards 1 by a few imagined rows that agree with the model, and bounded. Rows that are mostly
-launch do not count: the gap between kernels and the host's time for a layer are factors of their
-own. Short runs of products are faster than what a warm card holds, so classes that have
-`sustained` rows are moved by what those differ.
-
-A device that the catalog does not know (a processor, a new GPU) is compared with a specification
-made of its best product and its best copy. Pure: no torch.
+The factor of a class of operators is the median of measured over predicted seconds, drawn towards 1
+by a few imagined rows that agree with the model, and bounded. Short kernels do not count: the gap
+between kernels and the host's time for a layer are factors of their own. Classes with `sustained`
+rows are moved by the slow-down of a warm card. A device that the catalog does not know is compared
+with a specification made of its best product and its best copy. Pure: no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +17,11 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.calibrate.fit.laws import CORE, CoreFit, fit_core
-from astrarium.calibrate.fit.links import link_ratios
+from astrarium.calibrate.measure.sections import GROUPED, SEND
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.catalog.profiles import training_factors
+from astrarium.cluster import parse_gpus
+from astrarium.cost import collectives
 from astrarium.cost.efficiency import (
     AttentionKernel,
     GemmRole,
@@ -69,6 +68,11 @@ _POINTWISE: Final = {
 _MAKES: Final = {"eager": False, "stable": False, "compiled": True}  # whether it is fused
 _COPIES: Final = ("copy", "add")  # the traffic that `OperatorModel.streaming` stands for
 _UPDATE: Final = ("adam", "norm", "clip", "cast")  # the parts of `OperatorModel.optimizer_step`
+LEAST_LINK_BYTES: Final = 1 << 20  # smaller messages are latency, which training hides or batches
+_LINKS: Final[Mapping[str, Callable[..., Any]]] = {
+    **{name: getattr(collectives, f"{name}_seconds") for name in GROUPED},
+    SEND: lambda fabric, num_bytes, group: collectives.send_seconds(fabric, num_bytes, False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +333,26 @@ def host_seconds(rows: Iterable[Row]) -> dict[str, float]:
     if layers.get("both", 0.0) > layers.get("forward", float("inf")):
         found["layer_backward_seconds"] = layers["both"] - layers["forward"]
     return found
+
+
+def link_ratios(rows: Iterable[Row], gpu: Gpu) -> list[float]:
+    """Measured over modelled seconds of large messages between GPUs of one node."""
+    counted = [
+        row
+        for row in rows
+        if row["operator"] in _LINKS
+        and row["num_bytes"] >= LEAST_LINK_BYTES
+        and row["ranks"] <= gpu.gpus_per_node
+    ]
+    if not counted:
+        return []
+    fabric = collectives.fabric_of(parse_gpus(f"{gpu.name}:{gpu.gpus_per_node}").pools[0])
+    ratios = []
+    for row in counted:
+        group = collectives.place(row["ranks"], 1, fabric.gpus_per_domain)
+        seconds = _LINKS[row["operator"]](fabric, row["num_bytes"], group)
+        ratios.append(_seconds(row) / float(np.asarray(seconds)))
+    return ratios
 
 
 def _seconds(row: Row) -> float:

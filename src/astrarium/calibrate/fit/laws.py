@@ -12,18 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.measure.cases_collectives import GROUPED, SEND
-from astrarium.calibrate.measure.cases_processor import (
-    ATTENTION,
-    LINEAR,
-    LOOKUP,
-    LOSS,
-    NOTHING,
-    POINTWISE,
-    PREFIX,
-    SECTION,
-    UPDATE,
-)
+from astrarium.calibrate.measure import cases_processor as cases
+from astrarium.calibrate.measure.sections import GROUPED, SEND
 from astrarium.cost import laws
 from astrarium.cost.laws import Laws
 
@@ -53,7 +43,7 @@ class CoreFit:
 
 def fit_core(rows: Sequence[Row]) -> CoreFit | None:
     """The laws of a core; None if not all of them, or no messages, were measured."""
-    own = [row for row in rows if row.get("section") == SECTION]
+    own = [row for row in rows if row.get("section") == cases.SECTION]
     found: dict[str, tuple[float, ...]] = {}
     errors: list[float] = []
     measured = _measured(own)
@@ -130,7 +120,7 @@ def fitted(terms: Floats, seconds: Floats) -> tuple[list[float], list[float]]:
 
 
 def _expected() -> set[str]:
-    pointwise = {f"{name}_{role}" for name, roles in POINTWISE.items() for role in roles}
+    pointwise = {f"{name}_{role}" for name, roles in cases.POINTWISE.items() for role in roles}
     ends = {f"{name}_{role}" for name in ("cross_entropy", "embedding") for role in laws.PASS_NAMES}
     attention = {f"{laws.ATTENTION}_{role}" for role in laws.PASS_NAMES}
     return pointwise | ends | attention | {laws.LINEAR, laws.UPDATE}
@@ -141,8 +131,8 @@ _Points = dict[str, tuple[list[list[float]], list[float]]]
 
 def _measured(rows: Sequence[Row]) -> _Points:
     """By law, the terms and the seconds of its rows."""
-    nothing = min((_seconds(row) for row in rows if row["operator"] == NOTHING), default=0.0)
-    loss = {(r["m"], r["n"]): _seconds(r) for r in rows if _is(r, LOSS, "forward")}
+    nothing = min((_seconds(row) for row in rows if row["operator"] == cases.NOTHING), default=0.0)
+    loss = {(r["m"], r["n"]): _seconds(r) for r in rows if _is(r, cases.LOSS, "forward")}
     found: _Points = {}
     for row in rows:
         name, terms = _law_of(row)
@@ -168,22 +158,22 @@ def _is(row: Row, operator: str, role: str) -> bool:
 def _is_plain(operator: str) -> bool:
     """Whether its backward rows are plain calls, not autograd's."""
     plain = ("bias_gradient", "qkv_gradient", "accumulate", "residual")
-    return operator in {PREFIX + name for name in plain} | {LINEAR, UPDATE}
+    return operator in {cases.PREFIX + name for name in plain} | {cases.LINEAR, cases.UPDATE}
 
 
 def _law_of(row: Row) -> tuple[str, Sequence[Any]]:
     """The law that a row belongs to, and its terms; no name if it belongs to none."""
     role = "backward" if row.get("role") == "both" else row.get("role")
     makers: dict[str, Callable[[], tuple[str, Sequence[Any]]]] = {
-        LINEAR: lambda: (laws.LINEAR, laws.linear_terms(row["m"], row["n"], row["k"])),
-        ATTENTION: lambda: (f"{laws.ATTENTION}_{role}", _attention(row)),
-        UPDATE: lambda: (laws.UPDATE, (row["groups"], row["groups"] * row["parameters"])),
-        LOOKUP: lambda: (f"embedding_{role}", (1.0, row["m"] * row["k"])),
-        NOTHING: lambda: ("", ()),
+        cases.LINEAR: lambda: (laws.LINEAR, laws.linear_terms(row["m"], row["n"], row["k"])),
+        cases.ATTENTION: lambda: (f"{laws.ATTENTION}_{role}", _attention(row)),
+        cases.UPDATE: lambda: (laws.UPDATE, (row["groups"], row["groups"] * row["parameters"])),
+        cases.LOOKUP: lambda: (f"embedding_{role}", (1.0, row["m"] * row["k"])),
+        cases.NOTHING: lambda: ("", ()),
     }
     if row["operator"] in makers:
         return makers[row["operator"]]()
-    return f"{row['operator'].removeprefix(PREFIX)}_{role}", (1.0, row["m"] * row["n"])
+    return f"{row['operator'].removeprefix(cases.PREFIX)}_{role}", (1.0, row["m"] * row["n"])
 
 
 def _attention(row: Row) -> list[Floats]:

@@ -1,11 +1,8 @@
 """The profile of a device: one Parquet file with all rows and a JSON header.
 
-The header stands in the file's key-value metadata: which device, driver and libraries, when, which
-sections, what failed, and the fitted factors. Everything is checked when it is written and again
-when it is read; a file that is damaged or of another kind is refused with the reason.
-
-Planning wants the header alone, and at once: it is read from the end of the file without pyarrow,
-whose import takes as long as a plan. Rows are read and written with pyarrow.
+The header, in the file's metadata, holds device, versions, date, sections, failures and the fitted
+factors. It is checked when it is written and when it is read. Planning needs the header alone, so
+it is read without pyarrow, whose import takes as long as a plan.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +20,8 @@ from astrarium.calibrate.fit.factors import BOUNDS, DeviceFit, fit_rows
 from astrarium.calibrate.fit.laws import RUNTIME, CoreFit
 from astrarium.calibrate.measure.cases import IDENTITY, TEXTS, TIMES
 from astrarium.calibrate.measure.journal import JournalContents
+from astrarium.calibrate.measure.sections import SEND
+from astrarium.cluster import Cluster, Pool
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 
@@ -295,6 +294,35 @@ def _kind(pa: Any, name: str) -> pa.DataType:  # noqa: ANN401  the module
     if name in TEXTS:
         return pa.string()
     return pa.float64() if name in TIMES else pa.int64()
+
+
+def with_measured_cores(cluster: Cluster, header: Mapping[str, Any]) -> Cluster:
+    """The cluster with rates, memory and links of a profile; what is no core stays as it is."""
+    pools = tuple(_with_core(pool, header) for pool in cluster.pools)
+    return replace(cluster, pools=pools)
+
+
+def _with_core(pool: Pool, header: Mapping[str, Any]) -> Pool:
+    core, device = header.get("core"), header["device"]
+    if core is None or not pool.gpu.is_processor:
+        return pool
+    share = pool.gpu.share
+    memory = device.get("memory_bytes", 0) // max(device.get("cores", 1), 1)
+    gpu = replace(
+        pool.gpu,
+        peak_flops={"fp32": core["flops"]},
+        memory_bytes=memory or pool.gpu.memory_bytes,
+    )
+    call, byte = core["messages"][SEND]
+    rate, latency = share / byte, call / share
+    return replace(
+        pool,
+        gpu=gpu,
+        intra_node_bandwidth=rate,
+        inter_node_bandwidth=rate * pool.gpus_per_node,
+        intra_node_latency=latency,
+        inter_node_latency=latency,
+    )
 
 
 def _unusable(path: Path, reason: str) -> InputError:

@@ -7,7 +7,6 @@ are far from all others are set aside and named, because one disturbed run is co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
@@ -18,6 +17,7 @@ from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.tuning import Operators, Tuning
 from astrarium.errors import InputError
 from astrarium.units import format_bytes, format_seconds
+from astrarium.value import Value
 
 # Ratios of measured to predicted time that a healthy cluster can have. Beyond them something is
 # mistaken: the GPU type, the batch, the strategy, or the unit of the times.
@@ -35,8 +35,7 @@ _NAMES_SHOWN: Final = 4
 _REASONS_SHOWN: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class SetAside:
+class SetAside(Value, frozen=True, forbid_unknown_fields=True):
     """A run that was not learned from, and why."""
 
     label: str

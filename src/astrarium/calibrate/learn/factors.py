@@ -1,18 +1,16 @@
-"""Learning from measured runs: a few named factors of one cluster, and what they change.
+"""Learns a few named factors of one cluster from measured runs.
 
-The cost model predicts every run; what is left between prediction and measurement is explained by
-as few factors as rows left out ask for (`regression`). Data that cannot be true is refused before
-anything is learned (`checks`).
-
-What is learned belongs to one GPU type under one runtime. Not learned: anything that depends on
-shapes; a kernel that is slow only for some sizes needs measurements of operators.
+The cost model predicts every run. As few factors as possible explain the rest; runs that are left
+out decide how many (`regression`). Impossible data are refused first (`checks`). The factors belong
+to one GPU type under one runtime. A kernel that is slow only for some shapes needs measurements of
+operators instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,14 +19,14 @@ from astrarium.calibrate.learn.checks import SetAside, check_factors, check_runs
 from astrarium.calibrate.learn.measurement import Measurement, predict
 from astrarium.calibrate.learn.regression import Average, TuningProblem, average
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
+from astrarium.value import Value
 
 GIB: Final = float(2**30)
 STEP: Final = 0.1  # of a prior's width, for slopes by finite differences
 ROUNDS: Final = 2  # linearisations; the model is nearly linear in its factors
 
 
-@dataclass(frozen=True, slots=True)
-class FactorKind:
+class FactorKind(Value, frozen=True):
     """A factor that can be learned: its prior, and what it means to the user."""
 
     name: str
@@ -65,23 +63,19 @@ _CANDIDATES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """One factor before and after; `deviation` is how sure it is, in its unit or as a share."""
+class Factor(Value, frozen=True, forbid_unknown_fields=True):
+    """One factor before and after learning; `deviation` is of the logarithm, or in the unit."""
 
-    kind: FactorKind
+    name: str
     before: float
     after: float
     deviation: float
-
-    @property
-    def changed(self) -> bool:
-        return self.after != self.before
+    unit: str
+    meaning: str
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Mean absolute percentage errors, as shares; `left_out`: of each run learned from the rest."""
+class Errors(Value, frozen=True, forbid_unknown_fields=True):
+    """Mean absolute errors as shares; `left_out`: of each run under factors of the others."""
 
     rows: int
     before: float
@@ -89,8 +83,7 @@ class Errors:
     left_out: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
+class Learned(Value, frozen=True):
     """What runs of one GPU type under one runtime taught."""
 
     gpu: str
@@ -126,18 +119,11 @@ def learn(measurements: Sequence[Measurement], origin: str = "") -> Learned:
 
 def tuning_of(values: Floats) -> Tuning:
     """The tuning of a point: logarithms of the ratios, and seconds."""
-    named = {
+    named: dict[str, Any] = {
         kind.name: float(value if kind.unit else np.exp(value))
         for kind, value in zip(TIME_FACTORS, values, strict=True)
     }
-    return Tuning(
-        compute=named["compute"],
-        intra_link=named["intra_link"],
-        inter_link=named["inter_link"],
-        step_seconds=named["step_seconds"],
-        host=named["host"],
-        operators={Operators.ATTENTION.value: named["attention"]},
-    )
+    return Tuning(operators={Operators.ATTENTION.value: named.pop("attention")}, **named)
 
 
 def _learn_time(runs: Sequence[Measurement]) -> tuple[Tuning, tuple[Factor, ...], Errors | None]:
@@ -175,19 +161,23 @@ def _problem(runs: Sequence[Measurement], measured: Floats, point: Floats) -> Tu
 
 
 def _time_factors(values: Floats, deviations: Floats) -> tuple[Factor, ...]:
+    found = zip(TIME_FACTORS, values, deviations, strict=True)
     return tuple(
-        Factor(kind, 0.0, float(value), float(deviation))
-        if kind.unit
-        else Factor(kind, 1.0, float(np.exp(value)), float(deviation))
-        for kind, value, deviation in zip(TIME_FACTORS, values, deviations, strict=True)
+        _factor(kind, float(value if kind.unit else np.exp(value)), float(deviation))
+        for kind, value, deviation in found
     )
+
+
+def _factor(kind: FactorKind, after: float, deviation: float) -> Factor:
+    before = 0.0 if kind.unit else 1.0
+    return Factor(kind.name, before, after, deviation, kind.unit, kind.meaning)
 
 
 def _learn_memory(runs: Sequence[Measurement]) -> tuple[float, Factor, Errors | None]:
     """The reserve that fits reported peaks best, as shares of the peak; never below nothing."""
     width = MEMORY_FACTOR.width
     if not runs:
-        return 0.0, Factor(MEMORY_FACTOR, 0.0, 0.0, 0.0), None
+        return 0.0, _factor(MEMORY_FACTOR, 0.0, 0.0), None
     measured = np.array([run.peak_bytes for run in runs])
     before = predict(runs).peak_bytes
     problem = TuningProblem(
@@ -206,7 +196,7 @@ def _learn_memory(runs: Sequence[Measurement]) -> tuple[float, Factor, Errors | 
         left_out=float(np.abs(found.left_out).mean()) if len(runs) > 1 else None,
     )
     deviation = float(found.deviations[0]) * width
-    return reserve, Factor(MEMORY_FACTOR, 0.0, reserve, deviation), errors
+    return reserve, _factor(MEMORY_FACTOR, reserve, deviation), errors
 
 
 def _shares_off(predicted: Floats, measured: Floats) -> Floats:

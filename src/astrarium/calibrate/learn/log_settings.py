@@ -1,8 +1,7 @@
 """From a log to a measured run: model, strategy and runtime as the program printed them.
 
-What a log does not say comes from flags (`Given`), and a flag wins where both speak, because logs
-of wrappers show defaults that were changed later. What neither says ends in an error that names
-the flag.
+A flag overrides the log, because wrappers print defaults that they change later. An error names the
+flag for what neither states.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Logs of training programs: the times, memory and settings that they print.
 
-Known are Megatron-LM (and its forks), torchtitan and nanotron. Lines of other kinds are passed
-over, so that a log may hold any other output of a job; a number that cannot be true in a line
-that is understood ends in an error with its place. `log_settings` turns settings into a run.
-
-Samples of the warm-up (compilation, autotuning, caches that fill) and of a smaller batch than the
-last one (a ramp) are left out; the median of the others counts.
+Megatron-LM (and its forks), torchtitan and nanotron are known. Other lines are skipped; an
+impossible number in a known line is an error with its place. The median counts, without the warm-up
+and without iterations of a smaller batch than the last one (a ramp). `log_settings` turns settings
+into a run.
 """
 
 from __future__ import annotations

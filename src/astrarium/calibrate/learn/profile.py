@@ -7,6 +7,7 @@ what the cost model takes. A file is checked whole before anything of it is used
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import date
 from math import isfinite
 from pathlib import Path
@@ -21,17 +22,18 @@ from astrarium.calibrate.learn.checks import (
     PLAUSIBLE_LINK,
     SetAside,
 )
-from astrarium.calibrate.learn.factors import Errors, Learned
+from astrarium.calibrate.learn.factors import Errors, Factor, Learned
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.tuning import Operators, Tuning
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 SCHEMA: Final = "astrarium.tuning/1"
 MOST_SECONDS: Final = 3600.0
 
 
-class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Factors(Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Time ratios, and what is added in seconds and bytes."""
 
     compute: float = 1.0
@@ -41,33 +43,6 @@ class Factors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     host: float = 1.0
     step_seconds: float = 0.0
     memory_bytes: float = 0.0
-
-
-class LearnedFactor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One factor before and after learning; `deviation` is of the logarithm, or in the unit."""
-
-    name: str
-    before: float
-    after: float
-    deviation: float
-    unit: str
-    meaning: str
-
-
-class ErrorPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Mean absolute errors as shares; `left_out`: of each run under factors of the others."""
-
-    rows: int
-    before: float
-    after: float
-    left_out: float | None
-
-
-class SetAsidePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A run that was given and not learned from."""
-
-    label: str
-    reason: str
 
 
 class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,24 +55,16 @@ class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     runtime: str
     origin: tuple[str, ...]
     factors: Factors
-    learned: tuple[LearnedFactor, ...] = ()
-    time_error: ErrorPart | None = None
-    memory_error: ErrorPart | None = None
-    set_aside: tuple[SetAsidePart, ...] = ()
+    learned: tuple[Factor, ...] = ()
+    time_error: Errors | None = None
+    memory_error: Errors | None = None
+    set_aside: tuple[SetAside, ...] = ()
 
     @property
     def tuning(self) -> Tuning:
-        f = self.factors
-        return Tuning(
-            origin=", ".join(self.origin),
-            compute=f.compute,
-            intra_link=f.intra_link,
-            inter_link=f.inter_link,
-            step_seconds=f.step_seconds,
-            host=f.host,
-            memory_bytes=f.memory_bytes,
-            operators={Operators.ATTENTION.value: f.attention},
-        )
+        stated = asdict(self.factors)
+        operators = {Operators.ATTENTION.value: stated.pop("attention")}
+        return Tuning(", ".join(self.origin), operators=operators, **stated)
 
 
 def profile_of(
@@ -113,30 +80,17 @@ def profile_of(
         runtime=learned.runtime,
         origin=tuple(origin),
         factors=Factors(
-            compute=tuning.compute,
-            intra_link=tuning.intra_link,
-            inter_link=tuning.inter_link,
+            **{
+                name: getattr(tuning, name)
+                for name in Factors.__struct_fields__
+                if name != "attention"
+            },
             attention=tuning.of(Operators.ATTENTION),
-            step_seconds=tuning.step_seconds,
-            host=tuning.host,
-            memory_bytes=tuning.memory_bytes,
         ),
-        learned=tuple(
-            LearnedFactor(
-                factor.kind.name,
-                factor.before,
-                factor.after,
-                factor.deviation,
-                factor.kind.unit,
-                factor.kind.meaning,
-            )
-            for factor in learned.factors
-        ),
-        time_error=_error_part(learned.time),
-        memory_error=_error_part(learned.memory),
-        set_aside=tuple(
-            SetAsidePart(aside.label, aside.reason) for aside in (*also_aside, *learned.set_aside)
-        ),
+        learned=learned.factors,
+        time_error=learned.time,
+        memory_error=learned.memory,
+        set_aside=(*also_aside, *learned.set_aside),
     )
 
 
@@ -190,9 +144,3 @@ def _check(path: Path, profile: ClusterProfile) -> None:
                 f"{path}:{line}: factors.{name}: {value:g} is outside {low:g} to {high:g};"
                 " learn the profile anew"
             )
-
-
-def _error_part(errors: Errors | None) -> ErrorPart | None:
-    if errors is None:
-        return None
-    return ErrorPart(errors.rows, errors.before, errors.after, errors.left_out)

@@ -1,9 +1,8 @@
-"""The arithmetic of learning: a few factors, held back by what is known before, from a few rows.
+"""The arithmetic of learning: a few factors with priors, from a few rows.
 
-A row gives the logarithm of measured over predicted time, and how that logarithm answers to each
-factor (the slopes). Factors start at neutral with a normal prior; rows count less the further they
-are from what the others say (Huber). Which factors are at work is judged on rows left out: sets of
-factors that foretell those badly get little weight, and "none at all" is one of the sets.
+A row gives the logarithm of measured over predicted time, and its slope along each factor. Factors
+start at neutral with a normal prior; distant rows count less (Huber). Sets of factors are weighted
+by their errors on rows left out; "none at all" is one of the sets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Times calls on a device: the part of a calibration that knows no operator.
+"""Times calls on a device; knows no operator.
 
-Kernels are timed with device events around batches of back-to-back calls on random data; inputs
-rotate through a pool larger than the caches, and a device-side sleep lets the host queue a batch
-ahead, so short kernels show their own time and not the host's. A processor is timed with its
-clock.
+Device events surround batches of back-to-back calls on random data. Inputs rotate through a pool
+larger than the caches, and a device-side sleep lets the host queue a batch ahead, so short kernels
+show their own time. A processor is timed with its clock.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -55,6 +54,12 @@ class Timing:
     max_us: float
     host_us: float
     calls: int
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], host: float, calls: int) -> Timing:
+        """Of a call in each batch, and of the host."""
+        least, most = min(seconds) * 1e6, max(seconds) * 1e6
+        return cls(statistics.median(seconds) * 1e6, least, most, host * 1e6, calls)
 
     def columns(self) -> dict[str, float]:
         """The columns of a row; NaN and what is not positive are refused."""
@@ -147,13 +152,7 @@ class Bench:
         calls = max(1, min(most, int(case.window_seconds / estimate)))
         ahead = AHEAD * calls * host if case.queue_ahead and estimate < HOST_BOUND * host else 0.0
         seconds = [self._batch(call, calls, ahead) / calls for _ in range(BATCHES)]
-        return Timing(
-            median_us=statistics.median(seconds) * 1e6,
-            min_us=min(seconds) * 1e6,
-            max_us=max(seconds) * 1e6,
-            host_us=host * 1e6,
-            calls=calls,
-        )
+        return Timing.of(seconds, host, calls)
 
     def _batch(self, call: Call, calls: int, ahead_seconds: float) -> float:
         if not self.cuda:

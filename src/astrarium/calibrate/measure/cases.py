@@ -42,7 +42,6 @@ TIMES: Final = ("median_us", "min_us", "max_us", "host_us", "calls", "at_seconds
 # Device time of one batch of calls: long against a timer's grain, short against a clock's drift.
 WINDOW_SECONDS: Final = 0.008
 SUSTAINED_SECONDS: Final = 0.3  # batches that reach the clock the power limit allows at first
-SETTLED_SECONDS: Final = 1.0  # batches that reach the clock of a card that has warmed up
 
 Shape = Mapping[str, int | str]
 

@@ -4,9 +4,7 @@ The dimensions of a product are those of the forward product y[m,n] = x[m,k] w[n
 
 - `forward`, `dgrad`: 16-bit results;
 - `wgrad`: added to an fp32 gradient inside the product, as fused accumulation does;
-- `wgrad_bf16`: a 16-bit result;
-- `wgrad_added`: a 16-bit result that a second kernel adds to the fp32 gradient, as Megatron does
-  without its fused extension.
+- `wgrad_bf16`: a 16-bit result.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ MAX_ELEMENTS: Final = 1.6e9  # of one matrix: half of the pool of random numbers
 MAX_ATTENTION_FLOPS: Final = 6e12
 
 FUSED_WGRAD: Final = "wgrad"
-ADDED_SHARE: Final = 3  # every third shape is also measured with a separate addition
 
 
 class LayerShape(NamedTuple):
@@ -123,9 +120,8 @@ def gemm_cases(scale: Scale, device: str) -> Iterator[Case]:
     else:
         shapes = gemm_shapes(GEMM_COUNT, seed=1) + odd_shapes(ODD_COUNT, seed=2)
     fused = (FUSED_WGRAD,) if device == "cuda" else ()  # processors do not accumulate wider
-    for index, (m, n, k) in enumerate(shapes):
-        added = ("wgrad_added",) if index % ADDED_SHARE == 0 else ()
-        for role in ("forward", "dgrad", *fused, "wgrad_bf16", *added):
+    for m, n, k in shapes:
+        for role in ("forward", "dgrad", *fused, "wgrad_bf16"):
             yield Case("gemm", "gemm", gemm_shape(role, m, n, k, working_dtype(device)))
 
 
@@ -199,8 +195,6 @@ SMALL_HEADS: Final = (
     Heads(2, 4, 2, 128, 32, 32, True),
     Heads(1, 4, 4, 128, 64, 64, False),
 )
-# Attention that stores its scores, as before tiled kernels: batch, heads, length.
-STORED_SCORES: Final = ((1, 8, 1024), (4, 16, 1024), (1, 32, 2048), (4, 12, 2048), (1, 16, 4096))
 
 
 def attention_shapes() -> list[Heads]:
@@ -233,7 +227,3 @@ def attention_cases(scale: Scale, device: str) -> Iterator[Case]:
         if kernel == "flash2" and heads.key_dim != heads.value_dim:
             continue  # it has no such kernel
         yield Case("attention", "attention", heads.shape(kernel, role, dtype))
-    stored = ((1, 4, 128),) if scale.is_small else STORED_SCORES
-    for (batch, count, length), role in itertools.product(stored, ("forward", "backward")):
-        heads = Heads(batch, count, count, length, 128, 128, True)
-        yield Case("attention", "attention", heads.shape("stored_scores", role, dtype))

@@ -1,8 +1,7 @@
 """Operators as megatron-core runs them on one core of a processor, as cases.
 
-Everything is in fp32 and unfused, each operator a call of its own as `run --device cpu` makes it.
-Shapes are those of models small enough to train on a processor. `calibrate.fit.laws` makes a
-few numbers of each operator from these rows.
+Everything is in fp32 and unfused, one call per operator, on shapes of models small enough to train
+on a processor. `calibrate.fit.laws` fits a few numbers per operator to these rows.
 """
 
 from __future__ import annotations

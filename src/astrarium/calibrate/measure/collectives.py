@@ -1,14 +1,12 @@
-"""Times collective operations on several devices of one machine: one process each.
+"""Times collective operations on several devices of one machine, one process each.
 
-`Ranks` starts the processes, hands every case to all of them and waits for the slowest; nccl
-between GPUs, gloo between processes on a processor. A case that one rank cannot run (memory) is
-given up by all. Not here: several machines.
+`Ranks` hands every case to all processes and waits for the slowest; nccl between GPUs, gloo between
+cores. All ranks give up a case that one of them cannot run.
 """
 
 from __future__ import annotations
 
 import signal
-import statistics
 import tempfile
 import time
 import warnings
@@ -16,7 +14,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import torch
@@ -25,9 +22,9 @@ import torch.multiprocessing
 
 from astrarium.calibrate.measure.bench import BATCHES, MAX_CALLS, Timing
 from astrarium.calibrate.measure.cases import Case
-from astrarium.calibrate.measure.cases_collectives import BACKENDS, SEND
 from astrarium.calibrate.measure.cores import physical_cores, stay_on
 from astrarium.calibrate.measure.run import failure_text
+from astrarium.calibrate.measure.sections import BACKENDS, SEND
 
 START_SECONDS: Final = 120.0  # for processes to find each other
 CASE_SECONDS: Final = 120.0  # for one case; then the ranks have lost each other
@@ -64,12 +61,7 @@ class Ranks:
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -161,13 +153,7 @@ def _measured(case: Case, place: torch.device, group: Any, rank: int) -> Timing 
     seconds = [
         _largest(place, _batch(call, calls, place, member)[1] / messages) for _ in range(BATCHES)
     ]
-    return Timing(
-        median_us=statistics.median(seconds) * 1e6,
-        min_us=min(seconds) * 1e6,
-        max_us=max(seconds) * 1e6,
-        host_us=host * 1e6,
-        calls=calls,
-    )
+    return Timing.of(seconds, host, calls)
 
 
 def prepare(case: Case, place: torch.device, group: Any, rank: int) -> Call:  # noqa: ANN401

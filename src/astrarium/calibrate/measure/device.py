@@ -18,14 +18,19 @@ import torch
 from astrarium import __version__
 from astrarium.calibrate.measure.bench import Bench
 from astrarium.calibrate.measure.cases import Case, scale_for
-from astrarium.calibrate.measure.cases_collectives import collective_cases
 from astrarium.calibrate.measure.cases_processor import SECTION as PROCESSOR
 from astrarium.calibrate.measure.collectives import Ranks
 from astrarium.calibrate.measure.cores import one_core, physical_cores
 from astrarium.calibrate.measure.journal import Journal, JournalContents
 from astrarium.calibrate.measure.kernels import OPERATORS
 from astrarium.calibrate.measure.run import Outcome, Progress, failure_text, header, run
-from astrarium.calibrate.measure.sections import COLLECTIVES, SECTIONS, check_sections, list_cases
+from astrarium.calibrate.measure.sections import (
+    COLLECTIVES,
+    SECTIONS,
+    check_sections,
+    collective_cases,
+    list_cases,
+)
 from astrarium.errors import InputError
 
 DEFAULT_SECONDS: Final = 600.0

@@ -1,10 +1,8 @@
 """The journal of a calibration: one JSON line per event, written as soon as it happened.
 
-The first line describes the device. Then, for every case, a line that it began and a line with
-its row or the reason why there is none. A run that was interrupted goes on behind the last line;
-a line that was cut off by a crash is dropped. A case that ended the program twice is given up.
-
-Needs the standard library alone.
+The first line describes the device. Every case has a line when it begins, and a line with its row
+or its failure. An interrupted run continues behind the last line; a torn line is dropped. A case
+that ended the program twice is given up. Needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from astrarium.calibrate.measure.cases import TIMES, case_key
@@ -140,12 +137,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
     def begin(self, columns: Mapping[str, Any]) -> None:

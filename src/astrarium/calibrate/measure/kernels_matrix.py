@@ -43,8 +43,6 @@ def prepare_gemm(bench: Bench, case: Case) -> Call:
         dw = _results(bench, sets, n, k)
         return lambda i: torch.mm(dy[i % sets].t(), x[i % sets], out=dw[i % sets])
     total = [torch.zeros(n, k, dtype=torch.float32, device=bench.device) for _ in range(sets)]
-    if role == "wgrad_added":
-        return lambda i: total[i % sets].add_(torch.mm(dy[i % sets].t(), x[i % sets]))
     return lambda i: torch.addmm(
         total[i % sets],
         dy[i % sets].t(),
@@ -101,23 +99,14 @@ def prepare_attention(bench: Bench, case: Case) -> Call:
 
     q, k, v = tensor(heads, key_dim), tensor(kv_heads, key_dim), tensor(kv_heads, value_dim)
     grad = tensor(heads, value_dim).detach()
-    backend = BACKENDS.get(str(case.shape["kernel"]))
+    backend = BACKENDS[str(case.shape["kernel"])]
 
-    def tiled(_: int) -> torch.Tensor:
+    def forward(_: int) -> torch.Tensor:
         with sdpa_kernel(backend):
             return functional.scaled_dot_product_attention(
                 q, k, v, is_causal=bool(causal), enable_gqa=heads != kv_heads
             )
 
-    mask = None if backend else torch.ones(length, length, dtype=torch.bool).triu(1)
-    mask = mask if mask is None else mask.to(bench.device)
-
-    def stored(_: int) -> torch.Tensor:
-        scores = torch.matmul(q, k.transpose(2, 3)) * key_dim**-0.5
-        shares = torch.softmax(scores.masked_fill(mask, -1e4), dim=-1)
-        return torch.matmul(shares, v)
-
-    forward = tiled if backend else stored
     if case.shape["role"] == "forward":
         return forward
     out = forward(0)

@@ -17,28 +17,11 @@ from astrarium.calibrate.measure.kernels_matrix import numbers
 Function = Callable[..., torch.Tensor]  # of an input, a vector as wide, and a second input
 DROPOUT = 0.1
 PART_PARAMETERS = 1 << 24  # of one tensor of the optimizer's cases
-TRANSPOSED_BATCH, TRANSPOSED_WIDTH = 4, 1024  # of [batch, length, width] made length first
-
-
-def layer_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return functional.layer_norm(x, (x.shape[-1],), w, w)
-
-
-def rms_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return functional.rms_norm(x, (x.shape[-1],), w)
 
 
 def swiglu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     gate, up = x.chunk(2, dim=-1)
     return functional.silu(gate) * up
-
-
-def gelu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-    return functional.gelu(x, approximate="tanh")
-
-
-def bias_gelu(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return functional.gelu(x + w, approximate="tanh")
 
 
 def rotary(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -53,20 +36,15 @@ def rotary(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return torch.cat((turned, rest), dim=-1)
 
 
-def dropout_residual(x: torch.Tensor, w: torch.Tensor, skipped: torch.Tensor) -> torch.Tensor:
-    return skipped + functional.dropout(x + w, DROPOUT)
-
-
 FUNCTIONS: dict[str, Function] = {
-    "layer_norm": layer_norm,
-    "rms_norm": rms_norm,
+    "layer_norm": lambda x, w, other: functional.layer_norm(x, (x.shape[-1],), w, w),
+    "rms_norm": lambda x, w, other: functional.rms_norm(x, (x.shape[-1],), w),
     "swiglu": swiglu,
-    "gelu": gelu,
-    "bias_gelu": bias_gelu,
+    "gelu": lambda x, w, other: functional.gelu(x, approximate="tanh"),
     "rotary": rotary,
-    "dropout_residual": dropout_residual,
+    "dropout_residual": lambda x, w, other: other + functional.dropout(x + w, DROPOUT),
 }
-LEARNED = ("layer_norm", "rms_norm", "bias_gelu")  # their second input has a gradient
+LEARNED = ("layer_norm", "rms_norm")  # their second input has a gradient
 
 
 @cache
@@ -139,9 +117,8 @@ class StableEntropy(torch.autograd.Function):  # type: ignore[misc]
 
 def prepare_entropy(bench: Bench, case: Case) -> Call:
     rows, vocabulary = numbers(case, "m", "n")
-    kernels = {"eager": cross_entropy, "stable": StableEntropy.apply}
-    kernel = str(case.shape["kernel"])
-    function = compiled("cross_entropy") if kernel == "compiled" else kernels[kernel]
+    stable = case.shape["kernel"] == "stable"
+    function = StableEntropy.apply if stable else compiled("cross_entropy")
     logits = bench.take(rows, vocabulary).detach().requires_grad_()
     target = torch.randint(vocabulary, (rows,), device=bench.device)
     if case.shape["role"] == "forward":
@@ -166,19 +143,10 @@ def prepare_stream(bench: Bench, case: Case) -> Call:
     elements = int(case.shape["num_bytes"]) // STREAM_BYTES[str(case.shape["dtype"])][kernel]
     sets = bench.sets(4.0 * elements)
     a = [bench.take(elements) for _ in range(sets)]
-    if kernel == "transpose":
-        width = min(TRANSPOSED_WIDTH, elements // TRANSPOSED_BATCH)
-        rows = [part.view(TRANSPOSED_BATCH, -1, width).transpose(0, 1) for part in a]
-        return lambda i: rows[i % sets].contiguous()
-    if kernel == "accumulate":
-        wide = [torch.zeros(elements, device=bench.device) for _ in range(sets)]
-        return lambda i: wide[i % sets].add_(a[i % sets])
     b = [bench.place(elements) for _ in range(sets)]
     if kernel == "copy":
         return lambda i: b[i % sets].copy_(a[i % sets])
-    if kernel == "add":
-        return lambda i: b[i % sets].add_(a[i % sets])
-    return lambda i: b[i % sets].zero_()
+    return lambda i: b[i % sets].add_(a[i % sets])
 
 
 def prepare_optimizer(bench: Bench, case: Case) -> Call:
@@ -187,27 +155,16 @@ def prepare_optimizer(bench: Bench, case: Case) -> Call:
     total = int(case.shape["parameters"])
     size = min(total, PART_PARAMETERS)
     parts = range(total // size)
-    if kernel.startswith("adam"):
-        return _adam(bench, size, len(parts), fused=kernel == "adam")
     first = [torch.randn(size, device=bench.device) for _ in parts]
-    if kernel.startswith("cast"):
-        working = [torch.empty_like(part, dtype=torch.bfloat16) for part in first]
-        if kernel == "cast":
-            return lambda i: torch._foreach_copy_(working, first)
-        return lambda i: [to.copy_(part) for to, part in zip(working, first, strict=True)]
+    if kernel == "adam":
+        for part in first:
+            part.grad = torch.randn_like(part)
+        adam = torch.optim.AdamW(first, lr=1e-4, fused=True)
+        return lambda i: adam.step()
+    working = [torch.empty_like(part, dtype=torch.bfloat16) for part in first]
     calls: dict[str, Call] = {
         "norm": lambda i: torch.stack(torch._foreach_norm(first)).norm(),
-        "norm_each": lambda i: torch.stack([part.norm() for part in first]).norm(),
         "clip": lambda i: torch._foreach_mul_(first, 0.9999),
-        "clip_each": lambda i: [part.mul_(0.9999) for part in first],
-        "zero": lambda i: torch._foreach_zero_(first),
+        "cast": lambda i: torch._foreach_copy_(working, first),
     }
     return calls[kernel]
-
-
-def _adam(bench: Bench, size: int, parts: int, *, fused: bool) -> Call:
-    master = [torch.randn(size, device=bench.device) for _ in range(parts)]
-    for part in master:
-        part.grad = torch.randn_like(part)
-    adam = torch.optim.AdamW(master, lr=1e-4, fused=fused, foreach=not fused)
-    return lambda i: adam.step()

@@ -12,20 +12,11 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as functional
 
+from astrarium.calibrate.measure import cases_processor as cases
 from astrarium.calibrate.measure.bench import Bench, Call
 from astrarium.calibrate.measure.cases import Case
-from astrarium.calibrate.measure.cases_processor import (
-    ATTENTION,
-    LINEAR,
-    LOOKUP,
-    LOSS,
-    NOTHING,
-    POINTWISE,
-    PREFIX,
-    UPDATE,
-)
 from astrarium.calibrate.measure.kernels_matrix import numbers
-from astrarium.calibrate.measure.kernels_memory import StableEntropy
+from astrarium.calibrate.measure.kernels_memory import FUNCTIONS, StableEntropy
 
 ROTATED_BYTES: Final = 16 << 20
 MOST_SETS: Final = 8
@@ -35,21 +26,9 @@ CLIPPED: Final = 0.9999
 Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _layer_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return functional.layer_norm(x, (x.shape[-1],), w, w)
-
-
-def _rms_norm(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return functional.rms_norm(x, (x.shape[-1],), w)
-
-
 def _swiglu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
     gate, up = torch.chunk(x, 2, dim=-1)
     return functional.silu(gate) * (up + 0.0)
-
-
-def _gelu(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-    return functional.gelu(x)
 
 
 def _rotary(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -62,40 +41,28 @@ def _rotary(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
     return torch.cat((turned, rest), dim=-1).view(x.shape)
 
 
-def _residual(x: torch.Tensor, _: torch.Tensor, skipped: torch.Tensor) -> torch.Tensor:
-    return skipped + x
-
-
-def _bias(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-    return x + w
-
-
-def _query_copy(x: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
-    return x.view(x.shape[0], 2, -1).transpose(0, 1).contiguous()
-
-
 FORWARD: Final[dict[str, Function]] = {
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
+    "layer_norm": FUNCTIONS["layer_norm"],
+    "rms_norm": FUNCTIONS["rms_norm"],
     "swiglu": _swiglu,
-    "gelu": _gelu,
+    "gelu": lambda x, w, other: functional.gelu(x),
     "rotary": _rotary,
-    "residual": _residual,
-    "bias": _bias,
-    "query_copy": _query_copy,
+    "residual": lambda x, w, other: other + x,
+    "bias": lambda x, w, other: x + w,
+    "query_copy": lambda x, w, other: x.view(len(x), 2, -1).transpose(0, 1).contiguous(),
 }
 LEARNED: Final = ("layer_norm", "rms_norm")  # with a gradient of their weight
 
 
-def _joined(x: torch.Tensor, w: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    parts = (x.shape[-1] // 2, x.shape[-1] // 4, x.shape[-1] // 4)
-    return torch.cat(x.split(parts, dim=-1), dim=-1)
+def _thirds(x: torch.Tensor) -> tuple[int, int]:
+    """Where keys and values begin: queries are half of the width."""
+    return x.shape[-1] // 2, x.shape[-1] // 2 + x.shape[-1] // 4
 
 
 # What only the backward pass does, as a plain call.
 ALONE: Final[dict[str, Function]] = {
     "bias_gradient": lambda x, w, other: x.sum(dim=0),
-    "qkv_gradient": _joined,
+    "qkv_gradient": lambda x, w, other: torch.cat(x.tensor_split(_thirds(x), dim=-1), dim=-1),
     "accumulate": lambda x, w, other: other.add_(x),
     # Of an addition, the backward pass sums up the gradients of both ways.
     "residual": lambda x, w, other: x + other,
@@ -103,7 +70,7 @@ ALONE: Final[dict[str, Function]] = {
 
 
 def prepare_pointwise(bench: Bench, case: Case) -> Call:
-    name, (rows, width) = case.operator.removeprefix(PREFIX), numbers(case, "m", "n")
+    name, (rows, width) = case.operator.removeprefix(cases.PREFIX), numbers(case, "m", "n")
     sets = _sets(rows * width)
     alone = case.shape["role"] == "backward" and name in ALONE
     x = [bench.take(rows, width).detach().requires_grad_(not alone) for _ in range(sets)]
@@ -214,11 +181,11 @@ def _sets(elements: int) -> int:
 
 
 PREPARE: Final[dict[str, Any]] = {
-    NOTHING: prepare_nothing,
-    LINEAR: prepare_linear,
-    ATTENTION: prepare_attention,
-    LOSS: prepare_loss,
-    LOOKUP: prepare_lookup,
-    UPDATE: prepare_update,
-    **{PREFIX + name: prepare_pointwise for name in POINTWISE},
+    cases.NOTHING: prepare_nothing,
+    cases.LINEAR: prepare_linear,
+    cases.ATTENTION: prepare_attention,
+    cases.LOSS: prepare_loss,
+    cases.LOOKUP: prepare_lookup,
+    cases.UPDATE: prepare_update,
+    **{cases.PREFIX + name: prepare_pointwise for name in cases.POINTWISE},
 }

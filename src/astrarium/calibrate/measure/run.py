@@ -1,8 +1,7 @@
-"""Measures all cases of a calibration that its journal does not have yet.
+"""Measures all cases of a calibration that its journal lacks.
 
-Every case stands alone: one that fails (out of memory, not supported) is noted and the run goes
-on. What ends a run is the end of its time, Ctrl-C, or a device that does not answer any more; the
-journal keeps what was measured, and the next run goes on from there.
+A case that fails (out of memory, not supported) is noted, and the run goes on. A run ends with its
+time, Ctrl-C, or a device that stops answering; the next run continues from the journal.
 """
 
 from __future__ import annotations

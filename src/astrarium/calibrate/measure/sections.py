@@ -1,4 +1,4 @@
-"""The sections of a calibration, and the order in which their cases run.
+"""The sections of a calibration, their cases on the host and between devices, and their order.
 
 Shapes are those that dense and expert layers of real models have under tensor parallelism, from
 0.3 B to 400 B parameters, sampled with fixed seeds.
@@ -6,43 +6,129 @@ Shapes are those that dense and expert layers of real models have under tensor p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from astrarium.calibrate.measure.cases import Case, Scale
-from astrarium.calibrate.measure.cases_layers import host_cases, layer_cases, sustained_cases
-from astrarium.calibrate.measure.cases_matrix import (
-    attention_cases,
-    dtype_cases,
-    gemm_cases,
-    grouped_cases,
-)
-from astrarium.calibrate.measure.cases_memory import (
-    optimizer_cases,
-    pointwise_cases,
-    stream_cases,
-    vocabulary_cases,
+from astrarium.calibrate.measure import cases_matrix, cases_memory
+from astrarium.calibrate.measure.cases import (
+    SUSTAINED_SECONDS,
+    WINDOW_SECONDS,
+    Case,
+    Scale,
+    Shape,
+    working_dtype,
 )
 from astrarium.calibrate.measure.cases_processor import processor_cases
 from astrarium.errors import InputError, did_you_mean
 
+COLLECTIVES: Final = "collectives"  # needs several devices
+HOST_SHARE: Final = {"n": 256, "k": 512, "heads": 2, "kv_heads": 2, "key_dim": 128}  # a small layer
+HOST_DEPTH: Final = 12  # layers of one call, so that the start of a backward pass is shared
+SUSTAINED_GEMMS: Final = 8
+QUICK_SUSTAINED: Final = 3
+SUSTAINED_ATTENTION: Final = 3
+SUSTAINED_FLOPS: Final = (5e10, 4e12)
+# Between cores a message waits for threads to wake up, now longer, now shorter.
+CORES_SECONDS: Final = 0.05
+GROUPED: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+SEND: Final = "send"
+BACKENDS: Final = {"cuda": "nccl", "cpu": "gloo"}
+SIZES: Final = tuple(1 << power for power in range(10, 31, 2))  # bytes
+QUICK_SIZES: Final = tuple(1 << power for power in (16, 22, 28))
+SMALL_SIZES: Final = tuple(1 << power for power in (12, 14, 16, 18, 20, 22, 24))
+TINY_SIZES: Final = (1 << 20,)
+
+
+def host_cases(scale: Scale, device: str) -> Iterator[Case]:
+    """Layers too small to keep the device busy, and single kernels of one element."""
+    small = scale.is_small
+    window = WINDOW_SECONDS if small else SUSTAINED_SECONDS
+    for role in ("forward", "both"):
+        length, depth = (16, 2) if small else (64, HOST_DEPTH)
+        shape: Shape = {
+            "role": role,
+            "dtype": working_dtype(device),
+            **HOST_SHARE,
+            "batch": 1,
+            "q_length": length,
+            "groups": depth,
+        }
+        yield Case("host", "layer_host", shape, window, queue_ahead=False)
+    for kernel in ("device_gap", "host_gap"):
+        ahead = kernel == "device_gap"
+        yield Case("host", "launch", {"kernel": kernel}, WINDOW_SECONDS, ahead)
+
+
+def sustained_cases(scale: Scale, device: str) -> Iterator[Case]:
+    """Products and attention that run until the power limit sets the clock."""
+    dtype = working_dtype(device)
+    if scale.is_small:
+        shape = cases_matrix.gemm_shape("forward", 256, 256, 256, dtype)
+        yield Case("sustained", "gemm_sustained", shape, 2 * WINDOW_SECONDS)
+        return
+    low, high = SUSTAINED_FLOPS
+    every = cases_matrix.gemm_shapes(10**6, seed=1)
+    shapes = [s for s in every if low < 2.0 * s[0] * s[1] * s[2] < high]
+    count = QUICK_SUSTAINED if scale.is_thinned else SUSTAINED_GEMMS
+    for m, n, k in random.Random(6).sample(shapes, SUSTAINED_GEMMS)[:count]:
+        for role in ("forward", "dgrad", "wgrad"):
+            shape = cases_matrix.gemm_shape(role, m, n, k, dtype)
+            yield Case("sustained", "gemm_sustained", shape, SUSTAINED_SECONDS)
+    if scale.is_thinned:
+        return
+    heads = [h for h in cases_matrix.attention_shapes() if low < h.flops < high and h.causal]
+    for picked in random.Random(7).sample(heads, SUSTAINED_ATTENTION):
+        for role in ("forward", "backward"):
+            shape = picked.shape("flash2", role, dtype)
+            yield Case("sustained", "attention_sustained", shape, SUSTAINED_SECONDS)
+
+
+def collective_cases(scale: Scale, device: str, ranks: int) -> list[Case]:
+    """Every operation on groups of two, four and so on, and of all ranks.
+
+    `num_bytes` is the data of one rank before or after: the sum of an all-reduce, all that an
+    all-gather gathers, all that a rank sends. Groups are the first `ranks` of a machine.
+    """
+    sizes = SIZES
+    if scale.is_small:
+        sizes = TINY_SIZES if scale.is_thinned else SMALL_SIZES
+    elif scale.is_thinned:
+        sizes = QUICK_SIZES
+    groups = sorted({1 << power for power in range(1, ranks.bit_length())} | {ranks})
+    picked = [(name, group) for group in groups for name in GROUPED] + [(SEND, 2)]
+    return [
+        Case(
+            COLLECTIVES,
+            name,
+            {
+                "dtype": working_dtype(device),
+                "kernel": BACKENDS[device],
+                "num_bytes": size,
+                "ranks": group,
+            },
+            WINDOW_SECONDS if device == "cuda" else CORES_SECONDS,
+        )
+        for size, (name, group) in itertools.product(sizes, picked)
+    ]
+
+
 # Each lists the cases of a scale for a kind of device, "cuda" or "cpu".
 ON_ONE_DEVICE: Final[dict[str, Callable[[Scale, str], Iterable[Case]]]] = {
-    "gemm": gemm_cases,
-    "attention": attention_cases,
-    "pointwise": pointwise_cases,
-    "vocabulary": vocabulary_cases,
-    "stream": stream_cases,
-    "optimizer": optimizer_cases,
+    "gemm": cases_matrix.gemm_cases,
+    "attention": cases_matrix.attention_cases,
+    "pointwise": cases_memory.pointwise_cases,
+    "vocabulary": cases_memory.vocabulary_cases,
+    "stream": cases_memory.stream_cases,
+    "optimizer": cases_memory.optimizer_cases,
     "host": host_cases,
-    "layer": layer_cases,
-    "grouped": grouped_cases,
-    "dtype": dtype_cases,
+    "grouped": cases_matrix.grouped_cases,
+    "dtype": cases_matrix.dtype_cases,
     "sustained": sustained_cases,
     "processor": processor_cases,
 }
 HEATING: Final = "sustained"  # runs after the others: they should not meet a card it has heated
-COLLECTIVES: Final = "collectives"  # needs several devices, see `collectives`
 SECTIONS: Final = (*ON_ONE_DEVICE, COLLECTIVES)
 QUICK_SHARE: Final = 5  # a quick run takes every fifth case
 

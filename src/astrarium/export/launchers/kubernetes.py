@@ -1,8 +1,7 @@
 """Kubernetes: a JobSet with one replicated job for each group of nodes, in the order of ranks.
 
-Where all nodes are alike there is a TrainJob beside it, for clusters with Kubeflow Trainer. The
-files that the program reads go into a ConfigMap, which kustomize makes of the folder. A pod is a
-node: its number is the group's first plus its index in the job.
+Where all nodes are alike there is a TrainJob for Kubeflow Trainer, too. kustomize makes a ConfigMap
+of the folder. A pod is a node: its number is the group's first plus its index in the job.
 """
 
 from __future__ import annotations
@@ -12,19 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.gpu_names import name_in
-from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.named_nodes import (
-    POOL_LABEL,
-    RENTS_NOTHING,
-    NamedNodes,
-    job_name,
-    named_nodes,
-    pool_labels,
-    pool_notes,
-    usual_values,
-    variable_notes,
-    yaml_text,
-)
+from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
@@ -54,17 +41,17 @@ def launch(job: Job, program: RankProgram) -> LaunchFiles:
     trainer = f"{TRAINER}, {program.software}"
     files = {
         **start,
-        JOBSET_FILE: yaml_text(job, software, [jobset(job, program)]),
-        KUSTOMIZE_FILE: yaml_text(job, software, [_kustomization(job, read)]),
+        JOBSET_FILE: shared.yaml_text(job, software, [jobset(job, program)]),
+        KUSTOMIZE_FILE: shared.yaml_text(job, software, [_kustomization(job, read)]),
     }
     if len(job.nodes) == 1:
-        files[TRAINJOB_FILE] = yaml_text(job, trainer, [trainjob(job, program)])
+        files[TRAINJOB_FILE] = shared.yaml_text(job, trainer, [trainjob(job, program)])
     return LaunchFiles(files, "kubectl apply -k .", "", tuple(_notes(job, program)))
 
 
 def jobset(job: Job, program: RankProgram) -> Yaml:
     """The JobSet as data."""
-    name = job_name(job)
+    name = shared.job_name(job)
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -75,12 +62,14 @@ def jobset(job: Job, program: RankProgram) -> Yaml:
                 "subdomain": name,
                 "publishNotReadyAddresses": True,
             },
-            "replicatedJobs": [_replicated_job(job, program, nodes) for nodes in named_nodes(job)],
+            "replicatedJobs": [
+                _replicated_job(job, program, nodes) for nodes in shared.named_nodes(job)
+            ],
         },
     }
 
 
-def _replicated_job(job: Job, program: RankProgram, nodes: NamedNodes) -> Yaml:
+def _replicated_job(job: Job, program: RankProgram, nodes: shared.NamedNodes) -> Yaml:
     count = nodes.group.nodes
     pod: Yaml = {
         "restartPolicy": "Never",
@@ -103,14 +92,14 @@ def _replicated_job(job: Job, program: RankProgram, nodes: NamedNodes) -> Yaml:
     }
 
 
-def _container(job: Job, program: RankProgram, nodes: NamedNodes) -> Yaml:
-    name, first = job_name(job), named_nodes(job)[0].name
+def _container(job: Job, program: RankProgram, nodes: shared.NamedNodes) -> Yaml:
+    name, first = shared.job_name(job), shared.named_nodes(job)[0].name
     address = f"{name}-{first}-0-0.{name}"  # set, job, index of the job, index of the pod
     environment = {
         "FIRST_NODE": str(nodes.first),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(torchrun.PORT),
-        **usual_values(program),
+        **shared.usual_values(program),
     }
     return {
         "name": "training",
@@ -124,7 +113,7 @@ def _container(job: Job, program: RankProgram, nodes: NamedNodes) -> Yaml:
 
 def trainjob(job: Job, program: RankProgram) -> Yaml:
     """The same for Kubeflow Trainer, whose runtime gives every node its number."""
-    (nodes,) = named_nodes(job)
+    (nodes,) = shared.named_nodes(job)
     number = "export NODE_RANK=$PET_NODE_RANK MASTER_ADDR=$PET_MASTER_ADDR"
     patched = {
         "name": RUNTIME_JOB,
@@ -143,7 +132,7 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": {"name": job_name(job)},
+        "metadata": {"name": shared.job_name(job)},
         "spec": {
             "runtimeRef": {"name": RUNTIME},
             "trainer": {
@@ -151,7 +140,7 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
                 "numNodes": nodes.group.nodes,
                 "numProcPerNode": nodes.group.gpus_per_node,
                 "command": _command(f"{number} MASTER_PORT=$PET_MASTER_PORT"),
-                "env": _env(usual_values(program)),
+                "env": _env(shared.usual_values(program)),
                 "resourcesPerNode": _resources(nodes),
             },
             "runtimePatches": [
@@ -176,15 +165,15 @@ def _env(values: Mapping[str, str]) -> list[Yaml]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-def _resources(nodes: NamedNodes) -> Yaml:
+def _resources(nodes: shared.NamedNodes) -> Yaml:
     resource = GPU_RESOURCES.get(nodes.group.pool.gpu.vendor, GPU_RESOURCES["NVIDIA"])
     return {"limits": {resource: nodes.group.gpus_per_node}}
 
 
-def _selector(job: Job, nodes: NamedNodes) -> dict[str, str]:
+def _selector(job: Job, nodes: shared.NamedNodes) -> dict[str, str]:
     product = PRODUCT_LABELS.get(nodes.group.pool.gpu.vendor, PRODUCT_LABELS["NVIDIA"])
     pool = _pools(job).get(nodes.pool)
-    return {product: _product(nodes.gpu), **({POOL_LABEL: pool} if pool else {})}
+    return {product: _product(nodes.gpu), **({shared.POOL_LABEL: pool} if pool else {})}
 
 
 def _product(gpu: str) -> str:
@@ -192,7 +181,7 @@ def _product(gpu: str) -> str:
 
 
 def _pools(job: Job) -> dict[str, str]:
-    return pool_labels(job, _product)
+    return shared.pool_labels(job, _product)
 
 
 def _mounts() -> list[Yaml]:
@@ -206,7 +195,7 @@ def _mounts() -> list[Yaml]:
 def _volumes(job: Job, program: RankProgram) -> list[Yaml]:
     names = (*program.files, torchrun.SCRIPT)
     items = [{"key": _key(name), "path": name} for name in names]
-    config = {"name": job_name(job), "defaultMode": SCRIPT_MODE, "items": items}
+    config = {"name": shared.job_name(job), "defaultMode": SCRIPT_MODE, "items": items}
     return [
         {"name": "plan", "configMap": config},
         {"name": "run", "emptyDir": {}},
@@ -226,7 +215,7 @@ def _kustomization(job: Job, read: Files) -> Yaml:
         "resources": [JOBSET_FILE],
         "generatorOptions": {"disableNameSuffixHash": True},
         "configMapGenerator": [
-            {"name": job_name(job), "files": [f"{_key(name)}={name}" for name in read]}
+            {"name": shared.job_name(job), "files": [f"{_key(name)}={name}" for name in read]}
         ],
     }
 
@@ -246,10 +235,11 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
         f"Pods find their nodes by the product labels {wanted}: compare them with"
         " `kubectl get nodes --show-labels`. A pod whose label no node has stays pending."
     )
-    yield from pool_notes(
-        _pools(job), f"Give them to your nodes: `kubectl label nodes NODE {POOL_LABEL}=LABEL`."
+    yield from shared.pool_notes(
+        _pools(job),
+        f"Give them to your nodes: `kubectl label nodes NODE {shared.POOL_LABEL}=LABEL`.",
     )
-    yield from variable_notes(program, JOBSET_FILE)
+    yield from shared.variable_notes(program, JOBSET_FILE)
     yield (
         "Networks with RDMA need further resources and annotations, which differ from cluster to"
         " cluster."
@@ -259,5 +249,5 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
 
 
 TARGET = Target(
-    name="kubernetes", title="JobSet", version="v1alpha2", launch=launch, lacks=RENTS_NOTHING
+    name="kubernetes", title="JobSet", version="v1alpha2", launch=launch, lacks=shared.RENTS_NOTHING
 )

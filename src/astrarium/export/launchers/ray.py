@@ -14,69 +14,18 @@ from astrarium.catalog.gpu_names import name_in
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.named_nodes import (
+from astrarium.export.launchers.shared import (
     POOL_LABEL,
     RENTS_NOTHING,
     pool_labels,
     pool_notes,
 )
-from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.export.program import LaunchFiles, RankProgram, filled
 from astrarium.export.target import Target
 from astrarium.plans.job import Job, NodeGroup
 
 SCRIPT: Final = "start_ray.py"
 TYPE_LABEL: Final = "ray.io/accelerator-type"
-_TEXT: Final = '''\
-"""Starts {launch} on every node of a Ray cluster: one worker a node, numbered in rank order."""
-
-import os
-import subprocess
-import tempfile
-from pathlib import Path
-
-import ray
-import ray.train
-from ray.train import ScalingConfig
-from ray.train.collective import broadcast_from_rank_zero
-from ray.train.torch import TorchConfig, TorchTrainer
-
-SCALING = {scaling}
-FILES = {files}
-
-
-def run_node(texts):
-    """Run all processes of this node, from a copy of the files."""
-    rank = ray.train.get_context().get_world_rank()
-    check_labels(rank)
-    address = broadcast_from_rank_zero(ray.util.get_node_ip_address())
-    numbers = {{"NODE_RANK": str(rank), "MASTER_ADDR": address, "MASTER_PORT": "{port}"}}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in texts.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        command = ["bash", f"{{folder}}/{launch}"]
-        subprocess.run(command, check=True, env={{**os.environ, **numbers}})
-
-
-def check_labels(rank):
-    """A node of another pool than the plan has at this rank would compute the wrong layers."""
-    labels = ray.get_runtime_context().get_node_labels()
-    for name, wanted in SCALING["label_selector"][rank].items():
-        if labels.get(name) != wanted:
-            found = labels.get(name)
-            raise RuntimeError(f"node {{rank}}: its label {{name}} is {{found}}, not {{wanted}}")
-
-
-if __name__ == "__main__":
-    here = Path(__file__).parent
-    TorchTrainer(
-        run_node,
-        train_loop_config={{name: (here / name).read_text() for name in FILES}},
-        torch_config=TorchConfig(backend="gloo"),  # the GPUs belong to {launch}
-        scaling_config=ScalingConfig(use_gpu=True, **SCALING),
-    ).fit()
-'''
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
@@ -88,7 +37,8 @@ def launch(job: Job, program: RankProgram) -> LaunchFiles:
 
 def script(job: Job, program: RankProgram) -> str:
     """The text of the script."""
-    text = _TEXT.format(
+    text = filled(
+        "start_ray.txt",
         launch=torchrun.SCRIPT,
         scaling=json.dumps(scaling(job), indent=4),
         files=json.dumps([torchrun.SCRIPT, *program.files]),

@@ -15,19 +15,9 @@ from astrarium.catalog.prices import offers
 from astrarium.catalog.regions import ANY_REGION, REGIONS
 from astrarium.errors import flag
 from astrarium.export.features import Feature
-from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.checkpoints import CHECKPOINTS
-from astrarium.export.launchers.named_nodes import (
-    NamedNodes,
-    job_name,
-    named_nodes,
-    spot_gpus,
-    usual_value,
-    usual_values,
-    variable_notes,
-    yaml_text,
-)
+from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.export.run_length import CHECKPOINTS
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -43,13 +33,13 @@ CLOUDS: Final = frozenset(names_of("skypilot")["clouds"])
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """The task, or the group of tasks, beside launch.sh."""
     group = len(job.nodes) > 1
-    tasks = [_task(job, program, nodes) for nodes in named_nodes(job)]
-    header = [{"name": job_name(job), "execution": "parallel"}] if group else []
+    tasks = [_task(job, program, nodes) for nodes in shared.named_nodes(job)]
+    header = [{"name": shared.job_name(job), "execution": "parallel"}] if group else []
     files = {
         torchrun.SCRIPT: torchrun.script(job, program),
-        TASK_FILE: yaml_text(job, f"{TARGET.label}, {program.software}", [*header, *tasks]),
+        TASK_FILE: shared.yaml_text(job, f"{TARGET.label}, {program.software}", [*header, *tasks]),
     }
-    comes_back = group or any(spot_gpus(job, nodes.gpu) for nodes in named_nodes(job))
+    comes_back = group or any(shared.spot_gpus(job, nodes.gpu) for nodes in shared.named_nodes(job))
     names = [BUCKET if name == CHECKPOINTS else name for name in program.variables]
     given = "".join(f" --env {name}=<{name.lower()}>" for name in names)
     verb = "jobs launch" if comes_back else "launch"
@@ -69,7 +59,7 @@ def nodes_refused(job: Job) -> str:
         return f"tasks of a job group lie in one cloud; plan with {flag('market')} and one of them"
     unnamed = [
         nodes.gpu
-        for nodes in named_nodes(job)
+        for nodes in shared.named_nodes(job)
         if not accelerator(nodes.gpu) and "accelerators" in dict(_resources(job, nodes))
     ]
     if unnamed:
@@ -83,7 +73,7 @@ def nodes_refused(job: Job) -> str:
 def _twins_refused(job: Job) -> str:
     """Refuse pools that would rent the same instances: their nodes could not be told apart."""
     pools: dict[str, str] = {}
-    for nodes in named_nodes(job):
+    for nodes in shared.named_nodes(job):
         asked = str(dict(_resources(job, nodes)))
         other = pools.setdefault(asked, nodes.pool)
         if other != nodes.pool:
@@ -94,14 +84,14 @@ def _twins_refused(job: Job) -> str:
     return ""
 
 
-def _task(job: Job, program: RankProgram, nodes: NamedNodes) -> dict[str, Any]:
-    envs: dict[str, str | None] = {**usual_values(program)}
+def _task(job: Job, program: RankProgram, nodes: shared.NamedNodes) -> dict[str, Any]:
+    envs: dict[str, str | None] = {**shared.usual_values(program)}
     mounts: dict[str, Any] = {}
     if CHECKPOINTS in envs:
         mounts = {f"${{{CHECKPOINTS}}}": {"source": f"${{{BUCKET}}}", "mode": "MOUNT"}}
         envs[BUCKET] = None  # refused by SkyPilot until it is given
     return {
-        "name": job_name(job) if len(job.nodes) == 1 else nodes.name,
+        "name": shared.job_name(job) if len(job.nodes) == 1 else nodes.name,
         "num_nodes": nodes.group.nodes,
         "resources": dict(_resources(job, nodes)),
         "workdir": ".",
@@ -112,7 +102,7 @@ def _task(job: Job, program: RankProgram, nodes: NamedNodes) -> dict[str, Any]:
     }
 
 
-def _resources(job: Job, nodes: NamedNodes) -> Iterator[tuple[str, Any]]:
+def _resources(job: Job, nodes: shared.NamedNodes) -> Iterator[tuple[str, Any]]:
     pool = nodes.group.pool
     if pool.cloud:
         place = "" if pool.region in ("", ANY_REGION, *REGIONS) else f"/{pool.region}"
@@ -123,7 +113,7 @@ def _resources(job: Job, nodes: NamedNodes) -> Iterator[tuple[str, Any]]:
     # An instance brings its GPUs, under a name that differs between clouds; some take them apart.
     if not known or pool.instance.startswith(WITHOUT_GPUS):
         yield "accelerators", f"{accelerator(nodes.gpu)}:{nodes.group.gpus_per_node}"
-    yield "use_spot", spot_gpus(job, nodes.gpu) > 0
+    yield "use_spot", shared.spot_gpus(job, nodes.gpu) > 0
 
 
 def accelerator(gpu: str) -> str:
@@ -131,7 +121,7 @@ def accelerator(gpu: str) -> str:
     return name_in("skypilot", gpu)
 
 
-def _instance_gpus(nodes: NamedNodes) -> int:
+def _instance_gpus(nodes: shared.NamedNodes) -> int:
     """GPUs of the instance that the price is of; 0 if it is not known to SkyPilot."""
     pool = nodes.group.pool
     if pool.price_origin != CATALOG:
@@ -144,17 +134,17 @@ def _setup(program: RankProgram) -> str:
     """What is missing shows before the GPUs are waited for."""
     needs = [line for need in program.needs for line in wrap(f"Needs {need}", COMMENT_WIDTH)]
     wanted = "".join(f"# {line}\n" for line in needs)
-    paths = [name for name in program.variables if usual_value(name)]
+    paths = [name for name in program.variables if shared.usual_value(name)]
     return wanted + "".join(f'test -e "${name}"\n' for name in paths)
 
 
-def _run(job: Job, nodes: NamedNodes) -> str:
+def _run(job: Job, nodes: shared.NamedNodes) -> str:
     if job.num_nodes == 1:
         return f'exec ./{torchrun.SCRIPT} "$@"\n'
     if len(job.nodes) == 1:
         address = '"$(head -n 1 <<< "$SKYPILOT_NODE_IPS")"'
     else:
-        address = f'"{named_nodes(job)[0].name}-0.$SKYPILOT_JOBGROUP_NAME"'
+        address = f'"{shared.named_nodes(job)[0].name}-0.$SKYPILOT_JOBGROUP_NAME"'
     return (
         f"export MASTER_ADDR={address}\n"
         f"export NODE_RANK=$(( {nodes.first} + SKYPILOT_NODE_RANK ))\n"
@@ -163,12 +153,12 @@ def _run(job: Job, nodes: NamedNodes) -> str:
 
 
 def _notes(job: Job, program: RankProgram) -> Iterator[str]:
-    yield from variable_notes(program, f"{TASK_FILE}, under envs")
+    yield from shared.variable_notes(program, f"{TASK_FILE}, under envs")
     yield (
         f"`setup` of {TASK_FILE} installs nothing: write there what does, or name an `image_id`"
         " that holds it."
     )
-    for pool in dict.fromkeys(nodes.group.pool for nodes in named_nodes(job)):
+    for pool in dict.fromkeys(nodes.group.pool for nodes in shared.named_nodes(job)):
         if not pool.cloud:
             yield (
                 f"The price of {pool.gpu.name} is not one cloud's, so that SkyPilot chooses; its"

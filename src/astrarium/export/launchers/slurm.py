@@ -1,8 +1,7 @@
 """Slurm: a batch script whose job runs launch.sh on every node.
 
-Nodes of several sorts make a heterogeneous job: one component for each group, in the order of
-ranks. srun numbers its tasks over all components in that order, so the number of a task is that of
-its node.
+Nodes of several sorts make a heterogeneous job, one component per group in the order of ranks. srun
+numbers its tasks in that order, so the number of a task is that of its node.
 """
 
 from __future__ import annotations
@@ -11,16 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from astrarium.export.header import commented, header_lines
-from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.named_nodes import (
-    RENTS_NOTHING,
-    NamedNodes,
-    family,
-    job_name,
-    named_nodes,
-    pool_labels,
-    pool_notes,
-)
+from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
@@ -45,7 +35,9 @@ def script(job: Job, program: RankProgram) -> str:
     parts = [
         "#!/usr/bin/env bash\n"
         + commented(header_lines(job, f"{TARGET.title}, {program.software}")),
-        "#SBATCH hetjob\n".join("".join(_component(job, nodes)) for nodes in named_nodes(job)),
+        "#SBATCH hetjob\n".join(
+            "".join(_component(job, nodes)) for nodes in shared.named_nodes(job)
+        ),
         "set -euo pipefail\n" + 'cd "$SLURM_SUBMIT_DIR"\n',
         torchrun.variables_asked(program) + "".join(_master(job)),
         "".join(_start(job)),
@@ -53,11 +45,11 @@ def script(job: Job, program: RankProgram) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _component(job: Job, nodes: NamedNodes) -> Iterator[str]:
+def _component(job: Job, nodes: shared.NamedNodes) -> Iterator[str]:
     if len(job.nodes) > 1:
         yield f"# {nodes.words}\n"
     if nodes.first == 0:
-        yield f"#SBATCH --job-name={job_name(job)}\n#SBATCH --output=%x-%j.log\n"
+        yield f"#SBATCH --job-name={shared.job_name(job)}\n#SBATCH --output=%x-%j.log\n"
     yield f"#SBATCH --nodes={nodes.group.nodes}\n#SBATCH --ntasks-per-node=1\n"
     gpus = f"{_gres(job, nodes.gpu)}:{nodes.group.gpus_per_node}"
     yield f"#SBATCH --gpus-per-node={gpus}\n#SBATCH --exclusive\n"
@@ -68,13 +60,13 @@ def _component(job: Job, nodes: NamedNodes) -> Iterator[str]:
 
 def _gres(job: Job, gpu: str) -> str:
     """What a GPU type is asked for as; in full where the short name does not tell types apart."""
-    short = family(gpu)
-    alike = sum(family(other) == short for other in job.gpu_types) > 1
+    short = shared.family(gpu)
+    alike = sum(shared.family(other) == short for other in job.gpu_types) > 1
     return gpu.lower() if alike else short
 
 
 def _features(job: Job) -> dict[str, str]:
-    return pool_labels(job, lambda gpu: _gres(job, gpu))
+    return shared.pool_labels(job, lambda gpu: _gres(job, gpu))
 
 
 def _master(job: Job) -> Iterator[str]:
@@ -105,7 +97,7 @@ def _notes(job: Job) -> Iterator[str]:
         f"The GPUs are asked for as {types}. If yours have other names, which"
         " `sinfo -o '%P %G'` shows, write those; Slurm refuses names it does not know."
     )
-    yield from pool_notes(
+    yield from shared.pool_notes(
         _features(job),
         f"They stand in {SCRIPT} as --constraint: write features of your nodes in their place,"
         " which `sinfo -o '%N %f'` shows, or a partition for each.",
@@ -114,4 +106,4 @@ def _notes(job: Job) -> Iterator[str]:
     yield from torchrun.mixed_notes(job)
 
 
-TARGET = Target(name="slurm", title="Slurm", version="", launch=launch, lacks=RENTS_NOTHING)
+TARGET = Target(name="slurm", title="Slurm", version="", launch=launch, lacks=shared.RENTS_NOTHING)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from astrarium.export.header import commented, header_lines
-from astrarium.export.launchers.checkpoints import CHECKPOINTS, iterations_between
 from astrarium.export.program import Data, LaunchFiles, RankProgram
+from astrarium.export.run_length import CHECKPOINTS, iterations_between
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 

@@ -48,8 +48,8 @@ def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
 
 def _pools(strategy: Strategy) -> list[str]:
     """Those of all stages in their order; once for neighbours that are alike."""
-    stages = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
-    return [names for names, _ in groupby(" and ".join(dict(s.pools)) for s in stages)]
+    each = (" and ".join(dict(stage.pools)) for stage in strategy.ordered_stages)
+    return [names for names, _ in groupby(each)]
 
 
 def _on_demand(asked: Job, found: Job) -> Iterator[str]:

@@ -1,37 +1,34 @@
 """The nearest plan that a target can express, where it cannot express the one asked for.
 
-Two places are looked at: the other plans of the document on the same GPUs, and strategies without
-what the target lacks (`alternatives`): degrees that are given up go to data parallelism, and where
-that costs memory, sharing and recomputation are tried anew. Of those that are valid and fit, the
-fastest is the nearest. All times are predicted here with one model, so that they compare.
+Candidates are the other plans of the document on the same GPUs, and strategies without what the
+target lacks (`Feature.change`). Degrees that are given up go to data parallelism; where that costs
+memory, ZeRO and recomputation are tried anew. Of the candidates that are valid and fit, the fastest
+is the nearest. One model predicts all times, so that they compare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, islice, product
-from typing import Final
+from typing import Any, Final
 
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import InputError
-from astrarium.export.features import Feature, layers_of_stages
-from astrarium.export.nearest.alternatives import (
+from astrarium.export.features import (
     AS_TP,
-    OF_NODES,
     RECOMPUTES,
-    UNCHANGEABLE,
     ZEROS,
+    Feature,
+    layers_of_stages,
     pools_in_use,
-    values_of,
 )
 from astrarium.export.nearest.differences import differences
 from astrarium.export.target import MEGATRON, Target, refusals
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
-from astrarium.plans.parts import plan_part
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import predict
 from astrarium.search.refusals import why_refused
@@ -42,6 +39,12 @@ MOST_TRIED: Final = 600  # strategies that are looked at
 NEW_RANK: Final = 1
 
 Found = tuple[float, Job, int | None]  # its time, the plan, its rank in the document
+
+
+# Not asked for by a strategy, but by its nodes and how they are paid for.
+_OF_NODES: Final = frozenset(
+    feature for feature in Feature if feature.change == {} or "pools" in (feature.change or {})
+)
 
 
 class Nearest(Value, frozen=True):
@@ -61,7 +64,7 @@ def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
     """The fastest plan on the same GPUs that all targets can express, if there is one."""
     refused = {one.feature for target in targets for one in refusals(job, target)}
     lacking = {feature for feature in refused if feature is not None}
-    if None in refused or not lacking or lacking & UNCHANGEABLE.keys():
+    if None in refused or not lacking or any(feature.change is None for feature in lacking):
         return None  # no other plan makes another model
     before = _seconds(job)
     found = [*_listed(job, targets), *_made(job, targets, lacking)]
@@ -147,18 +150,29 @@ def _fitting(
 
 def _refused(job: Job, targets: Sequence[Target]) -> set[Feature | None]:
     """What the targets lack of a strategy, before its nodes are known; None is the model."""
-    return {one.feature for target in targets for one in refusals(job, target)} - OF_NODES
+    return {one.feature for target in targets for one in refusals(job, target)} - _OF_NODES
 
 
 def _job(job: Job, plan: Plan, cluster: Cluster) -> Job | None:
     """The plan as a job of its own document, priced on the pools that it uses."""
-    work = replace(job.workload, precision=plan.precision)
+    work = replace(job.workload, precision=plan.precision or job.workload.precision)
     try:
         priced = predict(work, cluster, plan.strategy)
-        document = replace(job.document, plans=(plan_part(priced, NEW_RANK),), pareto=())
+        document = replace(job.document, plans=(replace(priced, rank=NEW_RANK),), pareto=())
         return job_of(document, NEW_RANK)
     except InputError:
         return None
+
+
+def values_of(job: Job, key: str, lacking: Collection[Feature]) -> tuple[Any, ...] | None:
+    """What to try for a key, None if nothing says that it has to change; all features agree."""
+    found: tuple[Any, ...] | None = None
+    for feature in Feature:
+        values = (feature.change or {}).get(key) if feature in lacking else None
+        if values is not None:
+            new = values(job) if callable(values) else values
+            found = new if found is None else tuple(value for value in found if value in new)
+    return found
 
 
 def _strategies(job: Job, gpus: int, lacking: set[Feature]) -> Iterator[Strategy]:
@@ -253,8 +267,7 @@ def _filled(own: Strategy) -> tuple[Stage, ...]:
     if not all(sizes[1:-1]):
         return ()
     ends = list(accumulate(sizes))
-    stages = sorted(own.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
     return tuple(
         replace(stage, layers=(end - size, end))
-        for stage, size, end in zip(stages, sizes, ends, strict=True)
+        for stage, size, end in zip(own.ordered_stages, sizes, ends, strict=True)
     )

@@ -1,11 +1,9 @@
 """Hugging Face Accelerate: its YAML, and a script that trains a model of Transformers with it.
 
-Plans are written as FSDP2 with a `parallelism_config`, which is Accelerate's own, or as plain DDP
-where replicas share nothing. Its `megatron_lm_config` is not used: it hands a few of Megatron's
-options on, without uneven stages; the target megatron writes all of them.
-
-`accelerate launch` turns the YAML into environment variables. They are part of the program, so that
-other launchers, which start the script with torchrun, give it the same.
+Plans are FSDP2 with a `parallelism_config`, or plain DDP where replicas share nothing. Its
+`megatron_lm_config` is not used, as it passes only a few of Megatron's options. The environment
+variables that `accelerate launch` makes of the YAML are part of the program, so that other
+launchers can start the script with torchrun.
 """
 
 from __future__ import annotations
@@ -14,22 +12,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.export.features import Feature
-from astrarium.export.header import commented, header_lines
-from astrarium.export.launchers.named_nodes import yaml_text
+from astrarium.export.header import commented, estimate_note, header_lines
+from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.launchers.torchrun import PORT, node_notes
 from astrarium.export.program import LaunchFiles, RankProgram
-from astrarium.export.software.causal_models import (
-    KERNELS,
-    NO_RUN_OF_ITS_OWN,
-    RUNTIME,
-    SCRIPT,
-    TRANSFORMERS,
-    causal_refused,
-    layer_class,
-    script_notes,
-    training_files,
-)
-from astrarium.export.software.other_runtime import estimate_note
+from astrarium.export.software import causal_models as causal
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -55,7 +42,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.FP8: "its fp8 is that of other libraries, with scaling unlike what was predicted",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
-    **NO_RUN_OF_ITS_OWN,
+    **causal.NO_RUN_OF_ITS_OWN,
 }
 
 
@@ -91,7 +78,7 @@ def _fsdp(job: Job) -> dict[str, Any]:
         "fsdp_version": 2,
         "fsdp_reshard_after_forward": job.strategy.zero_stage == 3,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_transformer_layer_cls_to_wrap": layer_class(job),
+        "fsdp_transformer_layer_cls_to_wrap": causal.layer_class(job),
         "fsdp_activation_checkpointing": _recomputes(job),
         "fsdp_offload_params": False,
         "fsdp_cpu_ram_efficient_loading": False,
@@ -144,22 +131,22 @@ def program(job: Job) -> RankProgram:
     }
     return RankProgram(
         software=TARGET.label,
-        script=SCRIPT,
+        script=causal.SCRIPT,
         files={
             FILE: text(job),
-            **training_files(job, TARGET.label, "train_accelerate.txt", constants),
+            **causal.training_files(job, TARGET.label, "train_accelerate.txt", constants),
         },
         environment=environment(job),
         needs=(
             f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
-            f" {TRANSFORMERS}, on every node",
+            f" {causal.TRANSFORMERS}, on every node",
         ),
         notes=(
-            estimate_note(job, RUNTIME, KERNELS),
+            estimate_note(job, causal.RUNTIME, causal.KERNELS),
             "How many micro-batches there are, and that gradients are reduced after each, the"
-            f" script says: the YAML has no words for it. `{SCRIPT}` builds the whole model in the"
-            " host memory of every process.",
-            *script_notes(job),
+            " script says: the YAML has no words for it."
+            f" `{causal.SCRIPT}` builds the whole model in the host memory of every process.",
+            *causal.script_notes(job),
         ),
     )
 
@@ -197,9 +184,9 @@ TARGET = Target(
     name="accelerate",
     title="Accelerate",
     version=VERSION,
-    runtime=RUNTIME,
+    runtime=causal.RUNTIME,
     program=program,
     launch=launch,
     lacks=_LACKS,
-    model_refused=causal_refused,
+    model_refused=causal.causal_refused,
 )

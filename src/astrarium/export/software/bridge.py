@@ -6,15 +6,16 @@ overridden, so that nothing of it is left. Models without a recipe are refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from astrarium.catalog.models import ModelEntry, model_entries
 from astrarium.errors import flag
 from astrarium.export.features import layers_of_stages
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import Data, RankProgram
-from astrarium.export.rocm import BRIDGE_OFF, on_amd
+from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     TRIAL_ITERATIONS,
     evaluation_of,
@@ -22,14 +23,8 @@ from astrarium.export.run_length import (
     iterations,
     ramp_of,
 )
-from astrarium.export.software.megatron import (
-    LACKS,
-    SHARDING,
-    VOCABULARY_MULTIPLE,
-    environment,
-    layout,
-)
-from astrarium.export.software.trained_facts import differing, trained_facts
+from astrarium.export.software import megatron
+from astrarium.export.software.model_facts import differing, trained_facts
 from astrarium.export.target import Target
 from astrarium.model import model_of_entry
 from astrarium.model.blocks import Model
@@ -42,80 +37,14 @@ SOFTWARE: Final = f"Megatron-Bridge {VERSION}"
 OVERRIDES: Final = "overrides.txt"
 WARM_UP: Final = 100  # one iteration in so many, at the start
 
-# Names of the catalog -> recipes of `megatron.bridge.recipes`.
-RECIPES: Final[Mapping[str, str]] = {
-    "Llama-2-7B": "llama2_7b_pretrain_2gpu_h100_bf16_config",
-    "Llama-3-8B": "llama3_8b_pretrain_2gpu_h100_bf16_config",
-    "Llama-3-70B": "llama3_70b_pretrain_32gpu_h100_bf16_config",
-    "Llama-3.1-8B": "llama31_8b_pretrain_2gpu_h100_bf16_config",
-    "Llama-3.1-70B": "llama31_70b_pretrain_32gpu_h100_bf16_config",
-    "Llama-3.1-405B": "llama31_405b_pretrain_256gpu_h100_bf16_config",
-    "Llama-3.2-1B": "llama32_1b_pretrain_1gpu_h100_bf16_config",
-    "Llama-3.2-3B": "llama32_3b_pretrain_1gpu_h100_bf16_config",
-    "Qwen2-0.5B": "qwen2_500m_pretrain_1gpu_h100_bf16_config",
-    "Qwen2-1.5B": "qwen2_1p5b_pretrain_1gpu_h100_bf16_config",
-    "Qwen2-7B": "qwen2_7b_pretrain_2gpu_h100_bf16_config",
-    "Qwen2-72B": "qwen2_72b_pretrain_32gpu_h100_bf16_config",
-    "Qwen2.5-0.5B": "qwen25_500m_pretrain_1gpu_h100_bf16_config",
-    "Qwen2.5-1.5B": "qwen25_1p5b_pretrain_1gpu_h100_bf16_config",
-    "Qwen2.5-7B": "qwen25_7b_pretrain_2gpu_h100_bf16_config",
-    "Qwen2.5-14B": "qwen25_14b_pretrain_4gpu_h100_bf16_config",
-    "Qwen2.5-32B": "qwen25_32b_pretrain_16gpu_h100_bf16_config",
-    "Qwen2.5-72B": "qwen25_72b_pretrain_32gpu_h100_bf16_config",
-    "Qwen3-0.6B": "qwen3_600m_pretrain_1gpu_h100_bf16_config",
-    "Qwen3-1.7B": "qwen3_1p7b_pretrain_1gpu_h100_bf16_config",
-    "Qwen3-4B": "qwen3_4b_pretrain_2gpu_h100_bf16_config",
-    "Qwen3-8B": "qwen3_8b_pretrain_4gpu_h100_bf16_config",
-    "Qwen3-14B": "qwen3_14b_pretrain_8gpu_h100_bf16_config",
-    "Qwen3-32B": "qwen3_32b_pretrain_16gpu_h100_bf16_config",
-    "Qwen3-30B-A3B": "qwen3_30b_a3b_pretrain_8gpu_h100_bf16_config",
-    "Qwen3-235B-A22B": "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config",
-    "DeepSeek-V2-Lite": "deepseek_v2_lite_pretrain_8gpu_h100_bf16_config",
-    "DeepSeek-V2": "deepseek_v2_pretrain_128gpu_h100_bf16_config",
-    "DeepSeek-V3 / R1": "deepseek_v3_pretrain_1024gpu_h100_bf16_config",
-    "Kimi-K2": "kimi_k2_pretrain_512gpu_h100_bf16_config",
-    "GLM-4.5": "glm45_355b_pretrain_128gpu_h100_bf16_config",
-    "GLM-4.5-Air": "glm45_air_106b_pretrain_32gpu_h100_bf16_config",
-    "gpt-oss-20b": "gpt_oss_20b_pretrain_16gpu_h100_bf16_config",
-    "gpt-oss-120b": "gpt_oss_120b_pretrain_64gpu_h100_bf16_config",
-    "Gemma-2-2B": "gemma2_2b_pretrain_2gpu_h100_bf16_config",
-    "Gemma-2-9B": "gemma2_9b_pretrain_8gpu_h100_bf16_config",
-    "Gemma-2-27B": "gemma2_27b_pretrain_16gpu_h100_bf16_config",
-    "Gemma-3-1B": "gemma3_1b_pretrain_1gpu_h100_bf16_config",
-}
+_DATA: Final[Mapping[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "bridge.json").read_bytes()
+)
+RECIPES: Final[Mapping[str, str]] = _DATA["recipes"]  # by names of the catalog
 MIXED_PRECISION: Final[Mapping[Precision, str]] = {
     Precision.BF16: "bf16_mixed",
     Precision.FP16: "fp16_mixed",
     Precision.FP8: "bf16_with_fp8_current_scaling_mixed",
-}
-# What recipes may have switched on that the cost model does not know of, or off that it counts on.
-FIXED: Final[Mapping[str, object]] = {
-    "comm_overlap": None,
-    "model.hidden_dropout": 0.0,
-    "model.attention_dropout": 0.0,
-    "model.cross_entropy_loss_fusion": False,
-    "model.cuda_graph_impl": "none",
-    "model.fine_grained_activation_offloading": False,
-    "model.mtp_num_layers": None,
-    "model.num_layers_in_first_pipeline_stage": None,
-    "model.num_layers_in_last_pipeline_stage": None,
-    "model.account_for_embedding_in_pipeline_split": False,
-    "model.account_for_loss_in_pipeline_split": False,
-    "model.cp_comm_type": "p2p",
-    "ddp.grad_reduce_in_fp32": True,
-    "ddp.average_in_collective": False,
-}
-FIXED_FOR_EXPERTS: Final[Mapping[str, object]] = {
-    "model.moe_grouped_gemm": True,
-    "model.moe_permute_fusion": True,
-    "model.moe_token_dispatcher_type": "alltoall",
-    "model.moe_router_dtype": "fp32",
-    "model.moe_router_fusion": False,
-    "model.moe_router_force_load_balancing": False,
-    "model.moe_router_padding_for_fp8": False,
-    "model.moe_shared_expert_overlap": False,
-    "model.overlap_moe_expert_parallel_comm": False,
-    "model.delay_wgrad_compute": False,
 }
 
 
@@ -169,8 +98,8 @@ def overrides(job: Job) -> dict[str, object]:
         **dict(_recompute(job)),
         **dict(_sharing(job)),
         **dict(_overlap(job)),
-        **FIXED,
-        **(FIXED_FOR_EXPERTS if job.model.max_experts else {}),
+        **_DATA["fixed"],
+        **(_DATA["fixed_for_experts"] if job.model.max_experts else {}),
         **(BRIDGE_OFF if on_amd(job) else {}),
         **dict(_run(job)),
     }
@@ -184,7 +113,7 @@ def _degrees(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.pipeline_model_parallel_size", strategy.pp
     yield "model.virtual_pipeline_model_parallel_size", chunks
     uneven = len(set(layers)) > 1
-    yield "model.pipeline_model_parallel_layout", layout(layers) if uneven else None
+    yield "model.pipeline_model_parallel_layout", megatron.layout(layers) if uneven else None
     yield "model.context_parallel_size", strategy.cp
     yield "model.sequence_parallel", strategy.sequence_parallel
     if job.model.max_experts:
@@ -211,11 +140,14 @@ def _recompute(job: Job) -> Iterator[tuple[str, object]]:
 
 def _sharing(job: Job) -> Iterator[tuple[str, object]]:
     strategy = job.strategy
-    shards = strategy.zero_stage in SHARDING
+    shards = strategy.zero_stage in megatron.SHARDING
     yield "ddp.use_distributed_optimizer", strategy.zero_stage > 0
     yield "optimizer.use_distributed_optimizer", strategy.zero_stage > 0
     yield "ddp.use_megatron_fsdp", shards
-    yield "ddp.data_parallel_sharding_strategy", SHARDING.get(strategy.zero_stage, "no_shard")
+    yield (
+        "ddp.data_parallel_sharding_strategy",
+        megatron.SHARDING.get(strategy.zero_stage, "no_shard"),
+    )
     yield "checkpoint.ckpt_format", "fsdp_dtensor" if shards else "torch_dist"
     if shards:
         yield "model.init_model_with_meta_device", True
@@ -244,7 +176,7 @@ def _run(job: Job) -> Iterator[tuple[str, object]]:
     yield "dataset.seq_length", job.workload.seq_length
     yield "model.vocab_size", job.model.vocab
     yield "model.should_pad_vocab", True
-    yield "model.make_vocab_size_divisible_by", VOCABULARY_MULTIPLE
+    yield "model.make_vocab_size_divisible_by", megatron.VOCABULARY_MULTIPLE
     yield "tokenizer.vocab_size", job.model.vocab
     # Its batch grows only where iterations are counted, not samples.
     yield "train.train_iters", count
@@ -285,7 +217,7 @@ def program(job: Job) -> RankProgram:
             ("--dataset llm-pretrain", '"dataset.blend=[[$DATA_PATH],null]"'),
         ),
         files={OVERRIDES: header + "".join(f"{line}\n" for line in words)},
-        environment=environment(job),
+        environment=megatron.environment(job),
         variables={"BRIDGE_PATH": f"a checkout of Megatron-Bridge, tag v{VERSION}"},
         needs=(
             f"Megatron-Bridge {VERSION} with Transformer Engine, the same on every node.",
@@ -311,6 +243,6 @@ TARGET = Target(
     title="Megatron-Bridge",
     version=VERSION,
     program=program,
-    lacks=LACKS,
+    lacks=megatron.LACKS,
     model_refused=model_refused,
 )

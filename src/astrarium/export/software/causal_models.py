@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
 from astrarium.export.features import Feature
@@ -30,52 +30,10 @@ NO_RUN_OF_ITS_OWN: Final[Mapping[Feature, str]] = {
     Feature.EVALUATION: "the script only trains; no other plan helps, plan without {eval_every}",
 }
 
-# Keys of shares that are left out of training, and types of models that do so if nothing is said.
-DROPOUTS: Final = frozenset(
-    {
-        "attention_dropout",
-        "attn_pdrop",
-        "dropout",
-        "embd_pdrop",
-        "hidden_dropout",
-        "layerdrop",
-        "resid_pdrop",
-    }
-)
-USED_IF_SILENT: Final[Mapping[str, tuple[str, ...]]] = {
-    "gpt2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-    "opt": ("dropout",),
-}
-
-# The class of a layer, by the model_type of config.json.
-LAYERS: Final = {
-    "bloom": "BloomBlock",
-    "cohere": "CohereDecoderLayer",
-    "deepseek_v2": "DeepseekV2DecoderLayer",
-    "deepseek_v3": "DeepseekV3DecoderLayer",
-    "falcon": "FalconDecoderLayer",
-    "gemma": "GemmaDecoderLayer",
-    "gemma2": "Gemma2DecoderLayer",
-    "gemma3_text": "Gemma3DecoderLayer",
-    "glm4_moe": "Glm4MoeDecoderLayer",
-    "gpt2": "GPT2Block",
-    "gpt_neox": "GPTNeoXLayer",
-    "gpt_oss": "GptOssDecoderLayer",
-    "gptj": "GPTJBlock",
-    "llama": "LlamaDecoderLayer",
-    "llama4_text": "Llama4TextDecoderLayer",
-    "mistral": "MistralDecoderLayer",
-    "mixtral": "MixtralDecoderLayer",
-    "olmo2": "Olmo2DecoderLayer",
-    "opt": "OPTDecoderLayer",
-    "phi": "PhiDecoderLayer",
-    "phi3": "Phi3DecoderLayer",
-    "phimoe": "PhimoeDecoderLayer",
-    "qwen2": "Qwen2DecoderLayer",
-    "qwen2_moe": "Qwen2MoeDecoderLayer",
-    "qwen3": "Qwen3DecoderLayer",
-    "qwen3_moe": "Qwen3MoeDecoderLayer",
-}
+_FOLDER: Final = Path(__file__).parent / "data"
+_DATA: Final[Mapping[str, Any]] = json.loads((_FOLDER / "causal_models.json").read_bytes())
+LAYERS: Final[Mapping[str, str]] = _DATA["layers"]  # the class of a layer, by model_type
+DROPOUTS: Final = frozenset(_DATA["dropouts"])
 
 
 def causal_refused(job: Job) -> str:
@@ -97,7 +55,7 @@ def training_files(job: Job, software: str, template: str, extra: Mapping[str, o
 
     `template` is a file of this package's data; its constants are those of the plan and `extra`.
     """
-    text = resources.files("astrarium.export.software").joinpath("data", template).read_text()
+    text = (_FOLDER / template).read_text()
     strategy, work = job.strategy, job.workload
     constants: dict[str, object] = {
         "SEQ_LENGTH": work.seq_length,
@@ -116,7 +74,7 @@ def training_files(job: Job, software: str, template: str, extra: Mapping[str, o
 def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config with all dropout off, as plans have it, where it is silent too."""
     stated = [key for key in config if key in DROPOUTS]
-    usual = USED_IF_SILENT.get(config["model_type"], ())
+    usual = _DATA["used_if_silent"].get(config["model_type"], ())
     return {**config, **dict.fromkeys((*stated, *usual), 0.0)}
 
 

@@ -10,24 +10,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.export.features import Feature
+from astrarium.export.header import estimate_note
 from astrarium.export.program import RankProgram
-from astrarium.export.software.causal_models import (
-    KERNELS,
-    NO_RUN_OF_ITS_OWN,
-    RUNTIME,
-    SCRIPT,
-    TRANSFORMERS,
-    causal_refused,
-    script_notes,
-    training_files,
-)
-from astrarium.export.software.other_runtime import estimate_note
+from astrarium.export.software import causal_models as causal
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.19.8"
+RUNTIME: Final = "deepspeed"
 FILE: Final = "ds_config.json"
 # Models whose experts AutoEP finds.
 EXPERT_TYPES: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
@@ -50,13 +42,13 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
     Feature.FP8: "it trains in bf16 or fp16",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    **NO_RUN_OF_ITS_OWN,
+    **causal.NO_RUN_OF_ITS_OWN,
 }
 
 
 def model_refused(job: Job) -> str:
     """Why the model cannot be trained, "" if it can."""
-    why = causal_refused(job)
+    why = causal.causal_refused(job)
     if why or job.strategy.ep == 1 or job.config["model_type"] in EXPERT_TYPES:
         return why
     return (
@@ -117,23 +109,23 @@ def program(job: Job) -> RankProgram:
     recompute = job.strategy.recompute.granularity is Granularity.FULL
     files = {
         FILE: json.dumps(settings(job), indent=2) + "\n",
-        **training_files(job, TARGET.label, "train_deepspeed.txt", {"RECOMPUTE": recompute}),
+        **causal.training_files(job, TARGET.label, "train_deepspeed.txt", {"RECOMPUTE": recompute}),
     }
     return RankProgram(
         software=TARGET.label,
-        script=SCRIPT,
+        script=causal.SCRIPT,
         files=files,
         needs=(
             f"DeepSpeed {VERSION} (`pip install deepspeed=={VERSION}`) and Transformers"
-            f" {TRANSFORMERS}, on every node",
+            f" {causal.TRANSFORMERS}, on every node",
             *(_COMPILER if job.strategy.offload_optimizer else ()),
         ),
         notes=(
-            estimate_note(job, RUNTIME, KERNELS),
+            estimate_note(job, RUNTIME, causal.KERNELS),
             f"`{FILE}` holds all that the plan decides but recomputation, which is the model's: the"
             " script switches it on. The learning rate is not part of the plan.",
             _gradients(job),
-            *script_notes(job),
+            *causal.script_notes(job),
         ),
     )
 

@@ -10,19 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from astrarium.export.features import Feature, layers_of_stages
-from astrarium.export.launchers.checkpoints import (
-    CHECKPOINTS,
-    checkpoint_variables,
-    has_spot,
-    iterations_between,
-)
-from astrarium.export.program import Data, RankProgram
-from astrarium.export.rocm import MEGATRON_OFF, on_amd
+from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
+    CHECKPOINTS,
     TRIAL_ITERATIONS,
+    checkpoint_variables,
     evaluation_of,
+    has_spot,
     is_trial,
     iterations,
+    iterations_between,
     ramp_of,
     samples,
 )

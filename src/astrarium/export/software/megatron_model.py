@@ -1,8 +1,7 @@
-"""The model as options of Megatron-LM: what `pretrain_gpt.py` builds, and why it cannot.
+"""The model as options of Megatron-LM, or why `pretrain_gpt.py` cannot build it.
 
-Sizes are read off the model's own blocks, the rest from its config. `model_refused` names what
-Megatron has no option for; what it lets through is built again from the options
-(`megatron_rebuilt`) and must come out the same.
+Sizes come from the model's blocks, the rest from its config. `megatron_rebuilt` builds the model
+again from the options; both must be the same.
 """
 
 from __future__ import annotations
@@ -10,19 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from astrarium.export.software.megatron_facts import (
-    FAMILIES,
-    NO_LIMIT,
-    ModelFamily,
-    Rope,
-    Router,
-    Values,
-    activation_of,
-    normalization_of,
-    read,
-    rope_of,
-    text_values,
-)
+from astrarium.export.software import model_facts as facts
 from astrarium.export.software.megatron_rebuilt import Flags, difference
 from astrarium.model.blocks import Block, Linear, Model
 from astrarium.model.build import PRE_NORMS, Architecture
@@ -90,8 +77,8 @@ def _refused(model: Model, seq_length: int) -> str:
     return found or difference(model, seq_length, dict(flags_of(model, seq_length)))
 
 
-def _values(model: Model) -> Values:
-    return text_values(model.config or {})
+def _values(model: Model) -> facts.Values:
+    return facts.text_values(model.config or {})
 
 
 def _blocks(model: Model) -> tuple[Block, ...]:
@@ -119,15 +106,17 @@ def _windows(model: Model, seq_length: int) -> list[int | None]:
 
 
 def _activation(model: Model) -> tuple[str, bool]:
-    return activation_of(_values(model), FAMILIES[model.family]), _blocks(model)[0].gated
+    return facts.activation_of(_values(model), facts.FAMILIES[model.family]), _blocks(model)[
+        0
+    ].gated
 
 
 def _learned_positions(model: Model) -> bool:
     return model.embedding.other_parameters > 0
 
 
-def _rope(model: Model) -> Rope:
-    return rope_of(_values(model), FAMILIES[model.family])
+def _rope(model: Model) -> facts.Rope:
+    return facts.rope_of(_values(model), facts.FAMILIES[model.family])
 
 
 def _is_latent(model: Model) -> bool:
@@ -145,11 +134,11 @@ def _unknown_scaling(model: Model) -> bool:
     return rope.kind != "yarn" and not (rope.kind == "linear" and _factor(rope).is_integer())
 
 
-def _agrees(given: Values, fixed: Values) -> bool:
+def _agrees(given: facts.Values, fixed: facts.Values) -> bool:
     return all(float(given.get(key, value)) == value for key, value in fixed.items())
 
 
-def _factor(rope: Rope) -> float:
+def _factor(rope: facts.Rope) -> float:
     return float(rope.scaling.get("factor", 1.0))
 
 
@@ -170,7 +159,7 @@ _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
     (lambda m, s: _has(m, "position"), "Megatron has no relative positions as in Transformer-XL"),
     (lambda m, s: m.head.bias, "Megatron's output layer has no bias"),
     (
-        lambda m, s: m.family not in FAMILIES,
+        lambda m, s: m.family not in facts.FAMILIES,
         "it is not known how models of this type are written for Megatron",
     ),
     (
@@ -204,10 +193,10 @@ def model_flags(job: Job) -> Flags:
 
 def flags_of(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
     """Options of a model that Megatron can build."""
-    values, family = _values(model), FAMILIES[model.family]
+    values, family = _values(model), facts.FAMILIES[model.family]
     block = _blocks(model)[0]
     attention = block.attentions[0]
-    norm = normalization_of(values, family)
+    norm = facts.normalization_of(values, family)
     yield "num-layers", model.num_layers
     yield "hidden-size", model.hidden
     yield "ffn-hidden-size", _ffn(model)
@@ -223,7 +212,7 @@ def flags_of(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
     yield "max-position-embeddings", max(model.max_seq_length, seq_length)
     yield from _positions(model)
     yield "normalization", norm
-    yield "norm-epsilon", float(read(values, family.epsilon))
+    yield "norm-epsilon", float(facts.read(values, family.epsilon))
     if family.zero_centered:
         yield "apply-layernorm-1p", True
     if any(n.per_head for n in block.norms) or _is_latent(model):
@@ -280,7 +269,7 @@ def _positions(model: Model) -> Iterator[tuple[str, object]]:
     yield from _stretched(rope, latent=_is_latent(model))
 
 
-def _stretched(rope: Rope, *, latent: bool) -> Iterator[tuple[str, object]]:
+def _stretched(rope: facts.Rope, *, latent: bool) -> Iterator[tuple[str, object]]:
     """How rotary positions are stretched beyond the length they were made for."""
     given = rope.scaling
     if rope.kind == "llama3":
@@ -312,7 +301,9 @@ def _local(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
         yield "window-attn-skip-freq", pattern([bool(window) for window in windows])
 
 
-def _experts(model: Model, values: Values, family: ModelFamily) -> Iterator[tuple[str, object]]:
+def _experts(
+    model: Model, values: facts.Values, family: facts.ModelFamily
+) -> Iterator[tuple[str, object]]:
     inner, router = _linear(model, "expert_fc2"), family.router
     if inner is None or router is None:
         return
@@ -331,9 +322,9 @@ def _experts(model: Model, values: Values, family: ModelFamily) -> Iterator[tupl
     yield from _routed(values, router)
 
 
-def _routed(values: Values, router: Router) -> Iterator[tuple[str, object]]:
-    scaling = float(read(values, router.scaling))
-    before = router.score == "softmax" and not read(values, router.normalised)
+def _routed(values: facts.Values, router: facts.Router) -> Iterator[tuple[str, object]]:
+    scaling = float(facts.read(values, router.scaling))
+    before = router.score == "softmax" and not facts.read(values, router.normalised)
     yield "moe-router-score-function", router.score
     if before:
         yield "moe-router-pre-softmax", True
@@ -341,12 +332,12 @@ def _routed(values: Values, router: Router) -> Iterator[tuple[str, object]]:
         yield "moe-router-topk-scaling-factor", scaling
     if router.has_bias:
         yield "moe-router-enable-expert-bias", True
-    groups = read(values, router.groups)
-    if groups > NO_LIMIT and read(values, router.choice) != "greedy":
+    groups = facts.read(values, router.groups)
+    if groups > facts.NO_LIMIT and facts.read(values, router.choice) != "greedy":
         yield "moe-router-num-groups", groups
-        yield "moe-router-group-topk", read(values, router.group_topk)
+        yield "moe-router-group-topk", facts.read(values, router.group_topk)
     yield "moe-router-load-balancing-type", router.balancing
-    yield "moe-aux-loss-coeff", float(read(values, router.coefficient))
+    yield "moe-aux-loss-coeff", float(facts.read(values, router.coefficient))
 
 
 def pattern(layers: list[bool]) -> str:

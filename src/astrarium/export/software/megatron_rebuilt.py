@@ -10,15 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from astrarium.model import build
 from astrarium.model.blocks import Block, Model
-from astrarium.model.build import (
-    Architecture,
-    Experts,
-    Latent,
-    Shape,
-    assemble,
-    query_key_norms,
-)
 
 Flags = Mapping[str, object]  # option without dashes -> True, a value, or a list of them
 
@@ -28,7 +21,9 @@ _VECTORS: Final = {"LayerNorm": 2, "RMSNorm": 1}
 
 def difference(model: Model, seq_length: int, flags: Flags) -> str:
     """What Megatron would build differently; "" if it is the same model."""
-    built = assemble(model.name, model.family, Architecture.DECODER, shape_of(flags, model.vocab))
+    built = build.assemble(
+        model.name, model.family, build.Architecture.DECODER, shape_of(flags, model.vocab)
+    )
     if built.parameters != model.parameters:
         return (
             f"Megatron would build it with {built.parameters:,} parameters instead of"
@@ -57,7 +52,7 @@ def _same_attention(own: Block, other: Block, seq_length: int) -> bool:
     return len(seen) == 2 and seen[0] == seen[1]
 
 
-def shape_of(flags: Flags, vocab: int) -> Shape:
+def shape_of(flags: Flags, vocab: int) -> build.Shape:
     """The stack that the options describe."""
     get: Any = flags.get
     hidden, layers, heads = get("hidden-size"), get("num-layers"), get("num-attention-heads")
@@ -68,7 +63,7 @@ def shape_of(flags: Flags, vocab: int) -> Shape:
     kv_heads = get("num-query-groups", heads)
     positions = get("max-position-embeddings")
     named = "qk-layernorm" in flags and latent is None
-    return Shape(
+    return build.Shape(
         hidden=hidden,
         layers=layers,
         heads=heads,
@@ -82,7 +77,9 @@ def shape_of(flags: Flags, vocab: int) -> Shape:
         out_bias=all_biased,
         mlp_bias=all_biased,
         norm_vectors=vectors,
-        head_norms=query_key_norms(heads, kv_heads, head_dim, vectors=vectors) if named else (),
+        head_norms=build.query_key_norms(heads, kv_heads, head_dim, vectors=vectors)
+        if named
+        else (),
         rotary_dim=_rotary_dim(flags, latent, head_dim),
         windows=_windows(flags, layers),
         latent=latent,
@@ -96,18 +93,18 @@ def shape_of(flags: Flags, vocab: int) -> Shape:
     )
 
 
-def _rotary_dim(flags: Flags, latent: Latent | None, head_dim: int) -> int:
+def _rotary_dim(flags: Flags, latent: build.Latent | None, head_dim: int) -> int:
     if flags.get("position-embedding-type") not in ("rope", "yarn"):
         return 0
     share: Any = flags.get("rotary-percent", 1.0)
     return latent.rope_dim if latent else int(head_dim * share)
 
 
-def _latent(flags: Flags) -> Latent | None:
+def _latent(flags: Flags) -> build.Latent | None:
     get: Any = flags.get
     if "multi-latent-attention" not in flags:
         return None
-    return Latent(
+    return build.Latent(
         get("q-lora-rank"),
         get("kv-lora-rank"),
         get("qk-head-dim"),
@@ -116,11 +113,11 @@ def _latent(flags: Flags) -> Latent | None:
     )
 
 
-def _experts(flags: Flags, biased: bool) -> Experts | None:
+def _experts(flags: Flags, biased: bool) -> build.Experts | None:
     get: Any = flags.get
     if "num-experts" not in flags:
         return None
-    return Experts(
+    return build.Experts(
         get("num-experts"),
         get("moe-router-topk"),
         get("moe-ffn-hidden-size"),

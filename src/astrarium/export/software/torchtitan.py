@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import RankProgram
+from astrarium.export.program import RankProgram, filled
+from astrarium.export.software import torchtitan_settings as titan
+from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_llama import IMPORTS, llama_refused, llama_spec
 from astrarium.export.software.torchtitan_models import (
     Flavor,
@@ -22,18 +24,6 @@ from astrarium.export.software.torchtitan_models import (
     flavor_refused,
     known_flavors,
 )
-from astrarium.export.software.torchtitan_settings import (
-    DATASET,
-    LACKS,
-    RUNTIME,
-    TOKENIZER,
-    overlaps_tensor,
-    parallelism,
-    recomputes,
-    titan_program,
-    training,
-)
-from astrarium.export.software.trained_facts import trained_facts
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -49,7 +39,7 @@ _GATHERS: Final = (
 )
 
 _LACKS: Final[Mapping[Feature, str]] = {
-    **LACKS,
+    **titan.LACKS,
     Feature.TIED_PIPELINE: "weights of two stages cannot be tied",
     Feature.EXPERT_TENSOR_BESIDE: "experts that are dealt out are whole: etp must be 1",
 }
@@ -75,31 +65,6 @@ _NORMS: Final = """\
         norm.eps = {epsilon!r}
 """
 
-_BODY: Final = """\
-def {function}() -> Trainer.Config:
-    model_spec = {model_spec}
-{norms}    return Trainer.Config(
-        model_spec=model_spec,
-        loss=CrossEntropyLoss.Config(global_vocab_size={vocab}),
-        optimizer=default_adamw(),
-        hf_assets_path="{tokenizer}",
-        dataloader=HuggingFaceTextDataLoader.Config(
-            dataset="{dataset}",
-            dataset_path=os.environ.get("DATASET_PATH"),
-        ),
-        training=TrainingConfig(
-{training}
-        ),
-        parallelism=ParallelismConfig(
-{parallelism}
-        ),
-        activation_checkpoint={checkpoint},
-        compile=CompileConfig(
-{compile}
-        ),
-    )
-"""
-
 
 def model_refused(job: Job) -> str:
     """Why the model cannot be trained, "" if it can."""
@@ -122,15 +87,15 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
     """The parts of the configuration that the plan decides."""
     return {
         # The predicted launches are not those of graphs, and pipelines run without them.
-        "training": {**training(job), "disable_cuda_graphs": True},
+        "training": {**titan.training(job), "disable_cuda_graphs": True},
         "parallelism": {
-            **parallelism(job, HEAD),
+            **titan.parallelism(job, HEAD),
             "enable_sequence_parallel": job.strategy.sequence_parallel or job.strategy.tp == 1,
         },
         "compile": {
             "enable": True,
             "components": ["model", "loss"],
-            "enable_async_tensor_parallel": overlaps_tensor(job),
+            "enable_async_tensor_parallel": titan.overlaps_tensor(job),
         },
     }
 
@@ -140,17 +105,17 @@ def module(job: Job) -> str:
     flavor = flavor_of(job.model, VERSION)
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
-    body = _BODY.format(
-        function=FUNCTION,
+    body = filled(
+        "torchtitan_plan.txt",
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",
         norms=_NORMS.format(epsilon=_epsilon(job)) if sets_epsilon else "",
         vocab=job.model.vocab,
-        tokenizer=TOKENIZER,
-        dataset=DATASET,
-        checkpoint="FullAC.Config()" if recomputes(job) else "None",
+        tokenizer=titan.TOKENIZER,
+        dataset=titan.DATASET,
+        checkpoint="FullAC.Config()" if titan.recomputes(job) else "None",
         **{name: _arguments(values) for name, values in settings(job).items()},
     )
-    imports = [*_IMPORTS, *([_FULL] if recomputes(job) else [])]
+    imports = [*_IMPORTS, *([_FULL] if titan.recomputes(job) else [])]
     functions = [_LAYERS] if job.strategy.pp > 1 else []
     if sets_epsilon:
         imports.append(_NORM)
@@ -201,7 +166,7 @@ def _python(value: object) -> str:
 def program(job: Job) -> RankProgram:
     """What every process runs."""
     arguments = ("--module", MODULE, "--config", FUNCTION)
-    made = titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
+    made = titan.titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
     return replace(made, notes=(*made.notes, *_GATHERS)) if job.strategy.cp > 1 else made
 
 
@@ -209,7 +174,7 @@ TARGET = Target(
     name="torchtitan",
     title="torchtitan",
     version=VERSION,
-    runtime=RUNTIME,
+    runtime=titan.RUNTIME,
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.export.program import filled
 from astrarium.model.blocks import Attention, Block, Model
 
 _TYPES: Final = ("llama", "mistral")
@@ -37,57 +38,6 @@ IMPORTS: Final = (
     "from torchtitan.protocols.model_spec import ModelSpec",
 )
 
-_SPEC: Final = '''\
-def model() -> ModelSpec:
-    """The planned model: {parameters:,} parameters."""
-    plain = {{"weight": partial(nn.init.trunc_normal_, std=0.02)}}
-    ones = {{"weight": nn.init.ones_}}
-    norm = RMSNorm.Config(normalized_shape={hidden}, eps={eps}, param_init=ones)
-    rope = ComplexRoPE.Config({rope})
-
-    def layer(number: int) -> Llama3TransformerBlock.Config:
-        std = depth_scaled_std(0.02, number)
-        deep = {{"weight": partial(nn.init.trunc_normal_, std=std)}}
-        return Llama3TransformerBlock.Config(
-            attention_norm=replace(norm),
-            ffn_norm=replace(norm),
-            attention=make_gqa_config(
-                dim={hidden},
-                n_heads={heads},
-                n_kv_heads={kv_heads},
-                head_dim={head_dim},
-                fuse_qkv=True,
-                wqkv_param_init=plain,
-                wo_param_init=deep,
-                inner_attention=get_attention_config("flex"),
-                rope=rope,
-            ),
-            feed_forward=make_ffn_config(
-                dim={hidden}, hidden_dim={ffn}, w1_param_init=plain, w2w3_param_init=deep
-            ),
-        )
-
-    return replace(
-        model_registry("8B"),
-        flavor={name},
-        model=Llama3Model.Config(
-            dim={hidden},
-            vocab_size={vocab},
-            enable_weight_tying={tied},
-            tok_embeddings=Embedding.Config(
-                num_embeddings={vocab},
-                embedding_dim={hidden},
-                param_init={table},
-            ),
-            norm=norm,
-            lm_head=Linear.Config(
-                in_features={hidden}, out_features={vocab}, param_init=plain
-            ),
-            layers=[layer(number) for number in range({layers})],
-        ),
-    )
-'''
-
 
 def llama_refused(model: Model) -> str:
     """Why the model is not of this kind, "" if it is."""
@@ -110,9 +60,10 @@ def llama_spec(model: Model, seq_length: int) -> str:
     """A function that returns the model, for sequences of a length, as Python text."""
     config: Mapping[str, Any] = model.config or {}
     attention = _attentions(model)[0]
-    return _SPEC.format(
+    return filled(
+        "torchtitan_llama.txt",
         name=json.dumps(model.name),
-        parameters=model.parameters,
+        parameters=f"{model.parameters:,}",
         hidden=model.hidden,
         layers=model.num_layers,
         heads=attention.heads,

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.export.software.trained_facts import differing, trained_facts
+from astrarium.export.software.model_facts import differing, trained_facts
 from astrarium.model.blocks import Block, Model
 from astrarium.plans.job import Job
 from astrarium.value import Value

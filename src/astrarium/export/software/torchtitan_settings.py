@@ -1,12 +1,8 @@
 """A plan in torchtitan's words, as far as its releases agree on them.
 
-Data parallelism is FSDP2, which shards parameters, gradients and optimizer states at once. How
-much of them is whole at a time decides which stage of ZeRO it amounts to:
-
-- without a pipeline gradients are reduced after every micro-batch, so it is stage 3 where weights
-  are released after the forward pass, and stage 2 where they are kept for the backward pass;
-- in a pipeline torch keeps weights and gradients whole until the last micro-batch, gathers once and
-  reduces once: that is stage 1, a distributed optimizer, and nothing else can be had.
+Data parallelism is FSDP2. Without a pipeline gradients are reduced after every micro-batch: ZeRO 3
+if weights are released after the forward pass, ZeRO 2 if they are kept. In a pipeline torch keeps
+weights and gradients whole until the last micro-batch, which is ZeRO 1.
 """
 
 from __future__ import annotations
@@ -16,9 +12,9 @@ from typing import Any, Final
 
 from astrarium.errors import InputError
 from astrarium.export.features import Feature
+from astrarium.export.header import estimate_note
 from astrarium.export.program import Data, Files, RankProgram
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
-from astrarium.export.software.other_runtime import estimate_note
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -76,7 +72,7 @@ def parallelism(job: Job, head: str) -> dict[str, Any]:
 
 def modules_of_stages(job: Job, head: str) -> Iterator[list[str]]:
     """Names of the modules of every stage, in the order of the model."""
-    stages = sorted(job.strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+    stages = job.strategy.ordered_stages
     if len(stages) != job.strategy.pp * job.strategy.virtual_stages:
         raise InputError("the plan does not say which layers each stage holds; make it again")
     for index, stage in enumerate(stages):

@@ -9,18 +9,8 @@ from typing import Any, Final
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, RankProgram
+from astrarium.export.software import torchtitan_settings as titan
 from astrarium.export.software.torchtitan_models import flavor_of, flavor_refused, known_flavors
-from astrarium.export.software.torchtitan_settings import (
-    DATASET,
-    LACKS,
-    RUNTIME,
-    TOKENIZER,
-    overlaps_tensor,
-    parallelism,
-    recomputes,
-    titan_program,
-    training,
-)
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -28,7 +18,7 @@ VERSION: Final = "0.2.2"
 FILE: Final = "plan.toml"
 
 _LACKS: Final[Mapping[Feature, str]] = {
-    **LACKS,
+    **titan.LACKS,
     Feature.TENSOR_WITHOUT_SEQUENCE: "tensor parallelism always divides the sequence there too",
     Feature.ZERO_0_SPLIT: "its DDP runs with nothing but data parallelism",
     Feature.LONE_REPLICA: "without FSDP a split model trains in float32 only",
@@ -53,16 +43,20 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
     s = job.strategy
     return {
         "job": {"description": f"{job.model.name}, planned by Astrarium"},
-        "model": {"name": flavor.family, "flavor": flavor.name, "hf_assets_path": TOKENIZER},
-        "training": {"dataset": DATASET, **training(job)},
+        "model": {
+            "name": flavor.family,
+            "flavor": flavor.name,
+            "hf_assets_path": titan.TOKENIZER,
+        },
+        "training": {"dataset": titan.DATASET, **titan.training(job)},
         "parallelism": {
-            **parallelism(job, "output"),
+            **titan.parallelism(job, "output"),
             # The other method gathers all keys and values at once; plans have a ring.
             **({"context_parallel_rotate_method": "alltoall"} if s.cp > 1 else {}),
-            "enable_async_tensor_parallel": overlaps_tensor(job),
+            "enable_async_tensor_parallel": titan.overlaps_tensor(job),
             "expert_tensor_parallel_degree": s.etp if s.ep > 1 else 1,
         },
-        "activation_checkpoint": {"mode": "full" if recomputes(job) else "none"},
+        "activation_checkpoint": {"mode": "full" if titan.recomputes(job) else "none"},
         "compile": {"enable": True, "components": ["model", "loss"]},
     }
 
@@ -90,17 +84,17 @@ def program(job: Job) -> RankProgram:
     data = Data(
         variable="DATASET_PATH",
         own=("--training.dataset_path", '"$DATASET_PATH"'),
-        otherwise=f"{DATASET}, streamed from the Hugging Face hub",
+        otherwise=f"{titan.DATASET}, streamed from the Hugging Face hub",
     )
     arguments = ("--job.config_file", FILE)
-    return titan_program(job, VERSION, arguments, {FILE: text(job, settings(job))}, data)
+    return titan.titan_program(job, VERSION, arguments, {FILE: text(job, settings(job))}, data)
 
 
 TARGET = Target(
     name="torchtitan-0.2",
     title="torchtitan",
     version=VERSION,
-    runtime=RUNTIME,
+    runtime=titan.RUNTIME,
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,

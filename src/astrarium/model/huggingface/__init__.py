@@ -1,13 +1,13 @@
 """From a Hugging Face config.json to a `Model`; one adapter per `model_type`.
 
 An adapter states what its family looks like; sizes are read by `config`, defaults stand in
-`defaults`, weights are put together by `astrarium.model.build`. To add a family, add its
-defaults and an adapter, and name both here.
+`data/defaults.json`, weights are put together by `astrarium.model.build`. To add a family, add its
+defaults and an adapter, and name the adapter here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +23,7 @@ from astrarium.model.huggingface import (
     seq2seq,
     sparse,
 )
-from astrarium.model.huggingface.config import Config, ConfigSource
-from astrarium.model.huggingface.defaults import DEFAULTS
-from astrarium.model.huggingface.dropped import dropped
+from astrarium.model.huggingface.config import DEFAULTS, LEFT_OUT, Config, ConfigSource
 
 Adapter = Callable[[str, str, Config], Model]
 
@@ -86,6 +84,7 @@ ADAPTERS: Mapping[str, Adapter] = {
 
 # Models that see and read, of which only the part that reads is planned where the config does
 # not say how many layers see.
+_OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
 
 
@@ -129,6 +128,29 @@ def as_type(values: Mapping[str, object], kind: str, label: str) -> dict[str, ob
     if "model_type" not in values and "layers" in values:
         raise InputError(f"--as {kind}: {label} is a model file, which states its layers itself")
     return {**values, "model_type": kind}
+
+
+def dropped(config: Mapping[str, object], read: Collection[str]) -> Iterator[str]:
+    """Keys that change what a model does and that its adapter did not `read`, a note for each.
+
+    Values that switch a thing off are no loss.
+    """
+    for key, meaning in LEFT_OUT.items():
+        value = config.get(key)
+        if key in read or value in _OFF or _is_off(key, config, read):
+            continue
+        shown = f" {value}" if isinstance(value, int | float) and value is not True else ""
+        yield f"{key}{shown} of the config is not counted: {meaning}"
+
+
+def _is_off(key: str, config: Mapping[str, object], read: Collection[str]) -> bool:
+    """Whether another key switches it off, or says the same in other words."""
+    if key == "sliding_window":
+        return "use_sliding_window" in read or config.get("use_sliding_window") is False
+    if key == "layer_types":
+        kinds = config.get(key)
+        return isinstance(kinds, list) and set(kinds) <= {"full_attention"}
+    return False
 
 
 def _tower_is_stated(values: Mapping[str, object]) -> bool:

@@ -8,6 +8,7 @@ from astrarium.model.build import Shape
 from astrarium.model.huggingface.config import MOST_LAYERS, Config
 
 FULL_ATTENTION = "full_attention"
+_USUAL = ("num_attention_heads", "num_hidden_layers")
 
 
 def base(config: Config) -> Shape:
@@ -61,3 +62,30 @@ def alternating_windows(config: Config, layers: int) -> tuple[int | None, ...]:
     """Return windows where every `sliding_window_pattern`-th layer sees everything."""
     period = config.count("sliding_window_pattern")
     return chosen_windows(config, [(layer + 1) % period != 0 for layer in range(layers)])
+
+
+def stack(config: Config, half: str, hidden: int, ffn: int, vocab: int, positions: int) -> Shape:
+    """A stack with a bias on every weight, no gate and no rotation: one half, or a tower.
+
+    `half` begins the keys of its heads and layers; "" means the usual keys.
+    """
+    heads_key, layers_key = (f"{half}_attention_heads", f"{half}_layers") if half else _USUAL
+    heads = config.count(heads_key)
+    if hidden % heads:
+        what = f"expected a divisor of the hidden size {hidden}, got {heads}"
+        raise config.failure(heads_key, what)
+    return Shape(
+        hidden=hidden,
+        layers=config.count(layers_key, most=MOST_LAYERS),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        ffn=ffn,
+        vocab=vocab,
+        max_seq_length=positions,
+        gated=False,
+        qkv_bias=True,
+        out_bias=True,
+        mlp_bias=True,
+        causal=False,
+    )

@@ -1,9 +1,8 @@
 """Adapters for encoders: BERT, RoBERTa, ViT.
 
-The head follows the class named in `architectures`. A bare BERT body is taken to be trained as a
-masked language model through its own token table: no parameters are added, but logits cost time.
-A bare ViT gets one output without weights. Classifier heads of ViT are counted for every token
-(0.2 % of ViT-H's FLOPs).
+The head follows the class named in `architectures`. A bare BERT body is trained as a masked
+language model through its own token table. A bare ViT gets one output without weights. Classifier
+heads of ViT are counted for every token (0.2 % of ViT-H's FLOPs).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Adapters for models that see and read: a vision tower, a projector, then a decoder.
 
-The tower reads the patches of an image, independent of the length of the text; the projector hands
-its tokens to the decoder, where the token table is. Two keys of our own say what configs do not:
-`images_per_sample` (1; tiles count as images) and, in the vision section of Qwen, whose images have
-any size, `image_size`. All parts are trained; frozen towers are not modelled. Patches become part
-of the text's sequence, except in Mllama, whose text attends to them every few layers.
+The tower reads the patches of an image; the projector hands its tokens to the decoder, where the
+token table is. Two keys of our own fill gaps of the configs: `images_per_sample` (1; tiles count as
+images) and, for Qwen, `image_size`. All parts are trained. Patches become part of the text's
+sequence, except in Mllama, whose text attends to them every few layers.
 """
 
 from __future__ import annotations
@@ -12,25 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from astrarium.model import build
 from astrarium.model.blocks import Attention, Block, Carried, Embedding, Model, Module, Norm
-from astrarium.model.build import (
-    Architecture,
-    Shape,
-    assemble,
-    behind,
-    cross_attention_linears,
-    projector,
-    query_key_norms,
-    transformer_block,
-)
 from astrarium.model.huggingface import dense, sparse
-from astrarium.model.huggingface.config import MOST_LAYERS, Config
-from astrarium.model.huggingface.defaults import DEFAULTS, TOWERS
+from astrarium.model.huggingface.common import stack
+from astrarium.model.huggingface.config import DEFAULTS, MOST_LAYERS, TOWERS, Config
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
 from astrarium.model.huggingface.encoders import patch_projection, patches
 from astrarium.value import Value
 
-ShapeOf = Callable[[Config], Shape]
+ShapeOf = Callable[[Config], build.Shape]
 
 MLLAMA_EXTRA_TOKENS = 8  # rows of Mllama's token table beyond the vocabulary
 MLLAMA_GATES = 2  # numbers that scale the sublayers of a gated block
@@ -146,8 +136,8 @@ def _qwen(
     family: str,
     config: Config,
     vision: Config,
-    shape: Shape,
-    others: Mapping[int, Shape],
+    shape: build.Shape,
+    others: Mapping[int, build.Shape],
 ) -> Model:
     side, _ = _qwen_sides(vision)
     shape = replace(shape, seq_length=side**2, rotary_dim=shape.head_dim)
@@ -183,7 +173,7 @@ def mllama(name: str, family: str, config: Config) -> Model:
     features = 1 + len(seen.carried)
     bridge = _bridge(config, seen, seen.tokens, features * seen.hidden, (shape.hidden,), bias=True)
     reading = text.layer_numbers("cross_attention_layers", shape.layers)
-    own = transformer_block(shape, None, False)
+    own = build.transformer_block(shape, None, False)
     cross = _mllama_cross(shape, bridge.tokens(1))
     blocks = tuple(cross if layer in reading else own for layer in range(shape.layers))
     table = Embedding(shape.vocab + MLLAMA_EXTRA_TOKENS, shape.hidden)
@@ -221,16 +211,16 @@ def _mllama_tower(config: Config, vision: Config) -> Tower:
     )
 
 
-def _mllama_cross(shape: Shape, context: int) -> Block:
+def _mllama_cross(shape: build.Shape, context: int) -> Block:
     """A text layer that attends to the image alone, scaled by two learned numbers."""
     heads, kv_heads, size = shape.heads, shape.kv_heads, shape.head_dim
-    own = transformer_block(shape, None, False)
+    own = build.transformer_block(shape, None, False)
     inner = tuple(x for x in own.linears if x.module is not Module.ATTENTION)
     return replace(
         own,
         name="cross",
-        linears=(*cross_attention_linears(shape.hidden, heads, kv_heads, size), *inner),
-        norms=(*own.norms, *query_key_norms(heads, kv_heads, size)),
+        linears=(*build.cross_attention_linears(shape.hidden, heads, kv_heads, size), *inner),
+        norms=(*own.norms, *build.query_key_norms(heads, kv_heads, size)),
         attentions=(Attention(heads, kv_heads, size, size, causal=False, cross=True),),
         extra_parameters=MLLAMA_GATES,
         context_length=context,
@@ -285,33 +275,14 @@ def _exit_norm(hidden: int) -> Norm:
     return Norm("vision_final_norm", hidden, LAYER_NORM_VECTORS)
 
 
-def _tower_shape(vision: Config, hidden: int, ffn: int, tokens: int) -> Shape:
-    heads = vision.count("num_attention_heads")
-    if hidden % heads:
-        what = f"expected a divisor of the hidden size {hidden}, got {heads}"
-        raise vision.failure("num_attention_heads", what)
-    return Shape(
-        hidden=hidden,
-        layers=vision.count("num_hidden_layers", most=MOST_LAYERS),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=ffn,
-        vocab=0,
-        max_seq_length=tokens,
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        causal=False,
-        seq_length=tokens,
-    )
+def _tower_shape(vision: Config, hidden: int, ffn: int, tokens: int) -> build.Shape:
+    return replace(stack(vision, "", hidden, ffn, 0, tokens), seq_length=tokens)
 
 
-def _seeing(config: Config, shape: Shape) -> Block:
+def _seeing(config: Config, shape: build.Shape) -> Block:
     """A block of the tower, for all images of a sample."""
     images = config.count_or("images_per_sample", 1)
-    block = transformer_block(replace(shape, sequences=shape.sequences * images), None, False)
+    block = build.transformer_block(replace(shape, sequences=shape.sequences * images), None, False)
     return replace(block, name="vision-windows" if shape.sequences > 1 else "vision")
 
 
@@ -326,7 +297,7 @@ def _bridge(
     norm: Norm | None = None,
 ) -> Block:
     """The projector, with the tower's final norm before it."""
-    return projector(
+    return build.projector(
         inputs,
         widths,
         bias=bias,
@@ -343,16 +314,16 @@ def _joined(
     config: Config,
     seen: Tower,
     bridge: Block,
-    shape: Shape,
+    shape: build.Shape,
     reading: tuple[Block, ...] | None = None,
     table: Embedding | None = None,
 ) -> Model:
     """Tower, projector and text; the text's head is tied if either section says so."""
     stated = config.get("tie_word_embeddings") is not None
     tied = config.flag("tie_word_embeddings") if stated else shape.tied
-    text = assemble(name, family, Architecture.MULTIMODAL, replace(shape, tied=tied))
+    text = build.assemble(name, family, build.Architecture.MULTIMODAL, replace(shape, tied=tied))
     stack = reading or tuple(block for block in text.blocks if isinstance(block, Block))
-    blocks, carried = behind((*seen.blocks, bridge), stack, table or text.embedding)
+    blocks, carried = build.behind((*seen.blocks, bridge), stack, table or text.embedding)
     return replace(
         text,
         embedding=Embedding(0, seen.hidden, seen.before),

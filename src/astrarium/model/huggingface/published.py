@@ -1,15 +1,10 @@
 """Types of our own for models that were published as tables, without a transformers class.
 
-`megatron_gpt` takes the names of Megatron's options (`num_layers`, `hidden_size`,
-`ffn_hidden_size`, `num_attention_heads`, `num_query_groups`, `kv_channels`, `vocab_size`,
-`max_position_embeddings`, `add_bias_linear`, `add_qkv_bias`, `normalization`, `swiglu`,
-`position_embedding_type`, `untie_embeddings_and_output_weights`, `num_moe_experts`,
-`moe_router_topk`, `moe_ffn_hidden_size`) and three more: `parallel_residual`, `post_norms`
-(norms after the sublayers too) and the position type `relative` (Transformer-XL: one more
-projection per layer, as in Gopher).
-
-`vit_parallel` is ViT-22B's block: attention and feed-forward part side by side under one norm
-without shift, query/key norms, no bias on queries, keys and values. Its total has no head.
+`megatron_gpt` takes the names of Megatron's options and three more: `parallel_residual`,
+`post_norms` (norms after the sublayers too) and the position type `relative` (Transformer-XL: one
+more projection per layer, as in Gopher). `vit_parallel` is ViT-22B's block: attention and
+feed-forward part side by side under one norm without shift, query/key norms, no bias on queries,
+keys and values. Its total has no head.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Adapters for encoder-decoders: T5, BART, Whisper.
 
-Encoder blocks, then decoder blocks with self and cross attention; the decoder's input comes in at
-its first block, which also holds the encoder's final norm. Encoder and decoder read sequences of
-the workload's length; a key of our own, `decoder_seq_length`, gives the decoder another one.
-Whisper's encoder always reads the 30 seconds of sound that its positions cover.
+The decoder's input comes in at its first block, which also holds the encoder's final norm. Both
+halves read sequences of the workload's length; `decoder_seq_length`, a key of our own, gives the
+decoder another one. Whisper's encoder always reads the 30 seconds of sound that its positions
+cover.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from astrarium.model.build import (
     with_cross_attention,
 )
 from astrarium.model.huggingface.classic import OPT_POSITION_OFFSET
+from astrarium.model.huggingface.common import stack
 from astrarium.model.huggingface.config import MOST_LAYERS, Config
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
 
@@ -111,26 +112,9 @@ def whisper(name: str, family: str, config: Config) -> Model:
 
 def _biased(config: Config, half: str, positions: int) -> Shape:
     """One half as BART names its sizes: a bias on every weight, layer norms, no rotation."""
-    hidden, heads = config.count("hidden_size"), config.count(f"{half}_attention_heads")
-    if hidden % heads:
-        what = f"expected a divisor of the hidden size {hidden}, got {heads}"
-        raise config.failure(f"{half}_attention_heads", what)
-    return Shape(
-        hidden=hidden,
-        layers=config.count(f"{half}_layers", most=MOST_LAYERS),
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        ffn=config.count(f"{half}_ffn_dim"),
-        vocab=config.count("vocab_size"),
-        max_seq_length=positions,
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_vectors=LAYER_NORM_VECTORS,
-        causal=False,
-    )
+    ffn, vocab = config.count(f"{half}_ffn_dim"), config.count("vocab_size")
+    shape = stack(config, half, config.count("hidden_size"), ffn, vocab, positions)
+    return replace(shape, norm_vectors=LAYER_NORM_VECTORS)
 
 
 def _decoder(config: Config, shape: Shape, context_length: int | None) -> Block:

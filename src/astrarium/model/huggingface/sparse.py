@@ -1,8 +1,8 @@
 """Adapters for decoders with a mixture of experts, among them those with latent attention.
 
-Router correction biases of DeepSeek-V3 and GLM-4.5 are buffers, not parameters, and do not count.
-Multi-token-prediction layers are left out. Chunked attention (Llama 4) is described as a window
-of one chunk: exact up to that length, an upper bound beyond.
+Router correction biases of DeepSeek-V3 and GLM-4.5 are buffers and do not count.
+Multi-token-prediction layers are left out. Chunked attention (Llama 4) is a window of one chunk: an
+upper bound beyond it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from astrarium.model.huggingface.common import (
     chosen_windows,
     same_window,
 )
-from astrarium.model.huggingface.config import Config
-from astrarium.model.huggingface.defaults import PARTS
+from astrarium.model.huggingface.config import PARTS, Config
 from astrarium.model.huggingface.dense import (
     LAYER_NORM_VECTORS,
     with_attention_bias,

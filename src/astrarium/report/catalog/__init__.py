@@ -1,1 +1,1 @@
-"""The catalog as documents and tables: `entries`, `prices` and training programs (`runtimes`)."""
+"""The catalog as documents and tables: `entries` and `prices`."""

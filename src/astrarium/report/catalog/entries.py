@@ -1,10 +1,9 @@
-"""The catalog as documents and tables: GPU types, models, instances, prices, with provenance."""
+"""The catalog as documents and tables: GPU types, models, instances, runtimes; with provenance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypedDict
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -22,6 +21,7 @@ from astrarium.catalog import (
     sources,
 )
 from astrarium.catalog.models import ModelEntry, find_model_entry, model_names
+from astrarium.catalog.runtimes import Constant, describe_runtime, find_runtime
 from astrarium.errors import InputError
 from astrarium.model import Model
 from astrarium.report.tables import Field, gib, indented, labelled, listing, runs, table, title
@@ -32,25 +32,62 @@ SCHEMA = "astrarium.catalog/1"
 NAMES_OFFERED = 8
 
 
+class ListedGpu(TypedDict):
+    """A GPU type; SI units in the names."""
+
+    name: str
+    aliases: list[str]
+    vendor: str
+    architecture: str
+    form_factor: str
+    release_year: int
+    memory_bytes: int
+    memory_bytes_per_second: float
+    peak_flops_per_second: dict[str, float]
+    gpus_per_node: int
+    nvlink_domain: int
+    link_bytes_per_second: float
+    inter_node_bytes_per_second: float
+    usd_per_gpu_hour: float | None
+    spot_usd_per_gpu_hour: float | None
+    price_date: str
+    price_sources: list[str]
+    doubts: str
+
+
+class ListedModel(TypedDict):
+    name: str
+    parameters: int | None
+    active_parameters: int | None
+    family: str
+    aliases: list[str]
+    published: str
+    source: str
+    date: str
+    method: str
+    note: str
+    doubts: str
+
+
+INSTANCE_KEYS = (
+    *("name", "cloud", "gpu", "gpus_per_node", "inter_node_bytes_per_second", "fabric"),
+    *("availability", "usd_per_hour", "spot_usd_per_hour", "price_dates", "doubts"),
+)
+
+
+def _picked(thing: object, keys: Iterable[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: known[key] if key in known else getattr(thing, key) for key in keys}
+
+
 def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
-    """What the catalog says about a GPU type; SI units in the names."""
-    return {
-        "name": gpu.name,
-        "aliases": list(gpu.aliases),
-        "vendor": gpu.vendor,
-        "architecture": gpu.architecture,
-        "form_factor": gpu.form_factor,
-        "release_year": gpu.release_year,
-        "memory_bytes": gpu.memory_bytes,
+    """What the catalog says about a GPU type."""
+    known = {
         "memory_bytes_per_second": gpu.memory_bandwidth,
         "peak_flops_per_second": dict(gpu.peak_flops),
-        "gpus_per_node": gpu.gpus_per_node,
-        "nvlink_domain": gpu.nvlink_domain,
         "link_bytes_per_second": gpu.link_bandwidth,
         "inter_node_bytes_per_second": gpu.inter_node_bandwidth,
-        **price_to_dict(gpu),
-        "doubts": gpu.doubts,
     }
+    return _picked(gpu, ListedGpu.__annotations__, known | price_to_dict(gpu))
 
 
 def price_to_dict(gpu: Gpu) -> dict[str, Any]:
@@ -65,19 +102,7 @@ def price_to_dict(gpu: Gpu) -> dict[str, Any]:
 
 
 def model_to_dict(entry: ModelEntry) -> dict[str, Any]:
-    return {
-        "name": entry.name,
-        "parameters": entry.parameters,
-        "active_parameters": entry.active_parameters,
-        "family": entry.family,
-        "aliases": list(entry.aliases),
-        "published": entry.published,
-        "source": entry.source,
-        "date": entry.date,
-        "method": entry.method,
-        "note": entry.note,
-        "doubts": entry.doubts,
-    }
+    return _picked(entry, ListedModel.__annotations__, {})
 
 
 def built_model_to_dict(entry: ModelEntry, model: Model) -> dict[str, Any]:
@@ -96,23 +121,9 @@ def built_model_to_dict(entry: ModelEntry, model: Model) -> dict[str, Any]:
 
 
 def instance_to_dict(instance: Instance) -> dict[str, Any]:
-    return {
-        "name": instance.name,
-        "cloud": instance.cloud,
-        "gpu": instance.gpu,
-        "gpus_per_node": instance.gpus_per_node,
-        "inter_node_bytes_per_second": instance.inter_node_bandwidth,
-        "fabric": instance.fabric,
-        "availability": instance.availability,
-        "usd_per_hour": instance.usd_per_hour,
-        "spot_usd_per_hour": instance.spot_usd_per_hour,
-        "price_dates": list(instance.price_dates or ()),
-        "doubts": instance.doubts,
-    }
-
-
-def figures_to_list(figures: Sequence[Figure]) -> list[dict[str, Any]]:
-    return [asdict(figure) for figure in figures]
+    dates, rate = list(instance.price_dates or ()), instance.inter_node_bandwidth
+    known = {"inter_node_bytes_per_second": rate, "price_dates": dates}
+    return _picked(instance, INSTANCE_KEYS, known)
 
 
 def gpus_table(types: Sequence[Gpu], width: int) -> Iterator[RenderableType]:
@@ -131,7 +142,10 @@ def gpus_table(types: Sequence[Gpu], width: int) -> Iterator[RenderableType]:
 
 
 def models_table(entries: Sequence[ModelEntry], width: int) -> Iterator[RenderableType]:
-    totals, active = ([_count(n) for n in column] for column in _sizes(entries))
+    sizes = [(entry.parameters, entry.active_parameters) for entry in entries]
+    totals, active = (
+        [format_count(n) if n else "" for n in both] for both in zip(*sizes, strict=True)
+    )
     fields = (
         Field("name", [entry.name for entry in entries]),
         Field("family", [entry.family for entry in entries], drop=1),
@@ -140,14 +154,6 @@ def models_table(entries: Sequence[ModelEntry], width: int) -> Iterator[Renderab
         Field("published", [entry.published for entry in entries], prose=True),
     )
     yield from listing(fields, width)
-
-
-def _sizes(entries: Sequence[ModelEntry]) -> tuple[list[int | None], list[int | None]]:
-    return [e.parameters for e in entries], [e.active_parameters for e in entries]
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else format_count(number)
 
 
 def gpu_named(name: str) -> Gpu:
@@ -321,3 +327,45 @@ def _value(figure: Figure) -> str:
 
 def usd(amount: float | None) -> str:
     return "-" if amount is None else format_usd(amount)
+
+
+def runtime_to_dict(name: str) -> dict[str, Any]:
+    """A runtime with all its constants, own and inherited."""
+    constants = {
+        constant.name: {"value": constant.value, "source": constant.source}
+        for constant in describe_runtime(name)
+    }
+    return {"name": name, "title": find_runtime(name).title, "constants": constants}
+
+
+def runtimes_table(names: Sequence[str]) -> Iterator[RenderableType]:
+    """One line for each runtime."""
+    found = [find_runtime(name) for name in names]
+    titles, planned = [one.title for one in found], ["yes" if one.rules else "" for one in found]
+    fields = [Field("runtime", names), Field("plans", planned), Field("what", titles, prose=True)]
+    yield table(fields)
+    yield Text("\n`astrarium catalog runtimes NAME` shows the constants of one.", "dim")
+
+
+def runtime_report(name: str) -> Iterator[RenderableType]:
+    """The constants of a runtime; units are in their names."""
+    runtime = find_runtime(name)
+    yield Text(f"{runtime.name} ({runtime.title})", "bold")
+    yield title("Constants")
+    constants = describe_runtime(name)
+    yield table(
+        [
+            Field("constant", [constant.name for constant in constants]),
+            Field("value", [_constant(constant) for constant in constants], prose=True),
+            Field("from", [constant.source for constant in constants], prose=True),
+        ]
+    )
+
+
+def _constant(constant: Constant) -> str:
+    value = constant.value
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.6g}" if isinstance(value, int | float) else str(value)

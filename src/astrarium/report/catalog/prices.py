@@ -15,13 +15,7 @@ from astrarium.catalog import Gpu, Instance
 from astrarium.catalog.book import Book
 from astrarium.catalog.prices import STALE_AFTER_DAYS, Offer, age_days, is_stale
 from astrarium.catalog.regions import REGIONS
-from astrarium.report.catalog.entries import (
-    marked,
-    numbered,
-    price_to_dict,
-    source_line,
-    usd,
-)
+from astrarium.report.catalog.entries import marked, numbered, price_to_dict, source_line, usd
 from astrarium.report.tables import Field, listing, title
 from astrarium.report.wording import unit_price
 
@@ -108,7 +102,8 @@ def offers_report(
     """All offers of a type, the cheapest first, with their age, spread and sources."""
     offers, today = book.of(gpu.name), book.today
     yield from prices_table([gpu], book.of, today, width, notes)
-    cited = list(dict.fromkeys([*price_to_dict(gpu)["price_sources"], *_sources(offers)]))
+    known = price_to_dict(gpu)["price_sources"]
+    cited = list(dict.fromkeys([*known, *(offer.source for offer in offers)]))
     by_name = {instance.name: instance for instance in instances}
     limits = list(dict.fromkeys(i.availability for i in instances if i.availability))
     lines = _joined(sorted(offers, key=_cheapest_first))
@@ -143,10 +138,6 @@ def offers_report(
         yield numbered([source_line(code) for code in cited])
 
 
-def _sources(offers: Sequence[Offer]) -> list[str]:
-    return [offer.source for offer in offers]
-
-
 def _cheapest_first(offer: Offer) -> tuple[float, str, int, str, str]:
     price = offer.usd_per_gpu_hour
     place = str(REGIONS.index(offer.region)) if offer.region in REGIONS else offer.region
@@ -165,19 +156,14 @@ def _joined(offers: Sequence[Offer]) -> list[Offer]:
     def same(offer: Offer) -> Offer:
         return replace(offer, region="", regions=1)
 
-    groups = [list(group) for _, group in groupby(offers, key=same)]
-    return [
-        replace(
-            group[0],
-            region=_places([offer.region for offer in group]),
-            regions=sum(offer.regions for offer in group),
-        )
-        for group in groups
-    ]
-
-
-def _places(regions: Sequence[str]) -> str:
-    return "all" if set(regions) == set(REGIONS) else ", ".join(regions)
+    joined = []
+    for _, group in groupby(offers, key=same):
+        alike = list(group)
+        regions = [offer.region for offer in alike]
+        places = "all" if set(regions) == set(REGIONS) else ", ".join(regions)
+        count = sum(offer.regions for offer in alike)
+        joined.append(replace(alike[0], region=places, regions=count))
+    return joined
 
 
 def _short(price: float | None) -> str:

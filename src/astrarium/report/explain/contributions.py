@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astrarium.plans.document import ClusterPart, PlanPart, PoolPart, StageSeconds
+from astrarium.plans.document import ClusterPart, Plan, PoolPart, StageSeconds
 from astrarium.strategy.types import Reach
 from astrarium.value import Value
 
@@ -64,14 +64,14 @@ class Loss(Value, frozen=True):
     share: float
 
 
-def pool_shares(plan: PlanPart, cluster: ClusterPart) -> tuple[PoolShare, ...]:
+def pool_shares(plan: Plan, cluster: ClusterPart) -> tuple[PoolShare, ...]:
     """The pools of a plan that uses several, or leaves some out; in the order of the cluster."""
     if len(cluster.pools) < 2 or not plan.stage_seconds:
         return ()
     return tuple(_pool_share(plan, pool) for pool in cluster.pools)
 
 
-def _pool_share(plan: PlanPart, pool: PoolPart) -> PoolShare:
+def _pool_share(plan: Plan, pool: PoolPart) -> PoolShare:
     used = plan.pools.get(pool.name, 0)
     ranks = [stage for stage in plan.stage_seconds if pool.name in stage.pools]
     speeds = sum(1.0 / stage.model_seconds for stage in plan.stage_seconds)
@@ -115,7 +115,7 @@ def _mean(weighted: Sequence[tuple[float, int]]) -> float:
     return sum(value * weight for value, weight in weighted) / weights if weights else 0.0
 
 
-def slowest_link(plan: PlanPart, cluster: ClusterPart) -> SlowestLink | None:
+def slowest_link(plan: Plan, cluster: ClusterPart) -> SlowestLink | None:
     """The link with the longest transfers between stages, of equal ones the dearest; or None."""
     sending = [stage for stage in plan.stage_seconds if stage.link is not Reach.NOWHERE]
     if not sending:
@@ -143,13 +143,13 @@ def slowest_link(plan: PlanPart, cluster: ClusterPart) -> SlowestLink | None:
     return max(found, key=lambda one: one.seconds)
 
 
-def _ends_joined(plan: PlanPart, link: Reach, pools: tuple[str, ...]) -> bool:
+def _ends_joined(plan: Plan, link: Reach, pools: tuple[str, ...]) -> bool:
     """Whether first and last stage, farther apart than neighbours, meet over this link."""
     first, last = plan.stage_seconds[0], plan.stage_seconds[-1]
     return link is not Reach.DOMAIN and {*first.pools, *last.pools} == set(pools)
 
 
-def tied_seconds(plan: PlanPart) -> float:
+def tied_seconds(plan: Plan) -> float:
     """What is left of an iteration behind all stages: a table that first and last one share."""
     after = max(stage.after_seconds for stage in plan.stage_seconds)
     bubble = plan.breakdown_seconds.get("pipeline_bubble", 0.0)
@@ -158,7 +158,7 @@ def tied_seconds(plan: PlanPart) -> float:
     return left if left > plan.iteration_seconds * ROUNDING else 0.0
 
 
-def _longest_passes(plan: PlanPart) -> float:
+def _longest_passes(plan: Plan) -> float:
     longest = max(stage.pass_seconds for stage in plan.stage_seconds)
     return plan.strategy.num_micro_batches * longest
 
@@ -171,15 +171,11 @@ def _rate(cluster: ClusterPart, link: Reach, names: tuple[str, ...]) -> float | 
     if link is Reach.DOMAIN:
         return min(pool.intra_node_bytes_per_second for pool in pools)
     rates = [pool.inter_node_bytes_per_second for pool in pools]
-    joined = [
-        joint.bandwidth_bytes_per_second
-        for joint in cluster.links
-        if set(joint.between) <= set(names)
-    ]
+    joined = [one.bandwidth for one in cluster.links if set(one.between) <= set(names)]
     return min([*joined, *rates])
 
 
-def passes_seconds(plan: PlanPart, instant: Sequence[int] = ()) -> float:
+def passes_seconds(plan: Plan, instant: Sequence[int] = ()) -> float:
     """Seconds of all passes; transfers behind the stages of `instant` take none."""
     import numpy as np
 
@@ -204,7 +200,7 @@ def passes_seconds(plan: PlanPart, instant: Sequence[int] = ()) -> float:
     return float(pipeline_seconds(walked, np.array([batches]), virtual, np.array([overlap]))[0])
 
 
-def losses(plan: PlanPart) -> tuple[Loss, ...]:
+def losses(plan: Plan) -> tuple[Loss, ...]:
     """From the ideal machine to the iteration; the first entry is the ideal, all add up."""
     if plan.ideal_seconds is None or not plan.stage_seconds:
         return ()

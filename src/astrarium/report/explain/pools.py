@@ -8,7 +8,7 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.plans.document import PlanPart, StageSeconds
+from astrarium.plans.document import Plan, StageSeconds
 from astrarium.report.explain.contributions import Loss, PoolShare, SlowestLink
 from astrarium.report.explain.terms import Explanation
 from astrarium.report.tables import Field, indented, listing, percent, runs, terms_table, title
@@ -59,7 +59,7 @@ def _pools_table(pools: Sequence[PoolShare], width: int) -> Iterator[RenderableT
         yield Text(f"  {shared}", style="dim")
 
 
-def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
+def _stages_table(plan: Plan, width: int) -> Iterator[RenderableType]:
     """Stages in order; those in a row that are alike share a line."""
     layers, gpus = layers_of_stages(plan), stage_gpus(plan)
 
@@ -86,7 +86,7 @@ def _stages_table(plan: PlanPart, width: int) -> Iterator[RenderableType]:
     yield from listing(fields, width)
 
 
-def _link_lines(slowest: SlowestLink, plan: PlanPart) -> Iterator[RenderableType]:
+def _link_lines(slowest: SlowestLink, plan: Plan) -> Iterator[RenderableType]:
     name = link_words(slowest.link, slowest.pools)
     rate = ""
     if slowest.bytes_per_second is not None:
@@ -95,10 +95,10 @@ def _link_lines(slowest: SlowestLink, plan: PlanPart) -> Iterator[RenderableType
     stages = runs(slowest.after_stages)
     plural = "" if len(slowest.after_stages) == 1 else "s"
     share = slowest.seconds / plan.iteration_seconds
-    yield title(f"Slowest link: {name}{rate}, behind stage{plural} {stages}")
+    yield title(f"Slowest link: {name}{rate}, after stage{plural} {stages}")
     tied = ""
     if slowest.tied_seconds:
-        tied = f" ({format_seconds(slowest.tied_seconds)} of it for the table both ends hold)"
+        tied = f" ({format_seconds(slowest.tied_seconds)} of it for the table that both ends hold)"
     text = (
         f"one transfer takes {format_seconds(slowest.send_seconds)}; the link costs"
         f" {format_seconds(slowest.seconds)} of the iteration, {percent(share)}{tied}: without it"
@@ -107,7 +107,7 @@ def _link_lines(slowest: SlowestLink, plan: PlanPart) -> Iterator[RenderableType
     yield indented(text)
 
 
-def _losses(losses: Sequence[Loss], plan: PlanPart, width: int) -> Iterator[RenderableType]:
+def _losses(losses: Sequence[Loss], plan: Plan, width: int) -> Iterator[RenderableType]:
     ideal = losses[0]
     yield title(
         f"Against an ideal machine with the summed speed: {format_seconds(ideal.seconds)},"

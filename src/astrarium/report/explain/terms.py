@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from astrarium.plans.document import MEMORY_KEYS, ClusterPart, PlanDocument, PlanPart, WorkloadPart
+from astrarium.plans.document import MEMORY_KEYS, ClusterPart, Plan, PlanDocument, WorkloadPart
 from astrarium.report.explain.contributions import (
     Loss,
     PoolShare,
@@ -60,7 +60,7 @@ class Explanation(Value, frozen=True):
     """`pools`, `slowest_link` and `losses` are there where stages differ in GPUs or layers."""
 
     schema: str
-    plan: PlanPart
+    plan: Plan
     time: tuple[TimeTerm, ...]
     memory: tuple[MemoryTerm, ...]
     binds: tuple[str, ...]
@@ -83,8 +83,8 @@ class PlanComparison(Value, frozen=True):
     """Choices are texts, by name; only those that differ. Times are seconds, memory bytes."""
 
     schema: str
-    first: PlanPart
-    second: PlanPart
+    first: Plan
+    second: Plan
     workloads: tuple[WorkloadPart, WorkloadPart]
     context: Mapping[str, tuple[str, str]]
     choices: Mapping[str, tuple[str, str]]
@@ -93,7 +93,7 @@ class PlanComparison(Value, frozen=True):
     memory: tuple[PlanDifference, ...]
 
 
-def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
+def explain(plan: Plan, cluster: ClusterPart) -> Explanation:
     """The terms of a plan, its limits, and what would improve it."""
     time = time_terms(plan)
     uneven = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
@@ -110,7 +110,7 @@ def explain(plan: PlanPart, cluster: ClusterPart) -> Explanation:
     )
 
 
-def time_terms(plan: PlanPart) -> tuple[TimeTerm, ...]:
+def time_terms(plan: Plan) -> tuple[TimeTerm, ...]:
     """The causes of the iteration's time that are not zero, largest first."""
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
     return tuple(
@@ -127,7 +127,7 @@ def time_terms(plan: PlanPart) -> tuple[TimeTerm, ...]:
     )
 
 
-def memory_terms(plan: PlanPart) -> tuple[MemoryTerm, ...]:
+def memory_terms(plan: Plan) -> tuple[MemoryTerm, ...]:
     """The causes of memory on the fullest stage, largest first."""
     stage = plan.fullest
     terms = (MemoryTerm(key, *MEMORY_CAUSES[key], getattr(stage, key), 0.0) for key in MEMORY_KEYS)
@@ -137,7 +137,7 @@ def memory_terms(plan: PlanPart) -> tuple[MemoryTerm, ...]:
     )
 
 
-def _binds(plan: PlanPart, time: tuple[TimeTerm, ...]) -> Iterator[str]:
+def _binds(plan: Plan, time: tuple[TimeTerm, ...]) -> Iterator[str]:
     """What the iteration is spent on by kind, its largest single overhead, the memory left."""
     kinds = {kind: sum(term.share for term in time if term.kind is kind) for kind in TimeKind}
     first = max(kinds, key=lambda kind: kinds[kind])
@@ -162,7 +162,7 @@ def _binds(plan: PlanPart, time: tuple[TimeTerm, ...]) -> Iterator[str]:
     yield f"memory: stage {stage.stage} is the fullest, {_percent(stage.share)} used, {left}"
 
 
-def _remedies(plan: PlanPart, time: tuple[TimeTerm, ...]) -> tuple[str, ...]:
+def _remedies(plan: Plan, time: tuple[TimeTerm, ...]) -> tuple[str, ...]:
     """What would make the largest overheads smaller."""
     advice = [
         f"{term.title}: {remedy(term.cause, plan.strategy)}"
@@ -176,9 +176,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def compare(
-    first: tuple[PlanDocument, PlanPart], second: tuple[PlanDocument, PlanPart]
-) -> PlanComparison:
+def compare(first: tuple[PlanDocument, Plan], second: tuple[PlanDocument, Plan]) -> PlanComparison:
     """Two plans side by side: differences in the question, the choices and the results."""
     (one_document, one), (two_document, two) = first, second
     return PlanComparison(
@@ -222,7 +220,7 @@ def _context(document: PlanDocument) -> dict[str, str]:
     }
 
 
-def _choices(plan: PlanPart) -> dict[str, str]:
+def _choices(plan: Plan) -> dict[str, str]:
     strategy = plan.strategy
     degrees = ("tp", "pp", "virtual_stages", "cp", "ep", "etp", "dp", "micro_batch")
     more = ("num_micro_batches", "sequence_parallel", "pipeline_inside", "split")
@@ -243,7 +241,7 @@ def _differing(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str,
     return {name: (first[name], second[name]) for name in first if first[name] != second[name]}
 
 
-def _results(plan: PlanPart) -> dict[str, float]:
+def _results(plan: Plan) -> dict[str, float]:
     named = {
         "iteration_seconds": plan.iteration_seconds,
         "tokens_per_second": plan.tokens_per_second,
@@ -256,7 +254,7 @@ def _results(plan: PlanPart) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _memory(plan: PlanPart) -> dict[str, float]:
+def _memory(plan: Plan) -> dict[str, float]:
     return {key: getattr(plan.fullest, key) for key in MEMORY_KEYS}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 
-from astrarium.plans.document import PlanDocument, PlanPart, WorkloadPart
+from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
 from astrarium.report.explain.pools import contributions_report
 from astrarium.report.explain.terms import Explanation, PlanComparison, PlanDifference
 from astrarium.report.plan.stages import memory_table
@@ -53,7 +53,7 @@ def explanation_report(
     yield header(document.workload, document.cluster, document.notes)
     yield title(f"Plan {plan.rank}")
     yield from plan_lines(plan, document.workload)
-    yield title("What binds")
+    yield title("What limits it")
     yield from bullets(explained.binds)
     yield title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
     rows = [(t.title, format_seconds(t.seconds), t.share, t.meaning) for t in explained.time]
@@ -76,11 +76,11 @@ def explanation_report(
 
         yield from run_section(plan, plan.run, document.cluster, width)
     if explained.remedies:
-        yield title("What would change it")
+        yield title("What would improve it")
         yield from bullets(explained.remedies)
 
 
-def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableType]:
+def plan_lines(plan: Plan, workload: WorkloadPart) -> Iterator[RenderableType]:
     """A strategy and its headline figures in a few lines."""
     likely = interval(plan.interval_seconds, plan.iteration_seconds)
     words = strategy_words(plan.strategy, experts=workload.has_experts)
@@ -94,12 +94,12 @@ def plan_lines(plan: PlanPart, workload: WorkloadPart) -> Iterator[RenderableTyp
         f"{format_seconds(plan.iteration_seconds)} an iteration (likely {likely}),"
         f" {format_count(plan.tokens_per_second)} tokens/s, MFU {percent(plan.mfu)}"
     )
-    if plan.precision not in ("", workload.precision):
+    if plan.precision not in (None, workload.precision):
         speed += f", in {plan.precision}"
     yield indented(speed)
 
 
-def money_words(plan: PlanPart) -> str:
+def money_words(plan: Plan) -> str:
     if plan.usd_per_hour is None:
         return "no price is known for these GPUs"
     hourly = f"{format_usd(plan.usd_per_hour)} per hour for {plan.num_gpus:,} GPUs"
@@ -120,9 +120,9 @@ def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Itera
     yield title(f"B: {second}, plan {compared.second.rank}")
     yield from plan_lines(compared.second, compared.workloads[1])
     if compared.context:
-        yield title("Asked for differently (so the figures are not those of one workload)")
+        yield title("Different questions: the figures are not of one workload")
         yield _texts(compared.context)
-    yield title("Set differently" if compared.choices else "All choices are the same")
+    yield title("Different choices" if compared.choices else "All choices are the same")
     if compared.choices:
         yield _texts(compared.choices)
     yield title("Result")

@@ -16,8 +16,8 @@ from typing import Final
 
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
-from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
-from astrarium.report.front.drawing import to_png, to_svg
+from astrarium.plans.document import ParetoPart, Plan, PlanDocument
+from astrarium.report.front.drawing import Drawing, to_png, to_svg
 from astrarium.report.front.picture import front_drawing
 from astrarium.report.front.points import front_of
 from astrarium.report.wording import strategy_words
@@ -27,6 +27,11 @@ DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro
 CHOICES: Final = (*DEGREES, "virtual_stages", "zero_stage")
 PICTURES: Final = (".svg", ".png")
 LIST_MARK: Final = ";"  # between the numbers of a list in a cell of CSV
+
+TYPES: Final[Mapping[str, type]] = {  # of columns, without the GPU type; others are floats
+    **dict.fromkeys(("point", "plan_rank", "gpus", "spot_gpus", *CHOICES), int),
+    **{"chosen": bool, "cloud": str, "tied_with": list, "strategy": str},
+}
 
 Cell = str | int | float | bool | list[int] | None
 
@@ -76,59 +81,33 @@ def _kind_of(flag: str, path: str, endings: Sequence[str] = ()) -> FileKind:
 def front_rows(document: PlanDocument) -> tuple[dict[str, type], list[dict[str, Cell]]]:
     """The columns with their types, and a row for each point."""
     types = list(dict.fromkeys(name for part in document.pareto for name in part.gpus))
-    columns: dict[str, type] = {
-        "point": int,
-        "plan_rank": int,
-        "chosen": bool,
-        "gpus": int,
-        **{f"gpus.{name}": int for name in types},
-        **{f"spot_gpus.{name}": int for name in types},
-        **{f"cloud.{name}": str for name in types},
-        "train_seconds": float,
-        "train_seconds_low": float,
-        "train_seconds_high": float,
-        "usd_total": float,
-        "usd_low": float,
-        "usd_high": float,
-        "usd_per_hour": float,
-        "iteration_seconds": float,
-        "tokens_per_second": float,
-        "goodput": float,
-        "kwh": float,
-        "tied_with": list,
-        **dict.fromkeys(CHOICES, int),
-        "strategy": str,
-    }
     experts = document.workload.has_experts
     rows = [
         dict(_cells(index, part, document.plans[part.plan], types, experts))
         for index, part in enumerate(document.pareto)
     ]
-    return columns, rows
+    return {name: TYPES.get(name.partition(".")[0], float) for name in rows[0]}, rows
 
 
 def _cells(
-    index: int, part: ParetoPart, plan: PlanPart, types: Sequence[str], experts: bool
+    index: int, part: ParetoPart, plan: Plan, types: Sequence[str], experts: bool
 ) -> Iterator[tuple[str, Cell]]:
     yield from (("point", index), ("plan_rank", plan.rank), ("chosen", part.plan == 0))
     yield "gpus", sum(part.gpus.values())
-    for name in types:
-        yield f"gpus.{name}", part.gpus.get(name, 0)
-        yield f"spot_gpus.{name}", part.spot_gpus.get(name, 0)
-        yield f"cloud.{name}", part.cloud.get(name)
-    for middle, low, interval in (
+    yield from ((f"gpus.{name}", part.gpus.get(name, 0)) for name in types)
+    yield from ((f"spot_gpus.{name}", part.spot_gpus.get(name, 0)) for name in types)
+    yield from ((f"cloud.{name}", part.cloud.get(name)) for name in types)
+    for middle, name, interval in (
         ("train_seconds", "train_seconds", part.train_seconds_interval),
         ("usd_total", "usd", part.usd_interval),
     ):
         yield middle, getattr(part, middle)
-        yield f"{low}_low", None if interval is None else interval[0]
-        yield f"{low}_high", None if interval is None else interval[1]
-    for key in ("usd_per_hour", "tokens_per_second", "goodput", "kwh"):
-        yield key, getattr(part, key)
-    yield "iteration_seconds", plan.iteration_seconds
+        yield f"{name}_low", None if interval is None else interval[0]
+        yield f"{name}_high", None if interval is None else interval[1]
+    yield from (("usd_per_hour", part.usd_per_hour), ("iteration_seconds", plan.iteration_seconds))
+    yield from ((key, getattr(part, key)) for key in ("tokens_per_second", "goodput", "kwh"))
     yield "tied_with", list(part.tied_with)
-    for key in CHOICES:
-        yield key, getattr(plan.strategy, key)
+    yield from ((key, getattr(plan.strategy, key)) for key in CHOICES)
     yield "strategy", strategy_words(plan.strategy, experts=experts)
 
 
@@ -163,17 +142,13 @@ def _parquet(document: PlanDocument) -> bytes:
     return content.getvalue()
 
 
-def _svg(document: PlanDocument) -> bytes:
-    return to_svg(front_drawing(front_of(document), document.workload)).encode("utf-8")
-
-
-def _png(document: PlanDocument) -> bytes:
-    return to_png(front_drawing(front_of(document), document.workload))
+def _drawn(document: PlanDocument) -> Drawing:
+    return front_drawing(front_of(document), document.workload)
 
 
 KINDS: Final[Mapping[str, FileKind]] = {
     ".csv": FileKind(_csv),
     ".parquet": FileKind(_parquet, "pyarrow", "parquet", ".csv"),
-    ".svg": FileKind(_svg),
-    ".png": FileKind(_png, "matplotlib", "plot", ".svg"),
+    ".svg": FileKind(lambda document: to_svg(_drawn(document)).encode("utf-8")),
+    ".png": FileKind(lambda document: to_png(_drawn(document)), "matplotlib", "plot", ".svg"),
 }

@@ -100,10 +100,6 @@ def _likely(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[S
     yield Box(early, high, late, low, Role.SPREAD)
 
 
-def _has_interval(front: PlottedFront) -> bool:
-    return front.chosen is not None and front.chosen.part.train_seconds_interval is not None
-
-
 def _grid(time: ChartAxis, cost: ChartAxis) -> Iterator[Shape]:
     for value, label in time.ticks:
         x = _x(time, value)
@@ -143,7 +139,9 @@ def _limits(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[S
 def _names(front: PlottedFront, dots: Mapping[int, Dot], taken: Sequence[Label]) -> Iterator[Label]:
     """Words at the marked points, where they cover neither each other nor many points."""
     boxes = [_box(label) for label in taken]
-    places = [_room(dot) for dot in dots.values()]
+    places = [
+        Box(d.x - d.radius, d.y - d.radius, d.x + d.radius, d.y + d.radius) for d in dots.values()
+    ]
     marked = sorted(
         (p for p in front.points if p.marks), key=lambda p: p.kind is not PointKind.CHOSEN
     )
@@ -160,10 +158,6 @@ def _names(front: PlottedFront, dots: Mapping[int, Dot], taken: Sequence[Label])
                 boxes.append(_box(label))
                 yield label
                 break
-
-
-def _room(dot: Dot) -> Box:
-    return Box(dot.x - dot.radius, dot.y - dot.radius, dot.x + dot.radius, dot.y + dot.radius)
 
 
 def _around(dot: Dot, text: str, *, bold: bool) -> Iterator[Label]:
@@ -199,7 +193,7 @@ def _legend(front: PlottedFront) -> Iterator[Shape]:
             yield Label(x + 2 * GAP, y + 0.35 * TEXT_SIZE, kind.value, TEXT_SIZE)
             yield Dot(x, y, size, form, role)
             x += 5 * GAP + LETTER * TEXT_SIZE * len(kind.value)
-    if _has_interval(front):
+    if front.chosen is not None and front.chosen.part.train_seconds_interval is not None:
         text = "likely range of the chosen"
         yield Box(x - RADIUS, y - RADIUS, x + 2 * RADIUS, y + RADIUS, Role.SPREAD)
         yield Label(x + 2 * GAP, y + 0.35 * TEXT_SIZE, text, TEXT_SIZE)

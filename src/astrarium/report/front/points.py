@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from astrarium.plans.document import ParetoPart, PlanDocument, PlanPart
-from astrarium.report.front.axes import ChartAxis, Quantity, axis_of, count, duration, money
+from astrarium.plans.document import ParetoPart, Plan, PlanDocument
+from astrarium.report.front.axes import ChartAxis, axis_of, count, duration, money
 from astrarium.report.tables import dollars
 from astrarium.report.wording import short_types
 from astrarium.units import HOUR, format_seconds
@@ -35,7 +35,7 @@ class PlottedPoint(Value, frozen=True):
     """
 
     part: ParetoPart
-    plan: PlanPart
+    plan: Plan
     index: int  # in `pareto`
     seconds: float
     cost: float
@@ -69,18 +69,13 @@ class PlottedFront(Value, frozen=True):
         """Time and money, with at most `most_ticks` ticks on each."""
         times = [point.seconds for point in self.points]
         costs = [point.cost for point in self.points]
+        of = "the run" if self.whole_run else "an iteration"
+        cost = money(f"money for {of}") if self.priced else count("GPUs, as no prices are known")
+        time = duration(f"time of {of}", max(times))
         return (
-            axis_of(self._time(max(times)), times, self.deadline_seconds, most_ticks[0]),
-            axis_of(self._cost(), costs, self.budget_usd, most_ticks[1]),
+            axis_of(time, times, self.deadline_seconds, most_ticks[0]),
+            axis_of(cost, costs, self.budget_usd, most_ticks[1]),
         )
-
-    def _time(self, longest: float) -> Quantity:
-        return duration("time of the run" if self.whole_run else "time of an iteration", longest)
-
-    def _cost(self) -> Quantity:
-        if not self.priced:
-            return count("GPUs, as no prices are known")
-        return money("money for the run" if self.whole_run else "money for an iteration")
 
     def cost_words(self, cost: float) -> str:
         if not self.priced:
@@ -108,8 +103,9 @@ def front_of(document: PlanDocument) -> PlottedFront:
     parts = document.pareto
     plans = [document.plans[part.plan] for part in parts]
     whole_run = all(part.train_seconds is not None for part in parts)
-    seconds = [_seconds(part, plan, whole_run) for part, plan in zip(parts, plans, strict=True)]
-    hourly = [_usd_per_hour(part, plan) for part, plan in zip(parts, plans, strict=True)]
+    both = list(zip(parts, plans, strict=True))
+    seconds = [(a.train_seconds if whole_run else b.iteration_seconds) or 0.0 for a, b in both]
+    hourly = [b.usd_per_hour if a.usd_per_hour is None else a.usd_per_hour for a, b in both]
     priced = None not in hourly
     costs = [
         _cost(part, time, price) if priced else float(sum(part.gpus.values()))
@@ -144,14 +140,6 @@ def front_of(document: PlanDocument) -> PlottedFront:
     )
 
 
-def _seconds(part: ParetoPart, plan: PlanPart, whole_run: bool) -> float:
-    return (part.train_seconds or 0.0) if whole_run else plan.iteration_seconds
-
-
-def _usd_per_hour(part: ParetoPart, plan: PlanPart) -> float | None:
-    return plan.usd_per_hour if part.usd_per_hour is None else part.usd_per_hour
-
-
 def _cost(part: ParetoPart, seconds: float, usd_per_hour: float | None) -> float:
     return seconds / HOUR * (usd_per_hour or 0.0) if part.usd_total is None else part.usd_total
 
@@ -159,11 +147,8 @@ def _cost(part: ParetoPart, seconds: float, usd_per_hour: float | None) -> float
 def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> PointKind:
     if index == chosen:
         return PointKind.CHOSEN
-    return (
-        PointKind.TIED
-        if chosen is not None and index in parts[chosen].tied_with
-        else PointKind.OTHER
-    )
+    tied = chosen is not None and index in parts[chosen].tied_with
+    return PointKind.TIED if tied else PointKind.OTHER
 
 
 def _leaders(parts: Sequence[ParetoPart], order: Sequence[int]) -> dict[int, int]:

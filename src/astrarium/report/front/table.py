@@ -73,38 +73,33 @@ def _apart(one: tuple[float, float], other: tuple[float, float]) -> float:
 
 def fields(front: PlottedFront, points: Sequence[PlottedPoint]) -> list[Field]:
     """Columns; those that say nothing here are left out."""
-    degrees = (*ALWAYS_NAMED, *(name for name in NAMED_WHERE_USED if _used(points, name)))
+    strategies = [point.plan.strategy for point in points]
+    used = [n for n in NAMED_WHERE_USED if any(getattr(s, n) > 1 for s in strategies)]
+    degrees = (*ALWAYS_NAMED, *used)
+
+    def of(
+        head: str, text: Callable[[PlottedPoint], str], *, left: bool = False, drop: int = 0
+    ) -> Field:
+        return Field(head, [text(point) for point in points], right=not left, drop=drop)
+
     every = [
-        Field("plan", _cells(points, lambda p: str(p.plan.rank)), right=True),
-        Field("time", _cells(points, lambda p: format_seconds(p.seconds)), right=True),
-        Field("likely", _cells(points, _likely), right=True, drop=5),
-        Field("money", _cells(points, lambda p: front.cost_words(p.cost)), right=True),
-        Field("GPUs", _cells(points, lambda p: gpus_of(p.part.gpus, front.types)), prose=True),
-        Field("cloud", _cells(points, _cloud)),
-        Field("spot", _cells(points, _spot), right=True, drop=2),
-        Field("goodput", _cells(points, _goodput), right=True, drop=3),
-        Field("/".join(degrees), _cells(points, lambda p: _degrees(p, degrees)), drop=1),
-        Field("near-ties", _cells(points, _ties)),
-        Field("", _cells(points, lambda p: ", ".join(p.marks)), prose=True),
+        of("plan", lambda p: str(p.plan.rank)),
+        of("time", lambda p: format_seconds(p.seconds)),
+        of("likely", _likely, drop=5),
+        *([of("money", lambda p: front.cost_words(p.cost))] if front.priced else []),
+        Field("GPUs", [gpus_of(p.part.gpus, front.types) for p in points], prose=True),
+        of("cloud", lambda p: ", ".join(dict.fromkeys(p.part.cloud.values())), left=True),
+        of("spot", _spot, drop=2),
+        of("goodput", lambda p: percent(p.part.goodput) if p.part.goodput < 1 else "", drop=3),
+        Field(
+            "/".join(degrees),
+            ["/".join(str(getattr(one, name)) for name in degrees) for one in strategies],
+            drop=1,
+        ),
+        of("near-ties", _ties, left=True),
+        Field("", [", ".join(point.marks) for point in points], prose=True),
     ]
-    known = every if front.priced else [field for field in every if field.head != "money"]
-    return [field for field in known if any(field.cells)]
-
-
-def _cells(points: Sequence[PlottedPoint], text: Callable[[PlottedPoint], str]) -> list[str]:
-    return [text(point) for point in points]
-
-
-def _cloud(point: PlottedPoint) -> str:
-    return ", ".join(dict.fromkeys(point.part.cloud.values()))
-
-
-def _goodput(point: PlottedPoint) -> str:
-    return percent(point.part.goodput) if point.part.goodput < 1 else ""
-
-
-def _used(points: Sequence[PlottedPoint], name: str) -> bool:
-    return any(getattr(point.plan.strategy, name) > 1 for point in points)
+    return [field for field in every if any(field.cells)]
 
 
 def _likely(point: PlottedPoint) -> str:
@@ -115,10 +110,6 @@ def _likely(point: PlottedPoint) -> str:
 def _spot(point: PlottedPoint) -> str:
     spot = sum(point.part.spot_gpus.values())
     return f"{100 * spot / sum(point.part.gpus.values()):.0f} %" if spot else ""
-
-
-def _degrees(point: PlottedPoint, names: Sequence[str]) -> str:
-    return "/".join(str(getattr(point.plan.strategy, name)) for name in names)
 
 
 def _ties(point: PlottedPoint) -> str:

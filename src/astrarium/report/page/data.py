@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from astrarium.errors import InputError
-from astrarium.plans.document import PlanDocument, PlanPart, to_dict
+from astrarium.plans.document import Plan, PlanDocument, to_dict
 from astrarium.report.tables import dollars, interval, percent
 from astrarium.report.timeline.columns import timeline_document
 from astrarium.report.wording import gpus_words, short_types, strategy_words
@@ -72,7 +72,7 @@ def json_for_script(data: object) -> str:
     return text
 
 
-def caption(plan: PlanPart, *, experts: bool) -> str:
+def caption(plan: Plan, *, experts: bool) -> str:
     """A plan in two lines: its GPUs and choices, then its results."""
     given = [
         f"{format_seconds(plan.iteration_seconds)} an iteration"
@@ -147,7 +147,7 @@ def _document_text(document: PlanDocument, whole: Mapping[str, Any], kept: Seque
     return json_for_script(parts)[1:-1]
 
 
-def _timeline_text(plan: PlanPart) -> str:
+def _timeline_text(plan: Plan) -> str:
     """The timeline, rounded to visible digits; "" where the plan is too old to have one."""
     try:
         timeline = timeline_document(plan)

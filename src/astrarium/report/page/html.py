@@ -16,7 +16,7 @@ from typing import Final
 
 from rich.console import Console, RenderableType
 
-from astrarium.plans.document import MEMORY_KEYS, PlanDocument, PlanPart
+from astrarium.plans.document import MEMORY_KEYS, Plan, PlanDocument
 from astrarium.report.front.points import front_of
 from astrarium.report.front.table import fields, thinned
 from astrarium.report.page.data import caption, embedded
@@ -74,7 +74,7 @@ def report_html(document: PlanDocument, command: Sequence[str], rank: int = 1) -
     )
 
 
-def _frame(document: PlanDocument, chosen: PlanPart) -> str:
+def _frame(document: PlanDocument, chosen: Plan) -> str:
     workload = document.workload
     gpus = gpus_words(chosen.gpus, short_types(chosen.gpus))
     title = escape(f"{workload.model} on {gpus}")
@@ -103,7 +103,7 @@ def _asset(name: str) -> str:
     return text.replace("</script", "<\\/script").replace("</style", "<\\/style").strip()
 
 
-def _body(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
+def _body(document: PlanDocument, chosen: Plan) -> Iterator[str]:
     used = {pool for plan in document.listed for pool in plan.pools}
     given = facts(document.workload, document.cluster, (), used)
     limits = front_of(document).limit_words().items() if document.pareto else ()
@@ -171,7 +171,7 @@ def _kind(column: Field) -> str:
     return ' class="number"' if column.right else ""
 
 
-def _plans(document: PlanDocument, chosen: PlanPart) -> str:
+def _plans(document: PlanDocument, chosen: Plan) -> str:
     plans = document.listed[:MOST_ROWS]
     if chosen not in plans:
         plans = (*plans, chosen)
@@ -195,7 +195,7 @@ def _front(document: PlanDocument) -> Iterator[str]:
     yield from _picture("front", title, table)
 
 
-def _times(plan: PlanPart) -> str:
+def _times(plan: Plan) -> str:
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
     spent = [(time_cause(key), seconds) for key, seconds in ranked if seconds > 0]
     total = plan.iteration_seconds
@@ -209,7 +209,7 @@ def _times(plan: PlanPart) -> str:
     )
 
 
-def _memory(plan: PlanPart) -> str:
+def _memory(plan: Plan) -> str:
     """GiB on each GPU of every stage."""
     types = stage_gpus(plan)
     sizes = {MEMORY_CAUSES[key][0]: key for key in MEMORY_KEYS}
@@ -226,7 +226,7 @@ def _memory(plan: PlanPart) -> str:
     )
 
 
-def _stages(plan: PlanPart) -> str:
+def _stages(plan: Plan) -> str:
     if not plan.stage_seconds:
         return ""
     layers, types, stages = layers_of_stages(plan), stage_gpus(plan), plan.stage_seconds
@@ -250,7 +250,7 @@ def _stages(plan: PlanPart) -> str:
     )
 
 
-def _texts(document: PlanDocument, chosen: PlanPart) -> Iterator[str]:
+def _texts(document: PlanDocument, chosen: Plan) -> Iterator[str]:
     """Sections shown as on a terminal: the comparison, the sensitivity, the run."""
     if document.compare is not None:
         from astrarium.report.plan.compare import compare_section

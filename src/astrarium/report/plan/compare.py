@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.plans.document import ClusterPart, ComparePart, PlanDocument, PlanPart
+from astrarium.plans.document import ClusterPart, ComparePart, Plan, PlanDocument
 from astrarium.report.front.points import gpus_of
 from astrarium.report.tables import HUNDRED, Field, dollars, gib, indented, percent, table, title
 from astrarium.report.wording import pipeline_words, short_types, strategy_words
@@ -21,7 +21,7 @@ class ComparedQuantity(Value, frozen=True):
     """A quantity that both plans take, and its format."""
 
     name: str
-    of: Callable[[PlanPart], float | None]
+    of: Callable[[Plan], float | None]
     words: Callable[[float], str]
     saved: float | None
 
@@ -29,7 +29,7 @@ class ComparedQuantity(Value, frozen=True):
 def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[RenderableType]:
     """Yours and plan 1 side by side; a plan that cannot run says why instead."""
     answer, own = document.plans[0], compare.plan
-    yield title("Beside what you have")
+    yield title("Compared with yours")
     for note in compare.notes:
         yield indented(f"note: {note}", "dim")
     if own is None:
@@ -41,12 +41,10 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
         return
     yield Text(saved_words(own, answer, compare))
     if not _differ(own, answer):
-        yield Text("the prediction does not tell the times of the two apart", "dim")
+        yield Text("the predicted times are too close to tell the two apart", "dim")
 
 
-def _table(
-    document: PlanDocument, own: PlanPart, answer: PlanPart, compare: ComparePart
-) -> RenderableType:
+def _table(document: PlanDocument, own: Plan, answer: Plan, compare: ComparePart) -> RenderableType:
     both = (own, answer)
     experts = document.workload.has_experts
     types = short_types(dict.fromkeys(name for plan in both for name in plan.gpus))
@@ -69,7 +67,7 @@ def _table(
     return table([Field(head, cells, prose=True) for head, cells in columns])
 
 
-def _cloud(plan: PlanPart, cluster: ClusterPart) -> str:
+def _cloud(plan: Plan, cluster: ClusterPart) -> str:
     """The clouds whose offers a plan uses; blank if prices belong to no cloud."""
     used = [pool.cloud for pool in cluster.pools if pool.name in plan.pools and pool.cloud]
     return ", ".join(dict.fromkeys(used))
@@ -85,27 +83,28 @@ def _saved_cell(quantity: ComparedQuantity, own: float | None) -> str:
     return f"{sign}{quantity.words(abs(quantity.saved))} ({percent(share)})"
 
 
-def _quantities(own: PlanPart, compare: ComparePart) -> tuple[ComparedQuantity, ...]:
+def _quantities(own: Plan, compare: ComparePart) -> tuple[ComparedQuantity, ...]:
     """What is compared: of the run or, where its length is not known, of an iteration."""
     if own.train_seconds is None:
         return (
-            ComparedQuantity("iteration", _iteration, format_seconds, compare.saved_seconds),
+            ComparedQuantity(
+                "iteration", lambda p: p.iteration_seconds, format_seconds, compare.saved_seconds
+            ),
             ComparedQuantity("its money", _iteration_usd, _small_dollars, compare.saved_usd),
         )
     return (
         ComparedQuantity("time", lambda p: p.train_seconds, format_seconds, compare.saved_seconds),
         ComparedQuantity("money", lambda p: p.usd_total, dollars, compare.saved_usd),
         ComparedQuantity(
-            "energy", lambda p: p.run.kwh if p.run else None, _energy, compare.saved_kwh
+            "energy",
+            lambda p: p.run.kwh if p.run else None,
+            lambda kwh: f"{format_count(kwh)} kWh",
+            compare.saved_kwh,
         ),
     )
 
 
-def _iteration(plan: PlanPart) -> float:
-    return plan.iteration_seconds
-
-
-def _iteration_usd(plan: PlanPart) -> float | None:
+def _iteration_usd(plan: Plan) -> float | None:
     price = plan.usd_per_hour
     return None if price is None else plan.iteration_seconds / HOUR * price
 
@@ -115,11 +114,7 @@ def _small_dollars(amount: float) -> str:
     return f"${amount:.3g}" if 0 < amount < HUNDRED else dollars(amount)
 
 
-def _energy(kwh: float) -> str:
-    return f"{format_count(kwh)} kWh"
-
-
-def saved_words(own: PlanPart, answer: PlanPart, compare: ComparePart) -> str:
+def saved_words(own: Plan, answer: Plan, compare: ComparePart) -> str:
     """What the answer saves, and what it takes in addition."""
     less: list[str] = []
     more: list[str] = []
@@ -132,20 +127,17 @@ def saved_words(own: PlanPart, answer: PlanPart, compare: ComparePart) -> str:
         side.append(f"{quantity.words(abs(quantity.saved))} ({share})")
     which = "an iteration of " if own.train_seconds is None else ""
     subject = f"{which}plan {answer.rank}"
-    if not less and not more:
-        return f"{subject} saves nothing: yours is as good"
+    saved, spent = (
+        " and ".join([*filter(None, [", ".join(w[:-1])]), *w[-1:]]) for w in (less, more)
+    )
     if not more:
-        return f"{subject} saves {_listed(less)}"
+        return f"{subject} saves {saved}" if less else f"{subject} saves nothing: yours is as good"
     if not less:
-        return f"{subject} takes {_listed(more)} more than yours"
-    return f"{subject} saves {_listed(less)}, and takes {_listed(more)} more"
+        return f"{subject} takes {spent} more than yours"
+    return f"{subject} saves {saved}, and takes {spent} more"
 
 
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def lacking_words(plan: PlanPart) -> str:
+def lacking_words(plan: Plan) -> str:
     """By how much the fullest stage does not fit."""
     stage = plan.fullest
     return (
@@ -154,11 +146,11 @@ def lacking_words(plan: PlanPart) -> str:
     )
 
 
-def _differ(own: PlanPart, answer: PlanPart) -> bool:
+def _differ(own: Plan, answer: Plan) -> bool:
     """Whether one of the runs lies outside the interval of the other, as in a front's ties."""
     seconds = [plan.train_seconds or plan.iteration_seconds for plan in (own, answer)]
 
-    def within(plan: PlanPart, of: float, other: float) -> bool:
+    def within(plan: Plan, of: float, other: float) -> bool:
         low, high = (bound / plan.iteration_seconds * of for bound in plan.interval_seconds)
         return low <= other <= high
 

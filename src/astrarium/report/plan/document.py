@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from astrarium.catalog import describe_gpu, sources
@@ -14,6 +15,7 @@ from astrarium.catalog.provenance import STALE_AFTER_DAYS
 from astrarium.catalog.regions import ANY_REGION
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
+from astrarium.cost.uncertainty import chance_within
 from astrarium.model.workload import Workload
 from astrarium.plans.document import (
     SCHEMA,
@@ -21,23 +23,19 @@ from astrarium.plans.document import (
     ChoicePart,
     ClusterPart,
     ComparePart,
-    LinkPart,
     ParetoPart,
+    Plan,
     PlanDocument,
-    PlanPart,
-    PoolPart,
     SearchPart,
     SensitivityPart,
     WorkloadPart,
 )
 from astrarium.plans.pareto import pareto_of, pareto_part, with_ties
-from astrarium.plans.parts import plan_part
 from astrarium.report.plan.measured import measured_notes
 from astrarium.report.wording import strategy_words
 from astrarium.search.formats import runnable
 from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
-from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned
 from astrarium.search.recommended import is_tied
 from astrarium.units import HOUR, format_bytes, format_seconds
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from astrarium.search.comparison import OwnPlan
     from astrarium.search.money.sensitivity import Change
 
-OWN_RANK = 0  # of the user's own plan, which is none of those found
 MOST_LEFT_OUT = 6  # pools that are named one by one
 LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
 
@@ -81,7 +78,7 @@ def document_of(
         faster_alone=_alone_part(planned.faster_alone),
     )
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
-    plans = tuple(plan_part(plan, rank, limits) for rank, plan in enumerate(every, start=1))
+    plans = tuple(_ranked(plan, rank, limits) for rank, plan in enumerate(every, start=1))
     found = (
         *format_notes(planned.workload, planned.cluster, planned.plans[0]),
         *measured_notes(planned.workload.model, planned.plans[0]),
@@ -103,6 +100,25 @@ def document_of(
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
         choice=_choice_part(planned, experts=planned.workload.model.max_experts > 0),
     )
+
+
+def _ranked(plan: Plan, rank: int, limits: Limits) -> Plan:
+    """A plan of a list, with the chances that its run keeps the limits."""
+    run = plan.run
+    if run is not None:
+        run = replace(
+            run,
+            deadline_chance=_chance(plan, limits.deadline_seconds, plan.train_seconds),
+            budget_chance=_chance(plan, limits.budget_usd, plan.usd_total),
+        )
+    return replace(plan, rank=rank, run=run)
+
+
+def _chance(plan: Plan, limit: float | None, predicted: float | None) -> float | None:
+    if limit is None or not predicted:
+        return None
+    seconds = plan.iteration_seconds
+    return chance_within(limit / predicted * seconds, seconds, plan.interval_seconds)
 
 
 def _choice_part(planned: Planned, *, experts: bool) -> ChoicePart | None:
@@ -178,25 +194,17 @@ def compare_part(own: OwnPlan, answer: Plan, notes: Sequence[str] = ()) -> Compa
 
     return ComparePart(
         cluster_part(own.cluster),
-        None if plan is None else plan_part(plan, OWN_RANK),
+        plan,
         own.refused,
         saved(time_of),
-        saved(_usd_of),
-        saved(_kwh_of),
+        saved(lambda plan: None if plan.usd_per_hour is None else money_of(plan) / HOUR),
+        saved(lambda plan: None if plan.run is None else plan.run.kwh),
         tuple(notes),
     )
 
 
-def _usd_of(plan: Plan) -> float | None:
-    return None if plan.usd_per_hour is None else money_of(plan) / HOUR
-
-
-def _kwh_of(plan: Plan) -> float | None:
-    return None if plan.run is None else plan.run.kwh
-
-
 def _front(
-    planned: Planned, every: Sequence[Plan], plans: Sequence[PlanPart]
+    planned: Planned, every: Sequence[Plan], plans: Sequence[Plan]
 ) -> tuple[ParetoPart, ...]:
     """The front that was searched for; without one, that of the plans listed."""
     if not planned.front:
@@ -212,7 +220,7 @@ def document_of_prediction(
     workload: Workload, cluster: Cluster, plan: Plan, reference: str, notes: Sequence[str] = ()
 ) -> PlanDocument:
     """The document of one strategy that the user chose."""
-    plans = (plan_part(plan, 1),)
+    plans = (replace(plan, rank=1),)
     found = (
         *format_notes(workload, cluster, plan),
         *measured_notes(workload.model, plan),
@@ -232,7 +240,7 @@ def document_of_prediction(
 
 def _computed(workload: Workload, plans: Sequence[Plan]) -> Workload:
     """The workload in the number format of its plans, unless some have the one asked for."""
-    used = [plan.precision for plan in plans]
+    used = [plan.precision or workload.precision for plan in plans]
     return workload if workload.precision in used else replace(workload, precision=used[0])
 
 
@@ -241,7 +249,7 @@ def format_notes(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[str,
     asked, used = workload.precision, plan.strategy.gpus_of_pools()
     pools = [pool for pool in cluster.pools if used[pool.name]]
     lacking = [pool for pool in pools if asked.value not in pool.gpu.peak_flops]
-    if plan.precision is asked or len(lacking) == len(pools):
+    if plan.precision == asked or len(lacking) == len(pools):
         return ()
     which = " and ".join(_of_pool(pool, used[pool.name]) for pool in lacking)
     return (f"plan 1 computes in {plan.precision} on all its GPUs: {which} have no {asked}",)
@@ -302,11 +310,12 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
 def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
     from astrarium.search.room import pools_without_room
 
-    rooms = pools_without_room(workload, Cluster(pools))
-    return {room.pool.name: f": {room.text}" for room in rooms}
+    return {
+        room.pool.name: f": {room.text}" for room in pools_without_room(workload, Cluster(pools))
+    }
 
 
-def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
+def room_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
     """A warning if the best plan nearly fills a GPU, and the next plan that does not."""
     best = plans[0].fullest
     if not LITTLE_ROOM < best.share <= 1:
@@ -324,7 +333,7 @@ def room_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
     return (f"{note}; plan {roomier.rank} leaves {free} and takes {100 * slower:.1f} % longer",)
 
 
-def runtime_notes(plans: Sequence[PlanPart]) -> tuple[str, ...]:
+def runtime_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
     """What the best plan asks of software that nobody has written, and the best that runs."""
     best = plans[0]
     if best.runtimes:
@@ -347,8 +356,8 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         seq_length=workload.seq_length,
         global_batch=workload.global_batch,
         tokens=workload.tokens,
-        precision=workload.precision.value,
-        numerics=workload.numerics.value,
+        precision=workload.precision,
+        numerics=workload.numerics,
         model_config=_plain(workload.model.config),
     )
 
@@ -367,16 +376,10 @@ def _value(value: object) -> Any:  # noqa: ANN401  any JSON value
 
 
 def cluster_part(cluster: Cluster) -> ClusterPart:
-    document = cluster.to_dict()
-    pools = tuple(
-        PoolPart(**entry, price_source=price_source(pool))
-        for entry, pool in zip(document["pools"], cluster.pools, strict=True)
-    )
-    links = tuple(
-        LinkPart((link.between[0], link.between[1]), link.bandwidth, link.latency)
-        for link in cluster.links
-    )
-    return ClusterPart(document["gpus"], pools, links)
+    part = msgspec.convert(cluster.to_dict(), ClusterPart)
+    pairs = zip(part.pools, cluster.pools, strict=True)
+    pools = tuple(replace(entry, price_source=price_source(pool)) for entry, pool in pairs)
+    return replace(part, pools=pools)
 
 
 def price_source(pool: Pool) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from msgspec import field
+from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.cluster import Cluster
-from astrarium.plans.document import ClusterPart, PlanPart, WorkloadPart
-from astrarium.plans.parts import plan_part
+from astrarium.plans.document import ClusterPart, Plan, WorkloadPart
 from astrarium.report.plan.document import cluster_part, workload_part
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
@@ -28,7 +28,7 @@ class ChangePart(Value, frozen=True):
     """One thing done differently that makes the strategy fit."""
 
     text: str
-    plan: PlanPart
+    plan: Plan
 
 
 class FitDocument(Value, frozen=True):
@@ -47,7 +47,7 @@ class FitDocument(Value, frozen=True):
     excess_bytes: float | None
     smallest_gpus: int | None
     why_not: str
-    plan: PlanPart | None
+    plan: Plan | None
     changes: tuple[ChangePart, ...]
     notes: tuple[str, ...] = ()
     smallest_gpus_by_type: dict[str, int | None] = field(default_factory=dict)
@@ -65,9 +65,9 @@ def fit_document(
         excess_bytes=report.excess_bytes,
         smallest_gpus=min((n for n in counts.values() if n is not None), default=None),
         why_not=report.why_not,
-        plan=None if report.plan is None else plan_part(report.plan, 1),
+        plan=None if report.plan is None else replace(report.plan, rank=1),
         changes=tuple(
-            ChangePart(change.text, plan_part(change.plan, 1)) for change in report.changes
+            ChangePart(change.text, replace(change.plan, rank=1)) for change in report.changes
         ),
         notes=tuple(notes),
         smallest_gpus_by_type=counts,
@@ -105,10 +105,10 @@ def _smallest(document: FitDocument) -> Iterator[RenderableType]:
         f"no number of {gpu} is enough" if count is None else f"{count:,} x {gpu}"
         for gpu, count in counts.items()
     )
-    yield indented(f"the smallest count on which some strategy fits: {text}")
+    yield indented(f"the fewest GPUs on which a strategy fits: {text}")
 
 
-def changes_section(document: FitDocument, plan: PlanPart) -> Iterator[RenderableType]:
+def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableType]:
     """Single changes that make it fit, the fastest first."""
     changes = document.changes
     if not changes:
@@ -138,9 +138,10 @@ def _way_out(document: FitDocument) -> str:
     if len(document.cluster.pools) > 1:
         return "`astrarium plan` searches for a strategy that does"
     if fewest is None:
-        return "nor does any other strategy, on any number of them: a larger type is needed"
+        return "no other strategy fits either, on any number of them: take GPUs with more memory"
     if fewest > given:
-        return f"nor does any other strategy: {fewest:,} of these GPUs are needed, {given:,} given"
+        needed = f"it takes {fewest:,} of these GPUs, and {given:,} are given"
+        return f"no other strategy fits either: {needed}"
     if fewest == given:
         return "`astrarium plan` finds a strategy that does"
     return f"`astrarium plan --mode up-to` finds strategies that do, from {fewest:,} GPUs on"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
+from msgspec import to_builtins
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -71,7 +71,7 @@ def faster_than(fit: FitDocument | None, answer: PlanDocument | None) -> float |
 
 def import_to_dict(document: ImportDocument) -> dict[str, Any]:
     """The document as plain data, ready for JSON."""
-    data = asdict(document)
+    data: dict[str, Any] = to_builtins(document)
     data["answer"] = None if document.answer is None else to_dict(document.answer)
     return data
 
@@ -102,7 +102,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
     if document.fit is None or document.fit.plan is None:
         return
     plan = document.fit.plan
-    yield title("If that were mended" if document.conflicts else "Would it run?")
+    yield title("If that were fixed" if document.conflicts else "Would it run?")
     of_a_fork = [one.option for one in document.options.unknown if one.of_a_fork]
     if of_a_fork:
         words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"

@@ -8,7 +8,7 @@ from typing import Final
 from rich.console import RenderableType
 
 from astrarium.cost.uncertainty import chance_within
-from astrarium.plans.document import ClusterPart, PlanPart, RunPart
+from astrarium.plans.document import ClusterPart, Plan, Run
 from astrarium.report.tables import WIDE, dollars, indented, percent, shares_table
 from astrarium.report.wording import unit_price
 from astrarium.units import HOUR, format_count, format_seconds
@@ -26,9 +26,7 @@ CAUSES: Final = {
 FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
-def run_section(
-    plan: PlanPart, run: RunPart, cluster: ClusterPart, width: int
-) -> Iterator[RenderableType]:
+def run_section(plan: Plan, run: Run, cluster: ClusterPart, width: int) -> Iterator[RenderableType]:
     """What is known of the run, causes with their shares if there are several."""
     yield indented(run_words(plan, run))
     for line in _assumptions(plan, run, cluster):
@@ -37,7 +35,7 @@ def run_section(
         yield _causes(run, width)
 
 
-def run_words(plan: PlanPart, run: RunPart) -> str:
+def run_words(plan: Plan, run: Run) -> str:
     words = [format_seconds(sum(run.breakdown_seconds.values()))]
     if plan.usd_total is not None:
         words.append(dollars(plan.usd_total))
@@ -49,7 +47,7 @@ def run_words(plan: PlanPart, run: RunPart) -> str:
     return ", ".join(words)
 
 
-def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator[str]:
+def _assumptions(plan: Plan, run: Run, cluster: ClusterPart) -> Iterator[str]:
     if run.spot_gpus:
         prices = {
             pool.gpu: unit_price(pool.spot_usd_per_gpu_hour)
@@ -68,18 +66,19 @@ def _assumptions(plan: PlanPart, run: RunPart, cluster: ClusterPart) -> Iterator
         yield f"{what} every {between} is assumed ({flag} sets the rate)"
     for limit, chance in (("deadline", run.deadline_chance), ("budget", run.budget_chance)):
         if chance is not None and chance < _at_upper_end(plan):
-            yield f"the {limit} lies within what is likely: kept with a chance of {percent(chance)}"
+            kept = f"the chance to keep it is {percent(chance)}"
+            yield f"the {limit} lies within the likely range: {kept}"
     if run.checkpoint_interval_seconds is not None:
         yield f"a checkpoint after every {format_seconds(run.checkpoint_interval_seconds)} of work"
 
 
-def _at_upper_end(plan: PlanPart) -> float:
+def _at_upper_end(plan: Plan) -> float:
     """The chance of a limit at the upper end of the likely interval."""
     ends = plan.interval_seconds
     return chance_within(ends[1], plan.iteration_seconds, ends)
 
 
-def _causes(run: RunPart, width: int) -> RenderableType:
+def _causes(run: Run, width: int) -> RenderableType:
     total = sum(run.breakdown_seconds.values())
     spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
     return shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)

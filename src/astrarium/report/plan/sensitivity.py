@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.console import RenderableType
 
-from astrarium.plans.document import PlanDocument, SearchPart, SensitivityPart
+from astrarium.plans.document import PlanDocument, SensitivityPart
 from astrarium.report.front.points import PlottedFront, PlottedPoint, front_of, gpus_of
 from astrarium.report.tables import Field, indented, listing, percent, title
 from astrarium.report.wording import short_types, unit_price
@@ -17,6 +17,7 @@ from astrarium.units import format_rate, format_seconds
 ROWS: Final = 12  # that are nearest to changing the answer
 MOST_NAMED: Final = 12  # pools that change nothing, one by one
 
+NONE: Final = "none: no plan keeps the limits"
 TITLES: Final = {"price": "price of", "network": "network of", "link": "link"}
 
 
@@ -27,16 +28,17 @@ def sensitivity_section(
     names = _names(document)
     answer = gpus_of(document.plans[0].pools, names)
     yield title(f"What would change the answer, {answer}")
-    found = sorted((part for part in parts if part.factor), key=_distance)
+    found = sorted(
+        (part for part in parts if part.factor), key=lambda part: abs(log(part.factor or 1.0))
+    )
     if found:
         yield from listing(_fields(found[:ROWS], names), width)
-    lines = [
-        *_more(len(found) - ROWS),
-        *_idle_prices(document.search),
-        *_in_vain(parts, names),
-        *neighbour_lines(document),
-    ]
-    yield from map(indented, lines)
+    if len(found) > ROWS:
+        yield indented(f"{len(found) - ROWS:,} more changes are farther away; --json has all")
+    search = document.search
+    if search and search.objective != "cost" and search.budget_usd is None:
+        yield indented("no price matters: time decides, and there is no budget")
+    yield from map(indented, (*_in_vain(parts, names), *neighbour_lines(document)))
 
 
 def _names(document: PlanDocument) -> dict[str, str]:
@@ -49,17 +51,13 @@ def _names(document: PlanDocument) -> dict[str, str]:
     return names if len(set(names.values())) == len(names) else {name: name for name in names}
 
 
-def _distance(part: SensitivityPart) -> float:
-    return abs(log(part.factor or 1.0))
-
-
 def _fields(parts: Sequence[SensitivityPart], names: Mapping[str, str]) -> list[Field]:
     return [
         Field("what", [f"{TITLES[p.what]} {_pool(p, names)}" for p in parts], prose=True),
         Field("today", [_value(part.what, part.value_now) for part in parts], right=True),
         Field("then", [_value(part.what, part.value_then or 0.0) for part in parts], right=True),
         Field("change", [_change(part.factor or 1.0) for part in parts], right=True),
-        Field("answer then", [_then(part, names) for part in parts], prose=True),
+        Field("answer then", [gpus_of(p.gpus_then, names) or NONE for p in parts], prose=True),
     ]
 
 
@@ -77,20 +75,6 @@ def _change(factor: float) -> str:
     if factor <= 1 / 2:
         return f"/ {1 / factor:.1f}"
     return f"{100 * (factor - 1):+.1f} %"
-
-
-def _then(part: SensitivityPart, names: Mapping[str, str]) -> str:
-    return gpus_of(part.gpus_then, names) if part.gpus_then else "none: no plan keeps the limits"
-
-
-def _more(count: int) -> Iterator[str]:
-    if count > 0:
-        yield f"{count:,} more changes are farther away; --json has all"
-
-
-def _idle_prices(search: SearchPart | None) -> Iterator[str]:
-    if search and search.objective != "cost" and search.budget_usd is None:
-        yield "no price matters: time decides, and there is no budget"
 
 
 def _in_vain(parts: Sequence[SensitivityPart], names: Mapping[str, str]) -> Iterator[str]:

@@ -7,19 +7,28 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from astrarium.plans.document import MEMORY_KEYS, PlanPart, StageMemory
-from astrarium.report.tables import GAP, Bar, Field, fitting, gib, indented, table, width_of
+from astrarium.plans.document import MEMORY_KEYS, Plan, StageMemory
+from astrarium.report.tables import (
+    GAP,
+    Bar,
+    Field,
+    filled_style,
+    fitting,
+    gib,
+    indented,
+    table,
+    width_of,
+)
 from astrarium.report.wording import layers_of_stages, layers_words, stage_gpus
 
 FULL_NAMES = 112  # columns from which the causes of memory are written out
 STAGES_SHOWN = 8
-NEARLY_FULL = 0.95
 BAR = (16, 10, 4)  # characters of a bar with full names, without, and the fewest that say much
 
 _SHORT_CAUSES = ("weights", "grads", "optim", "activ", "work", "reserve")
 
 
-def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> RenderableType:
+def memory_table(plan: Plan, width: int, *, every_stage: bool = False) -> RenderableType:
     """Bytes by cause on the stages of a plan; of many stages the telling ones, unless all."""
     full = width >= FULL_NAMES
     gap = GAP if full else 1
@@ -29,12 +38,12 @@ def memory_table(plan: PlanPart, width: int, *, every_stage: bool = False) -> Re
     scale = f"of {gib(plan.memory[0].capacity_bytes)}" if alike else ""
     bar = min(BAR[0] if full else BAR[1], width - width_of(fields, gap) - gap)
     has_bar = bar >= max(BAR[2], len(scale))
-    bars = [Bar(stage.share, bar, _style(stage)) for stage in shown] if has_bar else []
+    bars = [Bar(stage.share, bar, filled_style(stage.share)) for stage in shown] if has_bar else []
     hidden = [stage for stage in plan.memory if stage not in shown]
     return Group(table(fields, gap, bars=bars, scale=scale), *_below(plan, hidden))
 
 
-def _fields(plan: PlanPart, stages: Sequence[StageMemory], *, full: bool) -> list[Field]:
+def _fields(plan: Plan, stages: Sequence[StageMemory], *, full: bool) -> list[Field]:
     """GPU types where there are several; capacities where they differ."""
     layers, gpus = layers_of_stages(plan), stage_gpus(plan)
     held = [f"{layers[s.stage]:,}" if s.stage in layers else "" for s in stages]
@@ -53,11 +62,7 @@ def _fields(plan: PlanPart, stages: Sequence[StageMemory], *, full: bool) -> lis
     return fields
 
 
-def _style(stage: StageMemory) -> str:
-    return "red" if stage.share > 1 else "yellow" if stage.share > NEARLY_FULL else "green"
-
-
-def _below(plan: PlanPart, hidden: Sequence[StageMemory]) -> Iterator[RenderableType]:
+def _below(plan: Plan, hidden: Sequence[StageMemory]) -> Iterator[RenderableType]:
     """The stages that are not shown; the layers of all if they are not alike."""
     if hidden:
         low, high = (gib(f(stage.peak_bytes for stage in hidden)) for f in (min, max))

@@ -15,8 +15,8 @@ from rich.text import Text
 from astrarium.plans.document import (
     ChoicePart,
     ClusterPart,
+    Plan,
     PlanDocument,
-    PlanPart,
     PoolPart,
     SearchPart,
     WorkloadPart,
@@ -56,7 +56,15 @@ REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # that is told apart from none
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
-KEY_HEADS = ("cloud", "type", "GPUs")  # columns that tell plans apart
+KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
+# Targets of `astrarium export` by runtime; others are Megatron's relatives.
+EXPORTED_TO = {
+    "megatron-bridge": "bridge",
+    "torchtitan": "torchtitan",
+    "torchtitan-eager": "torchtitan",
+    "fsdp": "accelerate",
+    "deepspeed": "deepspeed",
+}
 
 
 def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
@@ -193,7 +201,7 @@ def price_words(pool: PoolPart) -> str:
     return f"{unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
 
 
-def verdict(plan: PlanPart) -> RenderableType:
+def verdict(plan: Plan) -> RenderableType:
     """Whether a strategy fits, as a line that cannot be overlooked."""
     stage = plan.fullest
     if plan.fits:
@@ -207,7 +215,7 @@ def verdict(plan: PlanPart) -> RenderableType:
 
 
 def strategies_table(
-    plans: Sequence[PlanPart], cluster: ClusterPart, width: int, *, experts: bool = False
+    plans: Sequence[Plan], cluster: ClusterPart, width: int, *, experts: bool = False
 ) -> RenderableType:
     """The plans: their choices and results, in one table if the width allows."""
     rank = Field("#", [str(plan.rank) for plan in plans], right=True)
@@ -221,7 +229,7 @@ def strategies_table(
     return _tables([*_packed(key, others, width), *_packed([rank], gives, width)])
 
 
-def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
+def pipelines(plans: Sequence[Plan]) -> Iterator[RenderableType]:
     """The order of GPU types along the pipelines that have several, with the layers of stages."""
     mixed = [plan for plan in plans if plan.is_mixed]
     if not mixed:
@@ -230,7 +238,7 @@ def pipelines(plans: Sequence[PlanPart]) -> Iterator[RenderableType]:
     yield labelled([(str(plan.rank), pipeline_words(plan)) for plan in mixed], right=True)
 
 
-def results_table(plans: Sequence[PlanPart], width: int) -> RenderableType:
+def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
     """What plans give."""
     return _tables(_packed([], results(plans), width))
 
@@ -254,13 +262,13 @@ def _packed(first: Sequence[Field], fields: Sequence[Field], width: int) -> list
     return groups
 
 
-def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> list[Field]:
+def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[Field]:
     """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
 
-    def of(head: str, text: Callable[[PlanPart], str], *, prose: bool = False) -> Field:
+    def of(head: str, text: Callable[[Plan], str], *, prose: bool = False) -> Field:
         return Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
 
     fields = [
@@ -276,8 +284,10 @@ def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> l
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
+    if len({plan.runtimes for plan in plans}) > 1:
+        fields.insert(0, of("runtime", lambda p: ", ".join(p.runtimes), prose=True))
     if len({plan.precision for plan in plans}) > 1:
-        fields.append(of("format", lambda p: p.precision))
+        fields.append(of("format", lambda p: p.precision or ""))
     if any(plan.is_mixed for plan in plans):
         types = short_types(pool.gpu for pool in cluster.pools)
         return [of("GPUs", lambda p: gpus_words(p.gpus, types), prose=True), *fields]
@@ -291,9 +301,9 @@ def choices(plans: Sequence[PlanPart], cluster: ClusterPart, experts: bool) -> l
     return fields
 
 
-def results(plans: Sequence[PlanPart]) -> list[Field]:
+def results(plans: Sequence[Plan]) -> list[Field]:
     """What a plan gives; the run's length and price only where tokens were stated."""
-    texts: dict[str, Callable[[PlanPart], str]] = {
+    texts: dict[str, Callable[[Plan], str]] = {
         "iteration": lambda p: format_seconds(p.iteration_seconds),
         "likely": lambda p: interval(p.interval_seconds, p.iteration_seconds),
         "tokens/s": lambda p: format_count(p.tokens_per_second),
@@ -322,7 +332,7 @@ def chance(share: float) -> str:
     return ">99 %" if share > CERTAIN else f"{100 * share:.0f} %"
 
 
-def _peak(plan: PlanPart) -> str:
+def _peak(plan: Plan) -> str:
     """The fullest stage, and the chance that all stages fit."""
     stage = plan.fullest
     if plan.fit_chance is None:
@@ -330,7 +340,7 @@ def _peak(plan: PlanPart) -> str:
     return f"{gib(stage.peak_bytes)} {chance(plan.fit_chance)}"
 
 
-def time_table(plan: PlanPart, width: int) -> RenderableType:
+def time_table(plan: Plan, width: int) -> RenderableType:
     """The causes of an iteration's time, largest first; small ones summed up."""
     total = plan.iteration_seconds
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
@@ -376,16 +386,15 @@ def next_steps(
     written: Path | None,
     width: int,
     *,
-    runs: bool = True,
+    runtimes: Sequence[str] = ("megatron",),
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """What to do with the winner.
+    """What to do with the winner, for which there may be software to export it for.
 
-    `runs` tells whether there is software to export it for; `files` have been written besides the
-    document.
+    `files` have been written besides the document.
     """
     folder = "DIR" if written is None else str(written.parent)
-    yield title(f"Keep{', explain and export' if runs else ' and explain'} the best plan")
+    yield title(f"Keep{', explain and export' if runtimes else ' and explain'} the best plan")
     for file in files:
         yield Text(f"  {file} is written", style="dim")
     if written is None:
@@ -394,10 +403,10 @@ def next_steps(
         yield Text(f"  {written} is written", style="dim")
     plan = f"{folder}/plan.json" if written is None else str(written)
     yield copyable(["astrarium", "explain", plan], width)
-    if not runs:
-        return
-    to = ["--to", "megatron", "--out", f"{folder}/megatron"]
-    yield copyable(["astrarium", "export", plan, *to], width)
+    for runtime in runtimes[:1]:
+        target = EXPORTED_TO.get(runtime, "megatron")
+        to = ["--to", target, "--out", f"{folder}/{target}"]
+        yield copyable(["astrarium", "export", plan, *to], width)
 
 
 def copyable(words: Sequence[str], width: int) -> Text:

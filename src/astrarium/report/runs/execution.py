@@ -10,6 +10,7 @@ from rich.text import Text
 from astrarium.report.tables import Field, listing, title
 from astrarium.runtime.measure import MeasuredRun
 from astrarium.runtime.plan_run import PlanRun
+from astrarium.runtime.spmd.timed import MeasuredProgram
 from astrarium.units import format_bytes, format_count, format_seconds
 
 
@@ -32,20 +33,27 @@ def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
     yield Text(software, style="dim")
 
 
-def measured_report(run: MeasuredRun, width: int) -> Iterator[RenderableType]:
+def measured_report(run: MeasuredRun) -> Iterator[RenderableType]:
     """An iteration as it was timed beside its prediction."""
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
     count = len(run.shares_of_cores)
     ranks = "1 rank on a core" if count == 1 else f"{count} ranks on a core each"
     yield Text(f"{run.model}, plan {run.plan_rank}, run by {ranks} ({software})")
     yield Text(f"layout {run.layout}", style="dim")
+    yield from timed_lines(run, "an iteration", run.notes)
+
+
+def timed_lines(
+    run: MeasuredRun | MeasuredProgram, what: str, notes: Sequence[str] = ()
+) -> Iterator[RenderableType]:
+    """Notes, and the measured time beside the predicted."""
     for rank, share in enumerate(run.shares_of_cores):
         if share < 1.0:
             yield Text(f"note: rank {rank} is held back to {100 * share:g} % of its core's time")
-    for note in run.notes:
+    for note in notes:
         yield Text(f"note: {note}")
     low, high = (format_seconds(seconds) for seconds in run.measured_range_seconds)
-    yield Text(f"measured   {format_seconds(run.measured_seconds)} an iteration ({low} to {high})")
+    yield Text(f"measured   {format_seconds(run.measured_seconds)} {what} ({low} to {high})")
     yield Text(f"predicted  {format_seconds(run.predicted_seconds)}, {100 * run.error:+.1f} %")
 
 

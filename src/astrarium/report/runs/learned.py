@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.calibrate.learn.profile import ClusterProfile, ErrorPart, LearnedFactor
+from astrarium.calibrate.learn.factors import Errors, Factor
+from astrarium.calibrate.learn.profile import ClusterProfile
 from astrarium.report.tables import Field, indented, percent, table, title
 from astrarium.units import format_bytes, format_seconds
 
@@ -24,7 +25,9 @@ def learned_report(
         yield Text(f"note      {note}")
     yield title("Factors")
     yield _factors(profile.learned)
-    yield from _errors(profile)
+    for what, errors in (("time", profile.time_error), ("memory", profile.memory_error)):
+        if errors is not None:
+            yield indented(f"{what}: {_error_words(errors)}")
     yield from _aside(profile)
     yield Text("")
     if any(factor.after != factor.before for factor in profile.learned):
@@ -33,7 +36,7 @@ def learned_report(
         yield Text(f"written to {path}; it changes nothing: the runs agree with the model")
 
 
-def _factors(learned: Sequence[LearnedFactor]) -> RenderableType:
+def _factors(learned: Sequence[Factor]) -> RenderableType:
     changed = [factor.after != factor.before for factor in learned]
     pairs = list(zip(learned, changed, strict=True))
     return table(
@@ -48,7 +51,7 @@ def _factors(learned: Sequence[LearnedFactor]) -> RenderableType:
     )
 
 
-def _value(factor: LearnedFactor, value: float) -> str:
+def _value(factor: Factor, value: float) -> str:
     if factor.unit == "s":
         return format_seconds(value) if value else "0 s"
     if factor.unit == "B":
@@ -57,17 +60,11 @@ def _value(factor: LearnedFactor, value: float) -> str:
     return f"x {value:.3f}"
 
 
-def _deviation(factor: LearnedFactor) -> str:
+def _deviation(factor: Factor) -> str:
     return _value(factor, factor.deviation) if factor.unit else percent(factor.deviation)
 
 
-def _errors(profile: ClusterProfile) -> Iterator[RenderableType]:
-    for what, errors in (("time", profile.time_error), ("memory", profile.memory_error)):
-        if errors is not None:
-            yield indented(f"{what}: {_error_words(errors)}")
-
-
-def _error_words(errors: ErrorPart) -> str:
+def _error_words(errors: Errors) -> str:
     runs = "1 run" if errors.rows == 1 else f"{errors.rows} runs"
     text = f"mean error of {runs} {percent(errors.before)} before, {percent(errors.after)} after"
     if errors.left_out is None:

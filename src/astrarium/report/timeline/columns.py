@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.plans.document import PlanPart
+from astrarium.plans.document import Plan
 from astrarium.report.timeline.events import AFTER, Event, EventKind, PlanTimeline, timeline_of
 from astrarium.value import Value
 
@@ -74,7 +74,7 @@ class TimelineDocument(Value, frozen=True):
     left_out: int = 0
 
 
-def timeline_document(plan: PlanPart, most_events: int = MOST_EVENTS) -> TimelineDocument:
+def timeline_document(plan: Plan, most_events: int = MOST_EVENTS) -> TimelineDocument:
     """What every stage of a plan does when, and holds meanwhile."""
     timeline = timeline_of(plan)
     gaps = _gaps(timeline, most_events)
@@ -92,7 +92,7 @@ def timeline_document(plan: PlanPart, most_events: int = MOST_EVENTS) -> Timelin
     )
 
 
-def _stages(plan: PlanPart, timeline: PlanTimeline) -> Iterator[TimelineStage]:
+def _stages(plan: Plan, timeline: PlanTimeline) -> Iterator[TimelineStage]:
     after: dict[int, float] = defaultdict(float)
     for event in timeline.after:
         after[event.stage] += event.end - event.start
@@ -139,27 +139,21 @@ def _events(timeline: PlanTimeline, gaps: Sequence[_Gap]) -> tuple[TimelineEvent
         chunk=passes.chunk[kept].tolist(),
         to_stage=[-1] * len(kept),
     )
+    others: list[Event] = []
     for event in (*timeline.transfers, *timeline.after):
         since, until = gaps[event.stage]
         if event.kind is EventKind.TRANSFER and since <= event.start and event.end <= until:
             left_out += 1
         else:
-            _append(columns, event, _kind(event))
-    for stage_index, (since, until) in enumerate(gaps):
+            others.append(event)
+    for number, (since, until) in enumerate(gaps):
         if since < until:
-            instead = Event(EventKind.AFTER, stage_index, since, until, name=LEFT_OUT)
-            _append(columns, instead, KINDS.index(LEFT_OUT))
+            others.append(Event(EventKind.AFTER, number, since, until, name=LEFT_OUT))
+    for event in others:
+        columns.kind.append(KINDS.index(event.name or event.kind.value))
+        for name in TimelineEvents.__struct_fields__[1:]:
+            getattr(columns, name).append(getattr(event, name))
     return columns, left_out
-
-
-def _append(columns: TimelineEvents, event: Event, kind: int) -> None:
-    columns.kind.append(kind)
-    columns.stage.append(event.stage)
-    columns.start.append(event.start)
-    columns.end.append(event.end)
-    columns.micro_batch.append(event.micro_batch)
-    columns.chunk.append(event.chunk)
-    columns.to_stage.append(event.to_stage)
 
 
 def _memory(moments: Floats, held: Floats, gap: _Gap) -> TimelineMemory:
@@ -172,7 +166,3 @@ def _memory(moments: Floats, held: Floats, gap: _Gap) -> TimelineMemory:
         within[first] = False
         moments, held = moments[~within], held[~within]
     return TimelineMemory(moments.tolist(), held.tolist())
-
-
-def _kind(event: Event) -> int:
-    return KINDS.index(event.name if event.kind is EventKind.AFTER else event.kind.value)

@@ -16,7 +16,7 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.simulator import Timeline, simulate
 from astrarium.errors import InputError
-from astrarium.plans.document import PlanPart
+from astrarium.plans.document import Plan
 from astrarium.value import Value
 
 ROUNDING: Final = 1e-9
@@ -62,7 +62,7 @@ class PlanTimeline(Value, frozen=True):
         yield from self.after
 
 
-def timeline_of(plan: PlanPart) -> PlanTimeline:
+def timeline_of(plan: Plan) -> PlanTimeline:
     """What every stage does when, in one iteration of a plan."""
     if not plan.stage_seconds:
         raise InputError(
@@ -85,7 +85,7 @@ def timeline_of(plan: PlanPart) -> PlanTimeline:
     )
 
 
-def _executed(plan: PlanPart) -> Timeline:
+def _executed(plan: Plan) -> Timeline:
     strategy, stages = plan.strategy, plan.stage_seconds
     forward = np.array([stage.chunk_forward_seconds for stage in stages])
     backward = np.array([stage.chunk_backward_seconds for stage in stages])
@@ -101,7 +101,7 @@ def _executed(plan: PlanPart) -> Timeline:
     return simulate(pace * forward, pace * backward, pace * links, count, overlap_p2p=overlap)
 
 
-def _check_end(plan: PlanPart, flushed: float) -> None:
+def _check_end(plan: Plan, flushed: float) -> None:
     if flushed > plan.iteration_seconds * (1.0 + MOST_OFF):
         raise InputError(
             f"plan {plan.rank} states an iteration of {plan.iteration_seconds:.6g} s, but its "
@@ -118,7 +118,7 @@ def _pass_events(passes: Timeline) -> Iterator[Event]:
         yield Event(kind, stage, start, end, micro_batch, chunk)
 
 
-def _transfers(passes: Timeline, plan: PlanPart) -> Iterator[Event]:
+def _transfers(passes: Timeline, plan: Plan) -> Iterator[Event]:
     """Of every pass that another stage waits for.
 
     Overlapped, a transfer starts as the pass ends; otherwise when the receiver is done, too.
@@ -157,7 +157,7 @@ def _when_free(passes: Timeline, stage: Ints, moment: Floats) -> Floats:
     return free
 
 
-def _after(plan: PlanPart, flushed: float) -> Iterator[Event]:
+def _after(plan: Plan, flushed: float) -> Iterator[Event]:
     """The work behind the passes: its causes share the time of a stage as they do in the plan."""
     shares = {cause: plan.breakdown_seconds.get(cause, 0.0) for cause in AFTER}
     in_all = sum(shares.values())
@@ -176,7 +176,7 @@ def _after(plan: PlanPart, flushed: float) -> Iterator[Event]:
             moment = end
 
 
-def _held(plan: PlanPart, passes: Timeline) -> Iterator[tuple[Floats, Floats]]:
+def _held(plan: Plan, passes: Timeline) -> Iterator[tuple[Floats, Floats]]:
     """What each stage holds: the same all the time, and activations of passes under way.
 
     Chunks of a stage weigh what their passes take; the peak is the plan's.

@@ -7,19 +7,15 @@ before the last has arrived, which events of a thread may not. Moments are micro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from json import dumps
+from collections.abc import Iterator
 from typing import Any, Final
 
-from astrarium.errors import InputError
-from astrarium.plans.document import PlanDocument, PlanPart
+from astrarium.plans.document import Plan, PlanDocument
 from astrarium.report.tables import GIB
 from astrarium.report.timeline.events import Event, EventKind, PlanTimeline, timeline_of
 from astrarium.strategy.types import Stage
-from astrarium.units import format_bytes
 
 MICROSECONDS: Final = 1e6
-MOST_BYTES: Final = 256 * 2**20  # viewers take several times as much memory
 PASSES, AFTER = 0, 1
 THREADS: Final = {PASSES: "passes", AFTER: "gradients, update, weights"}
 # Names of Chrome's palette, so that both viewers draw passes alike in every trace.
@@ -39,26 +35,15 @@ CAUSES: Final = {
 Entry = dict[str, Any]
 
 
-def trace_of(document: PlanDocument, plan: PlanPart, *, every_rank: bool = False) -> Entry:
-    """The trace of a plan; with a process for every rank instead of every stage if asked."""
-    stages = _stages(plan)
-    if every_rank:
-        _check_size(trace_of(document, plan)["traceEvents"], stages)
+def trace_of(document: PlanDocument, plan: Plan) -> Entry:
+    """The trace of a plan, with a process for every stage."""
     timeline = timeline_of(plan)
-    ranks = [stage.devices if every_rank else 1 for stage in stages]
     entries: list[Entry] = []
-    first = 0
-    for number, (stage, count) in enumerate(zip(stages, ranks, strict=True)):
-        for rank in range(first, first + count):
-            name = f"rank {rank} (stage {number})" if every_rank else f"stage {number}"
-            entries += _names(rank, f"{name}: {_what(plan, stage)}")
-        first += count
-    starts = [sum(ranks[:number]) for number in range(len(ranks))]
-    processes = [range(start, start + n) for start, n in zip(starts, ranks, strict=True)]
+    for number, stage in enumerate(stage for stage in plan.strategy.stages if stage.chunk == 0):
+        entries += _names(number, f"stage {number}: {_what(plan, stage)}")
     for number, event in enumerate(timeline.events()):
-        for process in processes[event.stage]:
-            entries += _entries(event, process, f"{number}.{process}")
-    entries += _counters(timeline, processes)
+        entries += _entries(event, f"{number}.{event.stage}")
+    entries += _counters(timeline)
     return {
         "traceEvents": entries,
         "displayTimeUnit": "ms",
@@ -71,24 +56,7 @@ def trace_of(document: PlanDocument, plan: PlanPart, *, every_rank: bool = False
     }
 
 
-def _check_size(of_stages: Sequence[Entry], stages: Sequence[Stage]) -> None:
-    """Refuse what no viewer opens, by what the trace of the stages takes."""
-    ranks = sum(stage.devices for stage in stages)
-    size = sum(len(dumps(entry)) * stages[entry["pid"]].devices for entry in of_stages)
-    if size > MOST_BYTES:
-        raise InputError(
-            f"--every-rank: a trace of {ranks:,} ranks takes about {format_bytes(size)}, and"
-            f" viewers open at most {format_bytes(MOST_BYTES)}; leave --every-rank out: a track for"
-            " every stage shows the same, as the ranks of a stage are alike"
-        )
-
-
-def _stages(plan: PlanPart) -> list[Stage]:
-    """One part for each pipeline stage: its first chunk."""
-    return [stage for stage in plan.strategy.stages if stage.chunk == 0]
-
-
-def _what(plan: PlanPart, stage: Stage) -> str:
+def _what(plan: Plan, stage: Stage) -> str:
     own = [s for s in plan.strategy.stages if s.pipeline_rank == stage.pipeline_rank]
     layers = ", ".join(f"{s.layers[0]}-{s.layers[1] - 1}" for s in own if s.layers[1] > s.layers[0])
     return f"{stage.devices} x {stage.gpu}, layers {layers or 'none'}"
@@ -105,11 +73,11 @@ def _described(process: int, what: str, **args: object) -> Entry:
     return {"ph": "M", "name": what, "pid": process, "tid": 0, "args": args}
 
 
-def _entries(event: Event, process: int, name: str) -> Iterator[Entry]:
+def _entries(event: Event, name: str) -> Iterator[Entry]:
     entry: Entry = {
         "name": _title(event),
         "cat": event.kind.value,
-        "pid": process,
+        "pid": event.stage,
         "tid": AFTER if event.kind is EventKind.AFTER else PASSES,
         "ts": event.start * MICROSECONDS,
         "cname": COLOURS[event.kind],
@@ -131,9 +99,8 @@ def _title(event: Event) -> str:
     return f"{event.kind} {event.micro_batch}"
 
 
-def _counters(timeline: PlanTimeline, processes: Sequence[range]) -> Iterator[Entry]:
-    for (moments, held), own in zip(timeline.held_bytes, processes, strict=True):
+def _counters(timeline: PlanTimeline) -> Iterator[Entry]:
+    for stage, (moments, held) in enumerate(timeline.held_bytes):
         for moment, level in zip(moments.tolist(), held.tolist(), strict=True):
             counted = {"ph": "C", "name": "memory, GiB", "tid": 0, "ts": moment * MICROSECONDS}
-            for process in own:
-                yield {**counted, "pid": process, "args": {"GiB": level / GIB}}
+            yield {**counted, "pid": stage, "args": {"GiB": level / GIB}}

@@ -1,8 +1,7 @@
 """Lets megatron-core run on a CPU, where it asks for CUDA by name.
 
-Nothing is computed differently: tensors are made on the CPU, streams do nothing as everything is
-in order anyway, and the random states of the GPU are those of the CPU. The patches stay for the
-life of the process, which does nothing else.
+Tensors are made on the CPU, streams do nothing, and the random states of the GPU are those of the
+CPU. The patches stay for the life of the process.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What one rank runs: `python -m astrarium.runtime.megatron.worker FOLDER`, told by RANK, DEVICE.
+"""One rank: `python -m astrarium.runtime.megatron.worker FOLDER`, with RANK and DEVICE set.
 
-Does the jobs of FOLDER/jobs.json one after another, each on as many ranks as it asks for; the
-others wait for the next. Answers go to standard output, one JSON object per line: `step` while a
-job goes on, `result` at its end, `failed` with a traceback if it cannot. Everything else that is
-printed goes to standard error.
+Does the jobs of FOLDER/jobs.json one after another; ranks that a job does not need wait. Answers go
+to standard output, one JSON object per line: `step`, `result`, or `failed` with a traceback.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """A plan made small enough for a few processes, with the structure of its strategy.
 
-Every way of dividing the work that the plan uses is used here too, as far as the processes go:
-axes stay above one, stages keep the order of their sizes and the pools they lie on, what is
-recomputed or shared stays so. Width, depth, experts, vocabulary, sequence and batch shrink. What
-changes is listed (`Change`), and what runs otherwise than planned is said in words. Nothing here
-is about speed: seconds of a small model tell nothing of a large one.
+Axes stay above one as far as the processes suffice; stages keep the order of their sizes and their
+pools; recomputation and sharing stay. Width, depth, experts, vocabulary, sequence and batch shrink.
+Every change is listed. Seconds of the small model say nothing about the plan.
 """
 
 from __future__ import annotations
@@ -110,7 +108,7 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
 
 def _planned_cut(workload: Workload, strategy: Strategy) -> PipelineCut:
     if strategy.stages:
-        ordered = sorted(strategy.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
+        ordered = strategy.ordered_stages
         return cut_of(strategy, [*(s.first_layer for s in ordered), workload.model.num_layers])
     weights, head = layer_weights(workload.model, workload.seq_length, "")
     bounds = chunk_bounds(weights, head, strategy.pp, strategy.virtual_stages, strategy.split)

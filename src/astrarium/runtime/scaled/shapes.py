@@ -1,8 +1,8 @@
 """The sizes of a model read off its layers, or why megatron-core cannot build it.
 
-megatron-core's GPTModel is a stack of causal layers with norms before attention and feed-forward
-part. Layers may differ in whether they hold experts, in nothing else. Which activation function
-a model has does not show in its layers: gated ones get SiLU, others GeLU.
+GPTModel is a stack of causal layers with norms before attention and feed-forward part; layers
+differ in experts alone. The activation does not show in the layers: gated ones get SiLU, others
+GeLU.
 """
 
 from __future__ import annotations

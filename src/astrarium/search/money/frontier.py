@@ -22,7 +22,7 @@ from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, overlaps_named
 from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
-from astrarium.strategy.validity import megatron_rules
+from astrarium.strategy.validity import rules_of
 from astrarium.units import DAY, format_seconds, format_usd
 from astrarium.value import Value
 
@@ -54,7 +54,7 @@ def find_front(
 def models_of(runs: Runs) -> list[CostModel]:
     """Every pool by itself, in the number format that it has."""
     return [
-        CostModel(runnable(runs.workload, pool), pool, tuning=runs.tuning)
+        CostModel(runnable(runs.workload, pool), pool, runs.runtime, runs.tuning)
         for pool in runs.cluster.pools
     ]
 
@@ -73,7 +73,7 @@ def enter_pool(
         expanded_overlaps=overlaps_named(rules),
         equal_splits=any("split" in rule.names for rule in rules),
     )
-    runtime_rules: Sequence[RejectingRule] = megatron_rules()
+    runtime_rules: Sequence[RejectingRule] = rules_of(model.runtime.rules)
     return PoolFront(
         model,
         space,

@@ -89,7 +89,7 @@ class Prospects:
         """What the GPUs of a pool work on an iteration at least, all together."""
         if pool.name not in self._gpu_seconds:
             workload = runnable(self.runs.workload, pool)
-            model = CostModel(workload, pool, tuning=self.runs.tuning)
+            model = CostModel(workload, pool, self.runs.runtime, self.runs.tuning)
             every = Space(workload, pool, model.planner, exact=False).degrees
             seconds = least_seconds_of_layers(model, every, np.full(len(every), pool.num_gpus))
             once = seconds @ np.append(model.layers_of_kind, (1.0, 1.0))

@@ -10,7 +10,7 @@ with everything (`Runs.priced`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -28,11 +28,13 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
 from astrarium.search.money.archive import PaymentWays
 from astrarium.search.outcome import Limits
-from astrarium.search.plan import Plan, Run, estimate
+from astrarium.search.plan import estimate
 from astrarium.search.rules import UserRule, user_rules
+from astrarium.strategy.estimate import Plan, Run
 from astrarium.strategy.types import Strategy
 from astrarium.units import HOUR
 
+USEFUL = ("train", "ramp", "evaluation")  # causes of time in which the run gets on
 MOST_BATCHES = 8  # of a ramp whose iterations are predicted; those in between lie on lines
 
 
@@ -44,6 +46,7 @@ class Runs:
     cluster: Cluster
     terms: RunTerms
     tuning: Tuning = NEUTRAL
+    runtime: Runtime = field(default_factory=find_runtime)
     _of_batches: dict[Strategy, Floats] = field(default_factory=dict, compare=False)
 
     @property
@@ -51,12 +54,8 @@ class Runs:
         return self.cluster.pools
 
     @cached_property
-    def _runtime(self) -> Runtime:
-        return find_runtime()
-
-    @cached_property
     def _state_bytes(self) -> float:
-        return checkpoint_bytes(self.workload.model, self._runtime)
+        return checkpoint_bytes(self.workload.model, self.runtime)
 
     @property
     def rules(self) -> tuple[UserRule, ...]:
@@ -158,16 +157,18 @@ class Runs:
 
     def priced(self, plan: Plan, spot_nodes: Sequence[int] | Ints) -> Plan:
         """The plan with its run; `spot_nodes` of every pool."""
-        run = self._run(plan, np.asarray(spot_nodes))
-        if run is None:
+        found = self._run(plan, np.asarray(spot_nodes))
+        if found is None:
             return plan
-        usd = None if plan.usd_per_hour is None else run.usd_per_hour
+        run, hourly = found
+        usd = None if plan.usd_per_hour is None else hourly
         total = None if usd is None else usd * run.train_seconds / HOUR
         return replace(
             plan, run=run, train_seconds=run.train_seconds, usd_per_hour=usd, usd_total=total
         )
 
-    def _run(self, plan: Plan, spot_nodes: Ints) -> Run | None:
+    def _run(self, plan: Plan, spot_nodes: Ints) -> tuple[Run, float] | None:
+        """The run, and dollars an hour."""
         workload, terms = self.workload, self.terms
         if workload.tokens is None:
             return None
@@ -190,17 +191,19 @@ class Runs:
         kwh = float(kilowatt_hours(power, seconds.total))
         factor = terms.co2_kilograms_per_kwh
         interval = float(interval_of(rate, seconds.work, safe))
-        return Run(
-            seconds={cause: float(value) for cause, value in seconds.by_cause().items()},
-            usd_per_hour=float(rental.usd_per_hour(spot_nodes)),
+        by_cause = {cause: float(value) for cause, value in seconds.by_cause().items()}
+        run = Run(
+            breakdown_seconds=by_cause,
+            goodput=sum(by_cause[cause] for cause in USEFUL) / sum(by_cause.values()),
             spot_gpus=self._spot_gpus(gpus, spot_nodes),
             interruptions_per_hour=float(rate) * HOUR,
             checkpoint_interval_seconds=interval if np.isfinite(interval) else None,
             kwh=kwh,
             co2_kilograms=None if factor is None else float(co2_kilograms(kwh, factor)),
         )
+        return run, float(rental.usd_per_hour(spot_nodes))
 
-    def _spot_gpus(self, gpus: Ints, spot_nodes: Ints) -> Mapping[str, int]:
+    def _spot_gpus(self, gpus: Ints, spot_nodes: Ints) -> dict[str, int]:
         """By type; of a node of which only a part is used, that part."""
         found: Counter[str] = Counter()
         for pool, count, nodes in zip(self._pools, gpus.tolist(), spot_nodes.tolist(), strict=True):
@@ -221,12 +224,13 @@ class Runs:
     def _at_batch(self, plan: Plan, batch: int) -> float:
         strategy = plan.strategy
         turns = batch // (strategy.dp * strategy.micro_batch)
-        workload = replace(self.workload, global_batch=batch, precision=plan.precision)
-        model = ClusterModel(workload, self.cluster, tuning=self.tuning)
+        precision = plan.precision or self.workload.precision
+        workload = replace(self.workload, global_batch=batch, precision=precision)
+        model = ClusterModel(workload, self.cluster, self.runtime, self.tuning)
         return estimate(model, [replace(strategy, num_micro_batches=turns)])[0].iteration_seconds
 
 
 def _forward_share(plan: Plan) -> float:
     """Of both passes, on the stage that takes longest: what an evaluation takes of an iteration."""
-    slowest = max(plan.stages, key=lambda stage: stage.forward_seconds + stage.backward_seconds)
-    return slowest.forward_seconds / (slowest.forward_seconds + slowest.backward_seconds)
+    slowest = max(plan.stage_seconds, key=lambda stage: stage.pass_seconds)
+    return slowest.forward_seconds / slowest.pass_seconds

@@ -248,9 +248,7 @@ class Sensitivity(Value, frozen=True):
         changed = replace(pool, inter_node_bandwidth=factor * pool.inter_node_bandwidth)
         cluster = self.runs.cluster
         pools = tuple(changed if one is pool else one for one in cluster.pools)
-        runs = Runs(
-            self.runs.workload, replace(cluster, pools=pools), self.runs.terms, self.runs.tuning
-        )
+        runs = replace(self.runs, cluster=replace(cluster, pools=pools))
         late, dear = self.limits.deadline_seconds, self.limits.budget_usd
         if not self._uses(self.known[0], pool):  # then it has the answer to beat
             cost = self.objective is Objective.COST
@@ -273,12 +271,7 @@ class Sensitivity(Value, frozen=True):
         cluster = self.runs.cluster
         others = [one for one in cluster.links if set(one.between) != set(link.between)]
         changed = replace(link, bandwidth=factor * link.bandwidth)
-        runs = Runs(
-            self.runs.workload,
-            replace(cluster, links=(*others, changed)),
-            self.runs.terms,
-            self.runs.tuning,
-        )
+        runs = replace(self.runs, cluster=replace(cluster, links=(*others, changed)))
         ends = [cluster.pool(name) for name in link.between]
         return self._best(self._anew(runs, [*self.known, *instead], *ends))
 
@@ -293,8 +286,9 @@ class Sensitivity(Value, frozen=True):
             if not self._uses(plan, *pools):
                 found.append(plan)
             elif len(used) > 1:
-                workload = replace(runs.workload, precision=plan.precision)
-                model = ClusterModel(workload, runs.cluster.part(used), tuning=runs.tuning)
+                precision = plan.precision or runs.workload.precision
+                workload = replace(runs.workload, precision=precision)
+                model = ClusterModel(workload, runs.cluster.part(used), runs.runtime, runs.tuning)
                 again = estimate(model, [plan.strategy])[0]
                 found.append(runs.priced(again, runs.spot_nodes(plan)))
         return found

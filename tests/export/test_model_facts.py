@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from astrarium.export.software.megatron_facts import FAMILIES, Key, Router, rope_of
+from astrarium.export.software.model_facts import FAMILIES, Key, Router, rope_of
 
 # Our own type, one that transformers reads as another, and keys that are not in its classes.
 OURS = {"megatron_gpt", "kimi_k2"}

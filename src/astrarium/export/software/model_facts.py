@@ -1,14 +1,16 @@
 """Facts of a model that decide neither time nor memory, but which model is trained.
 
-Norms' epsilon, activation, rotary positions, how a router scores. Absent keys take the default of
-the transformers class (5.22.2), which stands here by family; sizes are read elsewhere.
+The epsilon of norms, activation, rotary positions, the scores of a router. Absent keys take the
+defaults of `data/model_families.json`. `trained_facts` compares models of software with the plan's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
 
 from astrarium.value import Value
 
@@ -50,74 +52,12 @@ class ModelFamily(Value, frozen=True):
     router: Router | None = None
 
 
-_LLAMA: Final = ModelFamily()
-_LAYERS: Final = ModelFamily(LAYER, ("layer_norm_eps", 1e-5), ("hidden_act", "gelu"))
-_QWEN_ROUTER: Final = Router(normalised=("norm_topk_prob", False))
-_SIGMOID: Final = Router(
-    "sigmoid",
-    scaling=("routed_scaling_factor", 2.5),
-    groups=("n_group", 8),
-    group_topk=("topk_group", 4),
-    balancing="seq_aux_loss",
-    coefficient=("aux_loss_alpha", 1e-4),
+_TABLES: Final = msgspec.json.decode(
+    (Path(__file__).parent / "data" / "model_families.json").read_bytes(),
+    type=dict[str, str | dict[str, ModelFamily]],
 )
-_GLM_ROUTER: Final = replace(
-    _SIGMOID,
-    scaling=("routed_scaling_factor", 1.0),
-    groups=("n_group", NO_LIMIT),
-    group_topk=("topk_group", NO_LIMIT),
-)
-
-FAMILIES: Final[Mapping[str, ModelFamily]] = {
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "phi3": ModelFamily(epsilon=("rms_norm_eps", 1e-5)),
-    "nemotron": ModelFamily(LAYER, ("norm_eps", 1e-5), ("hidden_act", "relu2"), zero_centered=True),
-    "mixtral": ModelFamily(
-        epsilon=("rms_norm_eps", 1e-5), theta=("rope_theta", 1_000_000), router=Router()
-    ),
-    "qwen2_moe": replace(_LLAMA, router=_QWEN_ROUTER),
-    "qwen3_moe": replace(_LLAMA, router=_QWEN_ROUTER),
-    "deepseek_v2": replace(
-        _LLAMA,
-        router=Router(
-            normalised=("norm_topk_prob", False),
-            choice=("topk_method", "greedy"),
-            balancing="seq_aux_loss",
-            coefficient=("aux_loss_alpha", 1e-3),
-        ),
-    ),
-    "deepseek_v3": replace(_LLAMA, router=_SIGMOID),
-    "kimi_k2": replace(_LLAMA, router=_SIGMOID),
-    "glm4_moe": replace(_LLAMA, epsilon=("rms_norm_eps", 1e-5), router=_GLM_ROUTER),
-    "gpt_oss": ModelFamily(
-        epsilon=("rms_norm_eps", 1e-5),
-        # The config says silu; the model gates with a clamped quick GELU.
-        activation=("", "quick_gelu"),
-        theta=("rope_theta", 150_000),
-        scaling={
-            "rope_type": "yarn",
-            "factor": 32.0,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": False,
-            "original_max_position_embeddings": 4096,
-        },
-        sinks=True,
-        router=Router(),
-    ),
-    "gpt2": ModelFamily(LAYER, ("layer_norm_epsilon", 1e-5), ("activation_function", "gelu_new")),
-    "gpt_neox": _LAYERS,
-    "megatron_gpt": replace(
-        _LAYERS,
-        epsilon=("layernorm_epsilon", 1e-5),
-        activation=("activation", "gelu"),
-        theta=("rotary_base", 10_000),
-        router=Router(),
-    ),
-}
+FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["families"])
+_OTHER_FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["others"])
 
 
 def read(values: Values, key: Key) -> Any:  # noqa: ANN401  of the type of the default
@@ -168,3 +108,71 @@ def normalization_of(values: Values, family: ModelFamily) -> str:
         if values.get("model_type") == "megatron_gpt" and stated
         else (family.normalization)
     )
+
+
+# What two models of the same sizes may differ in: another model would be trained.
+
+Facts = Mapping[str, object]
+# Numbers of a stretch of rotary positions, and what an absent one stands for.
+_STRETCH: Final[Mapping[str, Mapping[str, float | None]]] = {
+    "llama3": {
+        "factor": None,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": None,
+    },
+    "yarn": {
+        "factor": None,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "original_max_position_embeddings": None,
+    },
+}
+
+
+def trained_facts(config: Mapping[str, Any]) -> Facts | None:
+    """The facts of a config; None if its family is not known."""
+    values = text_values(config)
+    kind = str(values.get("model_type"))
+    family = FAMILIES.get(kind) or _OTHER_FAMILIES.get(kind)
+    return None if family is None else dict(_facts(values, family))
+
+
+def _facts(values: Mapping[str, Any], family: ModelFamily) -> Iterator[tuple[str, object]]:
+    rope = rope_of(values, family)
+    yield "theta", rope.theta
+    yield "rope_type", rope.kind
+    for key, usual in _STRETCH.get(rope.kind, {}).items():
+        yield key, rope.scaling.get(key, usual)
+    yield "epsilon", float(read(values, family.epsilon))
+    yield "activation", activation_of(values, family)
+    if family.router is not None:
+        yield from _router(values, family.router)
+
+
+def _router(values: Mapping[str, Any], router: Router) -> Iterator[tuple[str, object]]:
+    yield "score", router.score
+    yield "normalised", bool(read(values, router.normalised))
+    yield "route_scale", float(read(values, router.scaling))
+    grouped = read(values, router.choice) != "greedy"
+    yield "groups", read(values, router.groups) if grouped else NO_LIMIT
+    yield "group_topk", read(values, router.group_topk) if grouped else NO_LIMIT
+
+
+def differing(planned: Facts, offered: Facts) -> dict[str, str]:
+    """What differs, in words; numbers of a stretch tell nothing beside one of another kind."""
+    numbers = {key for kind in _STRETCH.values() for key in kind}
+    other_kind = planned.get("rope_type") != offered.get("rope_type")
+    every = dict.fromkeys((*planned, *offered))
+    keys = [key for key in every if not (other_kind and key in numbers)]
+    return {
+        key: f"{key} {_word(offered.get(key))} instead of {_word(planned.get(key))}"
+        for key in keys
+        if planned.get(key) != offered.get(key)
+    }
+
+
+def _word(value: object) -> str:
+    if value in (None, ""):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
-from astrarium.export.launchers.checkpoints import CHECKPOINTS
 from astrarium.export.program import RankProgram
+from astrarium.export.run_length import CHECKPOINTS
 from astrarium.plans.job import Job, NodeGroup
 from astrarium.value import Value
 

@@ -1,0 +1,123 @@
+"""Plans for other software than Megatron-LM: what it takes, and files that say just that."""
+
+from __future__ import annotations
+
+import pytest
+
+import astrarium
+from astrarium.api.planning import COMPARED_RUNTIMES
+from astrarium.catalog.runtimes import find_runtime, planned_runtimes
+from astrarium.cluster import parse_gpus
+from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.export.target import find_target, refusals
+from astrarium.model import load_model
+from astrarium.model.workload import Precision, Workload
+from astrarium.plans.job import job_of
+from astrarium.report.plan.document import document_of
+from astrarium.search.outcome import Mode, Objective, Prefer
+from astrarium.search.planner import Planned, plan, predict
+from astrarium.search.refusals import why_refused
+from astrarium.strategy.types import LayerSplit, Strategy
+
+TARGETS = {"fsdp": "accelerate", "torchtitan": "torchtitan", "deepspeed": "deepspeed"}
+QUESTIONS = [
+    ("llama-3-8b", "h100:16", 8192, 256),
+    ("llama-3.1-70b", "h100:64", 8192, 256),
+    ("llama-2-13b", "a100:24", 4096, 96),
+    ("qwen3-30b-a3b", "h100:32", 4096, 256),
+    ("llama-3.2-1b", "rtx-4090:8", 4096, 64),  # its embeddings are tied
+]
+
+
+def planned(name: str, gpus: str, seq_length: int, batch: int, runtime: str) -> Planned:
+    workload = Workload(load_model(name), seq_length, batch)
+    return plan(
+        workload, parse_gpus(gpus), runtime=find_runtime(runtime), prefer=Prefer.RECOMMENDED
+    )
+
+
+@pytest.mark.parametrize("runtime", TARGETS)
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question[0])
+def test_a_plan_for_a_runtime_is_exported_as_it_is(
+    question: tuple[str, str, int, int], runtime: str
+) -> None:
+    found = planned(*question, runtime)
+    document = document_of(
+        found, reference=question[0], objective=Objective.THROUGHPUT, mode=Mode.EXACT
+    )
+    target = find_target(TARGETS[runtime])
+    for one in document.plans:
+        assert one.runtimes == (runtime,)
+        refused = refusals(job_of(document, one.rank), target)
+        # A model that the software does not know is none of the plan's.
+        assert [refusal for refusal in refused if refusal.feature is not None] == []
+
+
+@pytest.mark.parametrize("runtime", planned_runtimes())
+def test_plans_are_what_predict_says(runtime: str) -> None:
+    workload = Workload(load_model("llama-3-8b"), 4096, 64)
+    cluster, program = parse_gpus("h100:8"), find_runtime(runtime)
+    best = plan(workload, cluster, runtime=program, top=1).plans[0]
+    assert why_refused(workload, cluster.pools, best.strategy, program.rules) == ()
+    again = predict(workload, cluster, best.strategy, runtime=program)
+    assert again.iteration_seconds == best.iteration_seconds
+    assert again.peak_bytes == best.peak_bytes
+
+
+def test_fsdp_divides_nothing_but_data_and_sequences() -> None:
+    for one in planned("llama-3-8b", "h100:16", 8192, 256, "fsdp").plans:
+        strategy = one.strategy
+        assert (strategy.tp, strategy.pp, strategy.ep) == (1, 1, 1)
+        assert strategy.zero_stage in (2, 3)
+        assert not strategy.offload_optimizer
+
+
+def test_megatron_takes_what_others_do_not() -> None:
+    workload = Workload(load_model("llama-3-8b"), 4096, 64)
+    pools = parse_gpus("h100:8").pools
+    strategy = Strategy(
+        tp=2, pp=2, dp=2, cp=1, ep=1, etp=1, micro_batch=1, num_micro_batches=32, zero_stage=1
+    )
+    assert strategy.split is LayerSplit.EVEN
+    assert any("tp 2" in reason for reason in why_refused(workload, pools, strategy, "fsdp"))
+    assert any("pp 2" in reason for reason in why_refused(workload, pools, strategy, "deepspeed"))
+
+
+def test_a_runtime_without_rules_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=r"--runtime nanotron can be predicted, .*torchtitan"):
+        planned("llama-3-8b", "h100:8", 4096, 64, "nanotron")
+
+
+def test_a_number_format_that_no_strategy_changes_is_refused_at_once() -> None:
+    workload = Workload(load_model("llama-3-8b"), 4096, 64, precision=Precision.FP8)
+    with pytest.raises(InputError, match=r"--runtime fsdp: fp8 .* plan for Megatron-LM"):
+        plan(workload, parse_gpus("h100:8"), runtime=find_runtime("fsdp"))
+
+
+def test_what_does_not_fit_says_how_many_gpus_would_do() -> None:
+    with pytest.raises(NoFeasiblePlanError, match=r"smallest number of them that fits is \d+"):
+        planned("llama-3.1-405b", "h100:16", 8192, 64, "fsdp")
+
+
+def test_all_runtimes_side_by_side() -> None:
+    plans = astrarium.plan("llama-3-8b", gpus="h100:16", global_batch=256, runtime="all")
+    found = [one.runtimes for one in plans.document.plans]
+    assert sorted(found) == sorted((name,) for name in COMPARED_RUNTIMES)
+    seconds = [one.iteration_seconds for one in plans.document.plans]
+    assert seconds == sorted(seconds)
+    alone = astrarium.plan("llama-3-8b", gpus="h100:16", global_batch=256, runtime="fsdp")
+    of_fsdp = next(one for one in plans.document.plans if one.runtimes == ("fsdp",))
+    assert of_fsdp.strategy == alone.document.plans[0].strategy
+
+
+def test_runtimes_without_a_plan_are_named() -> None:
+    plans = astrarium.plan("llama-3.1-405b", gpus="h100:128", global_batch=128, runtime="all")
+    assert {one.runtimes for one in plans.document.plans} >= {("megatron",), ("torchtitan",)}
+    assert any(note.startswith("no plan for fsdp: ") for note in plans.document.notes)
+
+
+def test_questions_about_one_runtime_are_not_asked_of_all() -> None:
+    with pytest.raises(InputError, match="sensitivity is about one runtime"):
+        astrarium.plan(
+            "llama-3-8b", gpus="h100:16", global_batch=256, runtime="all", sensitivity=True
+        )
