@@ -47,14 +47,22 @@ from astrarium.validate.table import MeasuredRow, read_table
 
 CARRIED: Final = Path(__file__).parent / "accuracy"
 LEVEL: Final = 0.8
-# Programs that share most of their code or their age; a runtime of no family gets the pool.
+# Programs that share most of their code, their age, or what they divide among ranks (DeepSpeed's
+# ZeRO as FSDP); a runtime of no family gets the pool.
 FAMILIES: Final = {
     "megatron-core": (
         *("megatron", "megatron-graphs", "megatron-local", "megatron-cpu"),
         *("megatron-bridge", "nemo", "internevo"),
     ),
-    "megatron-2021": ("megatron-2021", "deepspeed-2021", "deepspeed-megatron"),
-    "fsdp": ("fsdp", "llm-foundry", "torchtitan", "torchtitan-eager", "deepspeed"),
+    "megatron-2021": ("megatron-2021", "deepspeed-megatron"),
+    "fsdp": (
+        "fsdp",
+        "llm-foundry",
+        "torchtitan",
+        "torchtitan-eager",
+        "deepspeed",
+        "deepspeed-2021",
+    ),
     "nanotron": ("nanotron",),
 }
 # A source of the same family counts as much as this many others. From 1 to 5 intervals hold
@@ -77,8 +85,8 @@ SPECIFICATION_SOURCE: Final = (
     "assumed: so that no type without a profile is surer than one with; 0 to 0.1 serve held-back"
     " sources equally well, as the error of their operators is larger already"
 )
-EXPERTS: Final = tuple(0.04 * step for step in range(8))
-OF_SHARES: Final = tuple(0.2 * step for step in range(8))  # messages, and waits for the host
+EXPERTS: Final = tuple(0.02 * step for step in range(15))
+OF_SHARES: Final = tuple(0.1 * step for step in range(15))  # messages, and waits for the host
 # Words in the sources of runtimes' constants that tell which measurements they came from.
 ORIGINS: Final = {
     "AMP": r"\bAMP",
@@ -95,7 +103,7 @@ ORIGINS: Final = {
     "Megatron-core-TE-H200": r"TransformerEngine 2\.20",
     "Megatron-core-H200": r"megatron-core 0\.16",
 }
-# What stands in for a constant that came from a source where no other runtime has one.
+# What stands in for a constant that came from a source: TransformerEngine's for none but itself.
 WITHOUT: Final = {
     "router_launch_seconds": 0.0,
     "expert_launch_seconds": 0.0,
@@ -106,6 +114,8 @@ WITHOUT: Final = {
     "cast_rate": 1.0,
     "permute_rate": 1.0,
     "sole_products": False,
+    "starts_level": False,
+    "varying_rows_ratio": 1.0,
 }
 DIGITS: Final = 4
 DEEPEST: Final = 2  # level of groups in the file that have one line for each entry
@@ -204,10 +214,10 @@ def constants_without(origin: str) -> Iterator[None]:
     for entry in entries.values():
         constants = entry["constants"]
         for name, (_, source) in list(constants.items()):
-            if re.search(origin, source) and "like" in entry:
-                del constants[name]
-            elif re.search(origin, source) and name in WITHOUT:
+            if re.search(origin, source) and name in WITHOUT:
                 constants[name] = [WITHOUT[name], "stands in"]
+            elif re.search(origin, source) and "like" in entry:
+                del constants[name]
     usual = runtimes._entries
     runtimes._entries = lambda: entries  # type: ignore[assignment]
     _forget()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ QWEN_72B = Shape(8192, 64, 8, 128, 29568, 152064)
 
 
 def _dev() -> list[Case]:
-    full = {"recompute": "full"}
-    plain = {"distributed_optimizer": False}
-    fused = {"fused": True}
-    seen = {"profile": True}
+    full: dict[str, Any] = {"recompute": "full"}
+    plain: dict[str, Any] = {"distributed_optimizer": False}
+    fused: dict[str, Any] = {"fused": True}
+    seen: dict[str, Any] = {"profile": True}
     return [
         Case("gpt-345m", GPT_345M, 24, 1024, 8, 2, **seen),
         Case("gpt-345m", GPT_345M, 24, 1024, 1, 8),
@@ -156,8 +157,8 @@ def _dev() -> list[Case]:
 
 
 def _holdout() -> list[Case]:
-    full = {"recompute": "full"}
-    plain = {"distributed_optimizer": False}
+    full: dict[str, Any] = {"recompute": "full"}
+    plain: dict[str, Any] = {"distributed_optimizer": False}
     return [
         Case("qwen-0.5b", QWEN_500M, 24, 2048, 4, 2),
         Case("qwen-0.5b", QWEN_500M, 24, 8192, 1, 2, **full, **plain),
@@ -214,7 +215,7 @@ def _drawn(count: int) -> list[Case]:
     Layers and micro-batches are as many as keep an iteration near a second and memory in bounds.
     """
     rng = random.Random(20261116)
-    cases = []
+    cases: list[Case] = []
     while len(cases) < count:
         head_dim, gated = rng.choice((64, 96, 128)), rng.random() < 0.7
         heads = rng.choice((12, 16, 20, 24, 28, 32, 40, 48, 56, 64))

@@ -43,8 +43,7 @@ from spmd_measured import measured_laws, measured_messages
 
 from astrarium.calibrate.measure.cores import one_core, stay_on
 from astrarium.cost.tuning import Tuning
-from astrarium.runtime.answers import LOOPBACK, own_output, say
-from astrarium.runtime.guard import leave_with_parent
+from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, say
 from astrarium.runtime.launch import launch
 from astrarium.runtime.measure import KEEP_MEMORY, cores_for
 from astrarium.spmd.price import devices_of
@@ -148,8 +147,9 @@ def _program(path: Path, rank: int) -> Step:
     document = load_program(path)
     program, model = document.program, make_model(document.source)
     interpreter = Interpreter(program, take_place(program.mesh, rank))
-    training = Training(interpreter, model.state(program.graph), Recipe(document.source.optimizer))
-    batches = model.batches(program.graph, program.micro_batches)
+    recipe = Recipe(document.source.optimizer)
+    training = Training(interpreter, model.state(program.graph), recipe.make)
+    batches = [*map(training.cut, model.batches(program.graph, program.micro_batches))]
     return lambda: training.step(batches).loss
 
 

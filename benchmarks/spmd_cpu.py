@@ -46,7 +46,7 @@ from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import Devices, MeasuredOperator, devices_of, document_of, price_program
 from astrarium.spmd.program import ProgramDocument, SourcePart, SynthesisPart
-from astrarium.spmd.synthesis import synthesize
+from astrarium.spmd.synthesis import simplest, synthesize
 from astrarium.spmd.synthesis.baselines import SPACES
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -143,8 +143,12 @@ def documents_of(
         part = SynthesisPart(
             sum(done.seconds.values()), done.rounds, done.expanded, done.optimal, done.bound_gap
         )
+        program = done.program
+        plain = {} if space else {name: one.program for name, one in found.items()}
+        if name := simplest(program.seconds, plain):  # as `astrarium synthesize` does
+            program = plain[name]
         found[space.name if space else SYNTHESISED] = document_of(
-            source, devices, done.program, part, measured=measured
+            source, devices, program, part, measured=measured
         )
     return found
 

@@ -32,8 +32,7 @@ from torch import Tensor, distributed
 
 from astrarium.arrays import Floats
 from astrarium.calibrate.measure.cores import stay_on
-from astrarium.runtime.answers import LOOPBACK, own_output, say
-from astrarium.runtime.guard import leave_with_parent
+from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, say
 from astrarium.runtime.launch import launch
 from astrarium.runtime.measure import KEEP_MEMORY, cores_for
 from astrarium.runtime.slowed import PERIOD_SECONDS, slowed

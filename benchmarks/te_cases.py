@@ -176,6 +176,64 @@ def _iterations() -> list[TeCase]:
     return cases
 
 
+DRAWN_SEED = 20261119
+DRAWN = "drawn"
+ROOM = 4e9  # parameters: 18 bytes each, beside activations
+
+
+def _drawn_shape(rng: random.Random, experts: bool) -> TeShape:
+    """One rank's part of a model that is like published ones, but none of them."""
+    hidden = rng.choice((2048, 2560, 3072, 4096, 5120, 6144, 7168, 8192))
+    head_dim = rng.choice((64, 96, 128, 128, 128) if hidden % 96 == 0 else (64, 128, 128, 128))
+    gated = experts or rng.random() < 0.7
+    ways = rng.choice((1, 1, 2, 4, 8)) if not experts else 1
+    heads = max(2, hidden // head_dim // ways)
+    kv_heads = rng.choice([n for n in (heads, heads // 4, heads // 8) if n and heads % n == 0])
+    ffn = round(hidden * rng.choice((2.0, 2.7, 3.5, 4.0)) / ways / 128) * 128
+    vocab = rng.choice((32000, 50304, 64000, 128256))
+    if not experts:
+        return TeShape(hidden, heads, kv_heads if gated else heads, head_dim, ffn, vocab, gated)
+    count = rng.choice((4, 8, 16, 32, 64))
+    ffn = rng.choice((768, 1024, 1408, 2048, 3584, 6400, 8192))
+    topk = rng.choice((1, 2, 4, min(8, count)))
+    return TeShape(hidden, heads, kv_heads, head_dim, ffn, 32000, experts=count, topk=topk)
+
+
+def _weights(shape: TeShape) -> tuple[int, int]:
+    """Parameters of a layer and of both ends."""
+    attention = 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads)
+    products = (3 if shape.gated else 2) * shape.hidden * shape.ffn * max(1, shape.experts)
+    return attention + products, 2 * shape.hidden * shape.vocab
+
+
+def _drawn() -> list[TeCase]:
+    """Shapes and batches drawn at random, in every precision: for the final figure only."""
+    rng = random.Random(DRAWN_SEED)
+    cases: list[TeCase] = []
+    while len(cases) < 52:
+        experts = len(cases) % 13 >= 8
+        shape = _drawn_shape(rng, experts)
+        layer, ends = _weights(shape)
+        tokens = rng.choice((8192, 16384, 32768))
+        seq = rng.choice([n for n in (2048, 4096, 8192, 16384) if n <= tokens])
+        layers = min(6, int((ROOM - ends) / layer))
+        if layers < 1 or (experts and tokens * shape.topk * shape.hidden > 6e8):
+            continue
+        cases.append(
+            TeCase(
+                model=f"{DRAWN}-{len(cases):02}",
+                shape=shape,
+                layers=layers,
+                seq=seq,
+                micro_batch=tokens // seq,
+                micro_batches=rng.choice((1, 2)),
+                fused=True,
+                precision=PRECISIONS[len(cases) % len(PRECISIONS)],
+            )
+        )
+    return cases
+
+
 TINY = TeShape(256, 4, 2, 64, 512, 1024)
 TINY_GPT = replace(TINY, kv_heads=4, gated=False, tied=True)
 HOST_LAYERS = (2, 6)  # the difference is what layers cost
@@ -256,6 +314,7 @@ def _smoke() -> list[TeCase]:
 
 LISTS = {
     "iterations": _iterations(),
+    "drawn": _drawn(),
     "host": _host(),
     "graphs": _graphs(),
     "smoke": _smoke(),

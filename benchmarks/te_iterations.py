@@ -35,7 +35,7 @@ from megatron_iterations import (
     one_rank,
     settings_of,
 )
-from te_cases import LISTS, TeCase, unseen
+from te_cases import DRAWN, LISTS, TeCase, unseen
 
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -206,6 +206,7 @@ def _stated(case: TeCase) -> dict[str, Any]:
     """What the row says of the case itself, in the columns of published measurements."""
     shape = case.shape
     side = "unseen" if case.model in unseen() else "development"
+    side = "drawn-unseen" if case.model.startswith(DRAWN) else side
     return {
         "source": f"Megatron-core-TE-H200-{side}",
         "url_or_repo_path": "benchmarks/te_iterations.py, own measurement",
@@ -264,7 +265,11 @@ def _row(case: TeCase, device: torch.device) -> dict[str, Any]:
 
 
 def _free() -> None:
-    """Forgets what is kept of a case, all but compiled kernels: a run of Megatron has few."""
+    """Forgets what is kept of a case, compiled kernels too.
+
+    A run has one batch: kernels compiled for sizes that change, as a second case would get them,
+    take the gated activation three to four times as long.
+    """
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
     from megatron.core.transformer.cuda_graphs import delete_cuda_graphs
     from megatron.core.transformer.moe import moe_logging
@@ -274,6 +279,7 @@ def _free() -> None:
     moe_logging._MOE_METRICS_TRACKER = None  # it has the size of the first model
     FP8GlobalStateManager.reset()
     delete_cuda_graphs()
+    torch._dynamo.reset()
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

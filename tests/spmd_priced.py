@@ -119,9 +119,8 @@ def solved(
     """The best program for a division of all axes."""
     all_rules, axes = rules_and_axes(graph)
     divisions = divided(axes, devices, ratios)
-    problem = build_problem(
-        graph, rules or all_rules, axes, divisions, devices, PriceSettings(micro_batches)
-    )
+    settings = PriceSettings(micro_batches)
+    problem = build_problem(graph, rules or all_rules, axes, divisions, devices, settings)
     solution = solve(problem)
-    program = unpriced_program(problem, solution, graph, axes, divisions, devices, micro_batches)
+    program = unpriced_program(problem, solution, graph, axes, divisions, devices, settings)
     return repriced(program, devices)

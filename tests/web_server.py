@@ -14,6 +14,7 @@ import uvicorn
 
 from astrarium.value import Value
 from astrarium.web.app import create_app
+from astrarium.web.connections import ImpatientProtocol
 from astrarium.web.jobs import Workers
 from astrarium.web.settings import ServerSettings
 
@@ -48,7 +49,11 @@ def running(**settings: Any) -> Iterator[Running]:
         listening.listen(512)
         app = create_app(ServerSettings(**{"workers": 2, **settings}))
         config = uvicorn.Config(
-            app, log_level="warning", lifespan="on", http="h11", timeout_graceful_shutdown=1
+            app,
+            log_level="warning",
+            lifespan="on",
+            http=ImpatientProtocol,
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         thread = Thread(target=server.run, kwargs={"sockets": [listening]})

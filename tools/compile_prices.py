@@ -35,9 +35,9 @@ from astrarium.catalog.prices import (
     is_stale,
     median_price,
     merged,
+    region_class,
     rented_sizes,
 )
-from astrarium.catalog.regions import region_class
 
 DATA: Final = Path(__file__).parents[1] / "src/astrarium/catalog/data"
 
@@ -79,7 +79,7 @@ def first_match(patterns: Sequence[tuple[str, str]], text: str) -> str | None:
 def place_of(region: str) -> str:
     found = region_class(region)
     if found is None:
-        sys.exit(f"region '{region}' belongs to no class; add it to catalog/regions.py")
+        sys.exit(f"region '{region}' belongs to no class; add it to catalog/prices.py")
     return found
 
 

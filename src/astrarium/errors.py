@@ -39,7 +39,7 @@ def _as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-# How the one who asks calls an input; whoever asks in another way says so with `naming`.
+# What the user calls an input; Python's functions change it with `naming`.
 _naming: Final[ContextVar[Callable[[str], str]]] = ContextVar("naming", default=_as_flag)
 
 

@@ -132,7 +132,7 @@ def test_plans_are_sorted_chosen_and_compared_by_keys(planner: Planner) -> None:
     keys.press("ArrowUp")
     rank = planner.rows.nth(-2).locator("td").nth(1).inner_text()
     expect(planner.chosen.locator("td").nth(1)).to_have_text(rank)
-    expect(page.get_by_role("heading", name=f"Run plan {rank}", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=f"Start plan {rank}", exact=True)).to_be_visible()
     planner.settled()
 
 

@@ -33,7 +33,7 @@ def test_a_click_on_the_front_chooses_the_plan(planner: Planner) -> None:
         expect(planner.chosen.locator("td").last).to_have_text(padded)
         expect(cost).to_have_text(money)
         rank = planner.chosen.locator("td").nth(1).inner_text()
-        expect(page.get_by_role("heading", name=f"Run plan {rank}", exact=True)).to_be_visible()
+        expect(page.get_by_role("heading", name=f"Start plan {rank}", exact=True)).to_be_visible()
         expect(page.locator("#timeline-title")).to_have_text(
             f"Timeline of an iteration, plan {rank}"
         )
@@ -54,7 +54,7 @@ def test_a_row_chooses_the_plan_everywhere(planner: Planner) -> None:
         "Timeline of an iteration, plan 5",
         "Memory of each stage, plan 5",
         "Which GPUs hold which stage, plan 5",
-        "Run plan 5",
+        "Start plan 5",
     ):
         expect(page.get_by_role("heading", name=title, exact=True)).to_be_visible()
     planner.settled()
@@ -147,7 +147,7 @@ def test_the_timeline_is_zoomed_and_panned(planner: Planner) -> None:
     page.mouse.move(x - 80, y, steps=4)
     page.mouse.up()
     planner.drawn("timeline", unlike=near)
-    section.get_by_role("button", name="Show the whole iteration").click()
+    section.get_by_role("button", name="All", exact=True).click()
     planner.drawn("timeline", like=chosen)
     section.get_by_role("button", name="Memory").click()
     planner.drawn("timeline", unlike=chosen)

@@ -106,7 +106,7 @@ def test_torchtitan(tmp_path: Path) -> None:
     # 7,000 tokens a second on each of 8 GPUs, 8 sequences of 8,192 tokens.
     assert run.seconds == pytest.approx(8 * 8192 / (8 * 7000), rel=0.01)
     assert (run.strategy.dp, run.strategy.zero_stage, run.strategy.micro_batch) == (8, 3, 1)
-    assert run.strategy.recompute == Recompute(Granularity.FULL, Method.BLOCK, 16)
+    assert run.strategy.recompute == Recompute(Granularity.FULL, Method.BLOCK, 18)
     model = run.workload.model
     assert model.parameters == pytest.approx(load_model("llama-3-8b").parameters, rel=1e-3)
     assert run.peak_bytes == pytest.approx(30.99 * 2**30)

@@ -16,7 +16,9 @@ from compile_prices import (
 
 from astrarium.catalog import find_gpu, gpus, instances, sources
 from astrarium.catalog.prices import (
+    ANY_REGION,
     RATE_CARD,
+    REGIONS,
     STALE_AFTER_DAYS,
     Offer,
     age_days,
@@ -27,10 +29,10 @@ from astrarium.catalog.prices import (
     median_price,
     offers,
     read_book,
+    region_class,
     rented_sizes,
 )
 from astrarium.catalog.records import read_table
-from astrarium.catalog.regions import ANY_REGION, REGIONS, region_class
 from astrarium.errors import InputError
 
 LARGEST_BOOK_BYTES = 150_000

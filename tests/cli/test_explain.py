@@ -113,7 +113,7 @@ def test_a_folder_stands_for_its_plan(run: Run, project: Path) -> None:
         (
             "job.sh",
             "#!/bin/sh\nsrun bash -c './launch.sh \"$@\"'",
-            "it starts ./launch.sh, so name that file",
+            "it starts ./launch.sh, which is not beside it; name that file",
         ),
     ],
 )

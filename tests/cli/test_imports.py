@@ -241,7 +241,7 @@ def test_other_programs(run: Run, project: Path) -> None:
     (project / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     common = ("--model", "config.json", "--seq-length", "2048", "--json")
     ds = json.loads(run("explain", "deepspeed.json", "--gpus", "a100:8", *common).stdout)
-    assert (ds["runtime"], ds["workload"]["global_batch"]) == ("fsdp", 64)
+    assert (ds["runtime"], ds["workload"]["global_batch"]) == ("deepspeed", 64)
     assert ds["fit"]["plan"]["strategy"]["zero_stage"] == 3
     flags = ("--gpus", "a100", "--global-batch", "64", *common)
     shared = json.loads(run("explain", "accelerate.yaml", *flags).stdout)

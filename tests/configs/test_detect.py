@@ -82,7 +82,7 @@ def test_what_is_no_file(reference: str) -> None:
         (b"\x7fELF\x00\x00--tp", "is a binary file"),
         (b"\xff\xfe--tp", "is not UTF-8"),
         (b'#!/bin/bash\npython x.py --num-layers "3', ':2: this " is never closed'),
-        (b"#!/bin/bash\necho hello\n", "no command here has an option"),
+        (b"#!/bin/bash\necho hello\n", "no training is started here"),
         (b'{"train_batch_size": 8', "malformed JSON"),
         (b"[training]\nseq_len = \n", "malformed TOML"),
         (b'{"train_batch_size": 1e999}', "finite"),

@@ -13,7 +13,7 @@ from astrarium import documents
 from astrarium.configs.accelerate import read_accelerate
 from astrarium.configs.deepspeed import read_deepspeed
 from astrarium.configs.detect import read_config
-from astrarium.configs.imported import Imported
+from astrarium.configs.imported import Imported, NotModelledError
 from astrarium.configs.megatron.overrides import read_bridge_file, read_overrides, read_yaml_cfg
 from astrarium.configs.nanotron import read_nanotron
 from astrarium.configs.torchtitan_file import read_torchtitan
@@ -155,7 +155,7 @@ def test_what_torchtitan_recomputes() -> None:
         return keys.strategy_of(80)["recompute"]
 
     assert recompute(mode="none") == "none"
-    assert recompute(mode="selective", selective_ac_option="op")["layers"] == 40
+    assert recompute(mode="selective", selective_ac_option="op")["layers"] == 45
     assert recompute(mode="selective", selective_ac_option="2")["layers"] == 40
     assert recompute(mode="selective", selective_ac_option="4")["layers"] == 20
 
@@ -376,9 +376,9 @@ def test_what_nanotron_does_and_nothing_models() -> None:
     assert [one.given for one in read.as_if] == ["afab", "2"]
     assert nanotron(parallelism={"pp_engine": None}).as_if[0].given == "afab by default"
     assert nanotron(parallelism={"pp_engine": "afab", "pp": 1}).as_if == ()
-    experts = {"model_config": {"moe_config": {"num_experts": 8}}}
-    with pytest.raises(InputError, match=r"a model with experts \(model\.model_config\.moe"):
-        nanotron(model=experts).model()
+    mamba = {"model_config": {"is_mamba_config": True}}
+    with pytest.raises(NotModelledError, match="layers of Mamba"):
+        nanotron(model=mamba)
 
 
 def test_yaml_cfg() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astrarium.configs.detect import read_config
-from astrarium.configs.imported import Imported
+from astrarium.configs.imported import Imported, NotModelledError
 from astrarium.errors import InputError
 from astrarium.model import load_model
 
@@ -333,7 +333,7 @@ def test_environment() -> None:
         ("deepspeed --hostfile nodes.txt --num_gpus 8", None),
         ("accelerate launch --num_processes 12 --num_machines 3", 12),
         ("WORLD_SIZE=64 python", 64),
-        ("python", None),
+        ("python", 1),
     ],
 )
 def test_how_many_processes(launcher: str, gpus: int | None) -> None:
@@ -373,25 +373,32 @@ def test_a_comment_in_the_middle_ends_the_command(tmp_path: Path) -> None:
 def test_two_commands_and_loose_variables() -> None:
     from astrarium.configs.megatron.importing import read_launch_script
 
-    twice = f"python a.py --num-layers 2\npython pretrain_gpt.py {QUIET} --num-layers 4"
-    found = read_launch_script(twice, "x.sh")
-    assert found.notes[0].startswith("x.sh:1: another command")
+    both = [f"python pretrain_gpt.py {QUIET} {more}" for more in ("", "--num-layers 4")]
+    found = read_launch_script("\n".join(both), "x.sh")
+    assert found.notes[0] == "x.sh: 1 more commands train (line 1); the one of line 2 is read"
     loose = read_launch_script(
         f'GPT_ARGS="{QUIET} --num-layers 6"\nNNODES=2\nGPUS_PER_NODE=8', "x.sh"
     )
     assert loose.described.gpus == 16
     assert [one.value for one in loose.used if one.option == "--num-layers"] == ["6"]
-    with pytest.raises(InputError, match="no command here has an option of Megatron-LM"):
+    with pytest.raises(InputError, match="no training is started here"):
         read_launch_script("#!/bin/bash\necho --num-layers\nls --all", "x.sh")
 
 
 def test_models_that_options_do_not_state() -> None:
-    with pytest.raises(InputError, match=r"multi-token prediction \(mtp_num_layers\)"):
-        arguments(
-            "--num-layers 2 --hidden-size 8 --num-attention-heads 2 --mtp-num-layers 1"
-        ).model()
-    with pytest.raises(InputError, match="the vocabulary is not stated"):
-        arguments("--num-layers 2 --hidden-size 8 --num-attention-heads 2").model()
+    sizes = "--num-layers 2 --hidden-size 8 --num-attention-heads 2"
+    assert any(
+        one.option == "--mtp-num-layers" for one in arguments(f"{sizes} --mtp-num-layers 1").as_if
+    )
+    with pytest.raises(NotModelledError, match=r"layers of Mamba \(M-M\*\)"):
+        arguments(f"{sizes} --hybrid-layer-pattern M-M*")
+    bounded = arguments("--num-layers 2 --hidden-size 8 --num-attention-heads 2")
+    assert bounded.model().vocab == 262_144
+    assert "an upper bound" in bounded.as_if[-1].why
+    told = arguments(
+        "--num-layers 2 --hidden-size 8 --num-attention-heads 2 --vocab-file x/gpt2-vocab.json"
+    )
+    assert told.model().vocab == 50_257
     with pytest.raises(InputError, match="does not state the model"):
         arguments("--num-layers 2").model()
 
@@ -407,5 +414,6 @@ def test_disagreements() -> None:
         "8,192 hidden size, Llama-2-7B",
         "64 attention heads, Llama-2-7B",
         "8 key/value heads, Llama-2-7B",
+        "28,672 feed-forward size, Llama-2-7B",
         "128,256 entries of the vocabulary, Llama-2-7B",
     ]

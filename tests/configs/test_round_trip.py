@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 from exported_others import expressible
-from exported_plans import MODELS, jobs
+from exported_plans import MODELS, document, jobs
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +17,9 @@ from astrarium.configs.detect import read_config
 from astrarium.configs.imported import Imported, sizes_of
 from astrarium.export.features import layers_of_stages
 from astrarium.export.folder import folder_of
-from astrarium.export.target import Target, find_target, refusals
+from astrarium.export.target import Target, find_target, refusals, target_names
 from astrarium.model.blocks import Model
-from astrarium.plans.job import Job
+from astrarium.plans.job import Job, job_of
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import RecomputeModule, Strategy
 
@@ -84,6 +84,17 @@ FORMATS: Final = (
             "recompute": SCRIPT,
             "overlap.param_gather": "overlap_comm is for both; only stage 3 has weights to gather",
         },
+    ),
+    Written(
+        "torchtitan",
+        "planned.py",
+        TITAN_MODELS,
+        {
+            "overlap.grad_reduce": REDUCED,
+            "overlap.param_gather": REDUCED,
+            "overlap.p2p": REDUCED,
+        },
+        unstated_alone={"zero_stage": NOBODY},
     ),
     Written(
         "torchtitan-0.2",
@@ -184,6 +195,32 @@ def imported(one: Job, written: Written, folder: Path) -> Imported:
     read = read_config(str(path))
     assert read is not None
     return read
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_folders_of_every_target_are_read_back(name: str, tmp_path: Path) -> None:
+    """The script that starts the training, with all that lies beside it."""
+    target = find_target(name)
+    software = find_target("megatron") if target.is_launcher else target
+    strategy = {"tp": 1, "pp": 1, "micro_batch": 1, "zero_stage": 2 if name != "megatron" else 1}
+    gpus, batch = 16, 128
+    one = job_of(
+        document("llama-3.1-8b", f"h100:{gpus}", strategy, seq_length=4096, global_batch=batch)
+    )
+    assert not refusals(one, software)
+    for file, text in folder_of(one, target, software).files.items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    starting = {"slurm": "job.sbatch", "skypilot": "task.yaml", "kubernetes": "jobset.yaml"}
+    read = read_config(str(tmp_path / starting.get(name, "launch.sh")))
+    assert read is not None
+    assert not read.conflicts
+    described = read.described
+    assert described.gpus == gpus
+    assert described.seq_length == 4096
+    assert read.batch(gpus) == batch
+    keys = read.strategy_of(32, gpus)
+    assert (keys.get("tp", 1), keys.get("pp", 1), keys["micro_batch"]) == (1, 1, 1)
+    assert figures_of(read.model())["parameters"] == one.model.parameters
 
 
 @pytest.mark.parametrize("written", FORMATS, ids=lambda written: written.target)

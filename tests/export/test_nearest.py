@@ -17,7 +17,14 @@ from astrarium.export.header import estimate_note
 from astrarium.export.nearest import nearest
 from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
-from astrarium.export.target import LACKED_BY_ALL, Target, find_target, refusals, target_names
+from astrarium.export.target import (
+    LACKED_BY_ALL,
+    Target,
+    find_target,
+    refusals,
+    target_names,
+    too_large,
+)
 from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job, job_of
@@ -190,7 +197,8 @@ def features_lacked() -> set[Feature]:
     targets = [find_target(name) for name in target_names()]
     declared = {*LACKED_BY_ALL, *(feature for target in targets for feature in target.lacks)}
     # Of nodes a launcher says more than that it lacks them: `Target.nodes_refused`.
-    return {*declared, Feature.NODES}
+    # What needs too much memory is found by prediction: `too_large`.
+    return {*declared, Feature.NODES, Feature.MEMORY}
 
 
 def test_every_feature_is_lacked_by_some_target() -> None:
@@ -254,3 +262,20 @@ def test_the_nearest_fits_as_the_software_itself_runs_it() -> None:
     assert runtime.name != find_runtime().name
     assert fits(target)
     assert not fits(replace(target, runtime="megatron"))
+
+
+def test_what_does_not_fit_under_its_own_runtime_is_refused() -> None:
+    """It fits as Megatron runs it; torch's own kernels keep more."""
+    job = planned("h100:8", tp=1, pp=1, micro_batch=2, zero_stage=2, recompute="none")
+    assert job.plan.fits
+    for name in ("deepspeed", "accelerate"):
+        target = find_target(name)
+        assert not refusals(job, target)
+        assert [one.feature for one in too_large(job, target)] == [Feature.MEMORY]
+        found = nearest(job, [target])
+        assert found is not None
+        assert not too_large(found.job, target)
+        words = Refused(target, too_large(job, target), found).message(1)
+        assert "cannot run plan 1" in words
+        assert "The nearest that it can" in words
+    assert not too_large(job, find_target("megatron"))

@@ -78,6 +78,7 @@ def test_what_is_rented_is_what_the_prices_are_of() -> None:
     assert task["resources"] == {
         "infra": "gcp",
         "instance_type": offer.instance,
+        "network_tier": "best",
         "use_spot": False,
     }
     assert any("class `us`" in note for note in launch_of("skypilot", one).notes)
@@ -85,6 +86,7 @@ def test_what_is_rented_is_what_the_prices_are_of() -> None:
     assert tasks(placed)[0]["resources"] == {
         "infra": "gcp/us-central1",
         "accelerators": "H100:8",
+        "network_tier": "best",
         "use_spot": False,
     }
 

@@ -22,7 +22,7 @@ from astrarium.runtime.launch import EndedBySignalError, RankError, launch
 BEGINNING = """
 import json, os, signal, sys, time
 from pathlib import Path
-from astrarium.runtime.guard import leave_with_parent
+from astrarium.runtime.answers import leave_with_parent
 leave_with_parent()
 rank = int(os.environ["RANK"])
 Path(os.environ["PIDS"], str(os.getpid())).touch()

@@ -308,9 +308,10 @@ def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
 
 
 def test_virtual_stages_of_unequal_layers_are_cut_anew() -> None:
-    """Balanced chunks take 6.75 s."""
-    workload = Workload(load_model("gpt-oss-20b"), seq_length=4096, global_batch=128)
-    best = plan(workload, parse_gpus("l40s:32"), top=1).plans[0]
+    """Balanced chunks of the same degrees take at least 3 % longer."""
+    workload, gpus = Workload(load_model("gpt-oss-20b"), 4096, 128), parse_gpus("l40s:32")
+    best = plan(workload, gpus, top=1).plans[0]
     assert (best.strategy.virtual_stages, best.strategy.split) == (2, LayerSplit.FREE)
     assert best.fits
-    assert best.iteration_seconds < 6.75 * 0.97
+    balanced = replace(best.strategy, split=LayerSplit.BALANCED, stages=())
+    assert best.iteration_seconds < 0.97 * predict(workload, gpus, balanced).iteration_seconds

@@ -73,7 +73,8 @@ def test_micro_batches_are_tried_where_memory_is_short() -> None:
     """One micro-batch fits with weights in pieces; with two, nothing need be sent for that."""
     (usual,) = alternatives(meshes(), (FLAT,)).tried()
     tried = [*alternatives(meshes(0.7 * peak(usual)), (FLAT,)).tried()]
-    assert [one.micro_batches for one in tried][:2] == [1, 2]
+    counts = [(one.micro_batches, one.recompute) for one in tried]
+    assert counts[:3] == [(1, False), (1, True), (2, False)]
     chosen = fastest_of(tried)
     assert chosen.micro_batches > 1
     assert chosen.seconds < tried[0].seconds
@@ -113,12 +114,12 @@ def test_smaller_batches_need_less(count: int) -> None:
     assert several < one
 
 
-def test_what_comes_and_goes_leaves_no_program_untried() -> None:
-    """The leanest program found keeps little, but much comes and goes in it."""
+def test_what_comes_and_goes_counts_in_the_leanest_program() -> None:
+    """Ways that keep least, but in which too much comes and goes, are left out."""
     cluster = mixed_devices(MIXED, inter_node_bandwidth=1e9).cluster
     devices = devices_of(cluster, 900e3, 1)
     graph = chain(2048, (64, 64, 64), blocks=True)
-    assert leanest(graph, devices, 1, "adam", ()).peak.sum() > devices.room.sum()
+    assert (leanest(graph, devices, 1, "adam", ()).peak <= devices.room).all()
     asked = Alternatives(
         lambda _: graph, {FLAT: devices}, [FLAT], [1], "adam", lambda _: (), lambda _: None
     )

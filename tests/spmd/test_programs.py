@@ -29,9 +29,10 @@ def test_a_program_costs_what_its_solution_does() -> None:
     for spec, levels in (("v100:4", 1), ("v100:4,p100:4", 1), ("v100:16", 2)):
         devices = cluster(spec, levels)
         divisions = divided(axes, devices)
-        problem = build_problem(graph, rules, axes, divisions, devices, PriceSettings(2))
+        settings = PriceSettings(2)
+        problem = build_problem(graph, rules, axes, divisions, devices, settings)
         solution = solve(problem)
-        program = unpriced_program(problem, solution, graph, axes, divisions, devices, 2)
+        program = unpriced_program(problem, solution, graph, axes, divisions, devices, settings)
         price = price_program(program, devices)
         assert price.seconds == pytest.approx(solution.seconds)
         kept = price.bytes.sum(axis=0)

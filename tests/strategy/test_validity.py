@@ -68,9 +68,9 @@ VALID: Mapping[str, Any] = {
     "mla": False,
     "sliding_window": False,
     "parameters": 8_030_261_248,
-    "reduced_numerics": False,
     "tied_embeddings": False,
     "precision": "bf16",
+    "reduced_numerics": False,
     "gpu": "H100-SXM5-80GB",
     "gpus": 64,
     "nodes": 8,
@@ -242,6 +242,7 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "no_optimizer_offload": ("torchtitan", TITAN, {"offload_optimizer": True}),
     "no_fp8": ("deepspeed", ZERO, {"precision": "fp8"}),
     "no_fp16": ("torchtitan", TITAN, {"precision": "fp16"}),
+    "no_reduced_numerics": ("fsdp", ALONE, {"reduced_numerics": True}),
 }
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from measured import cells, row_of, write_rows
 
-from astrarium.calibrate.learn.measurement import predict
-from astrarium.calibrate.learn.table import runs_of_rows
+from astrarium.calibrate.learn.measurement import predict, runs_of_rows
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import Tuning
 from astrarium.search.plan import estimate

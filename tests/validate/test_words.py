@@ -36,8 +36,8 @@ ALL, NONE = Overlap(), Overlap(False, False, False, False)
         ("full uniform 4", (Granularity.FULL, Method.UNIFORM, 4)),
         ("full block 3", (Granularity.FULL, Method.BLOCK, 3)),
         ("selective", (Granularity.SELECTIVE, Method.NONE, 0)),
-        ("selective op", (Granularity.FULL, Method.BLOCK, 8)),
-        ("selective (per-op SAC)", (Granularity.FULL, Method.BLOCK, 8)),
+        ("selective op", (Granularity.FULL, Method.BLOCK, 9)),
+        ("selective (per-op SAC)", (Granularity.FULL, Method.BLOCK, 9)),
         ("selective layer (every 2nd)", (Granularity.FULL, Method.BLOCK, 8)),
     ],
 )
@@ -69,7 +69,7 @@ def test_recomputation_left_open(
     program, _ = resolve_program(row_of(tmp_path, framework=framework))
     assert len(recompute_choices(text, program, 32, 1, experts=experts)) == choices
     if framework == "torchtitan":
-        assert recompute_choices(text, program, 32, 1, experts=False)[0].layers == 16
+        assert recompute_choices(text, program, 32, 1, experts=False)[0].layers == 18
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
-from web_server import SMALL, Running, running
+from web_server import SMALL, Running, running, wait_for
+
+from astrarium.web import connections
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -115,3 +119,38 @@ def test_headers_keep_a_browser_careful(client: httpx.Client) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cross-origin-resource-policy"] == "same-origin"
     assert client.get("/api/health").headers["cache-control"] == "no-store"
+
+
+def test_who_opens_the_page_without_the_token_is_told_in_words(guarded: Running) -> None:
+    with guarded.client() as client:
+        page = client.get("/", headers={"accept": "text/html,*/*"})
+        assert page.status_code == 401
+        assert page.headers["content-type"].startswith("text/html")
+        assert "open the address that the server printed" in page.text
+        assert "{" not in page.text
+        assert client.get("/api/catalog").json()["error"]["message"]
+    own = {"host": "evil.example<script>", "accept": "text/html"}
+    with running(workers=1) as server, server.client() as client:
+        refused = client.get("/", headers=own)
+        assert refused.status_code in (400, 403)
+        assert "<script>" not in refused.text
+
+
+def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    with running(workers=1) as server:
+        for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"):
+            with socket.create_connection(("127.0.0.1", int(port(server))), timeout=20) as half:
+                half.sendall(sent)
+                with suppress(ConnectionResetError):
+                    assert half.recv(1) == b""  # closed by the server
+
+
+def test_half_open_connections_do_not_starve_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_HALF_OPEN", 8)
+    with running(workers=1) as server, ExitStack() as opened, server.client() as client:
+        address = ("127.0.0.1", int(port(server)))
+        for _ in range(40):
+            opened.enter_context(socket.create_connection(address, timeout=20))
+        wait_for(lambda: len(connections.ImpatientProtocol.half_open) <= 8)
+        assert client.get("/api/health").status_code == 200

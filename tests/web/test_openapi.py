@@ -39,6 +39,7 @@ def test_all_routes_are_described(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.1")
     names = "health catalog plan plan/stream predict whynot explain compare timeline trace export"
+    names += " targets"
     assert set(described["paths"]) == {f"/api/{name}" for name in names.split()}
     schemas = described["components"]["schemas"]
     for flag in ("model", "gpus", "seq_length", "tokens", "rule", "budget", "pools", "config"):
@@ -59,6 +60,7 @@ def test_documents_have_the_schemas_that_are_described(
         "explain": asked,
         "timeline": asked,
         "trace": asked,
+        "targets": asked,
         "compare": {"first": asked, "second": {**asked, "rank": 2}},
         "export": {**asked, "target": "megatron"},
         "plan": SMALL_PLAN,

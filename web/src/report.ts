@@ -15,7 +15,7 @@ import {
   frontOf,
   topologyOf,
 } from "./charts";
-import { element } from "./charts/frame";
+import { element, printOnPaper } from "./charts/frame";
 import { gpuOrder, type Plan, type PlanDocument, type TimelineDocument } from "./document";
 
 export interface Report {
@@ -126,21 +126,8 @@ function makeChoosable(row: HTMLTableRowElement, choose: (rank: number) => void)
   row.addEventListener("click", () => choose(Number(row.dataset.plan)));
 }
 
-/** Paper is white, whatever the screen is. */
-function printLight(page: Document): void {
-  let before: string | undefined;
-  addEventListener("beforeprint", () => {
-    before = page.documentElement.dataset.theme;
-    page.documentElement.dataset.theme = "light";
-  });
-  addEventListener("afterprint", () => {
-    if (before === undefined) delete page.documentElement.dataset.theme;
-    else page.documentElement.dataset.theme = before;
-  });
-}
-
 const embedded = document.getElementById("data")?.textContent;
 if (embedded) {
   drawReport(JSON.parse(embedded) as Report, document);
-  printLight(document);
+  printOnPaper(document);
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ from astrarium.api.asked import PlanAsked
 from astrarium.api.money import MoneyTerms
 from astrarium.api.request import DEFAULT_RUNTIME, Request
 from astrarium.errors import InputError, flag, refusal
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.cluster import Cluster

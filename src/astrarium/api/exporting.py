@@ -84,6 +84,21 @@ def made(
     return Made(folder.files, result.written(target, rank, folder_name, folder, refused))
 
 
+def times_of_targets(document: PlanDocument, rank: int) -> dict[str, float | None]:
+    """By software: the time of what it makes of a plan, over the plan's; None if it cannot."""
+    from astrarium.export.target import find_target, target_names
+    from astrarium.plans.job import job_of
+
+    job = job_of(document, rank, "document")
+    times: dict[str, float | None] = {}
+    for target in map(find_target, target_names()):
+        if not target.is_launcher:
+            refused = _refused_by(job, target, target)
+            nearest = refused.nearest if refused else None
+            times[target.name] = nearest.slower if nearest else None if refused else 1.0
+    return times
+
+
 def software_of(target: Target, program: str | None) -> Target:
     """What is started: the program of a launcher, by default Megatron, or the target itself."""
     from astrarium.errors import did_you_mean
@@ -107,11 +122,11 @@ def software_of(target: Target, program: str | None) -> Target:
 def _refused_by(job: Job, target: Target, software: Target) -> Refused | None:
     """Why the target, or the software that it starts, has no words for the plan."""
     from astrarium.export.result import Refused
-    from astrarium.export.target import refusals
+    from astrarium.export.target import refusals, too_large
 
     both = (software, target) if target is not software else (target,)
     for one in both:
-        reasons = refusals(job, one)
+        reasons = refusals(job, one) or too_large(job, one)
         if reasons:
             from astrarium.export.nearest import nearest
 

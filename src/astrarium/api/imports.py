@@ -6,12 +6,12 @@ cost days.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from astrarium.api.money import MoneyTerms
+from astrarium.configs.imported import OpenQuestionError
 from astrarium.errors import InputError, flag
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, ClusterGiven
@@ -53,7 +53,11 @@ def filled(asked: AskedValues) -> Filled:
     from astrarium.configs.detect import read_config
 
     strategy = asked.strategy
-    imported = read_config(strategy, flag("strategy")) if isinstance(strategy, str) else None
+    try:
+        imported = read_config(strategy, flag("strategy")) if isinstance(strategy, str) else None
+    except OpenQuestionError as error:
+        more = "; `astrarium explain` takes these answers"
+        raise OpenQuestionError(f"{error}{more if '--set' in str(error) else ''}") from None
     if imported is not None:
         return completed(asked, imported)
     if asked.model is None or asked.model == FROM_CONFIG:
@@ -68,6 +72,14 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
     is_named = asked.model is not None and asked.model != FROM_CONFIG
     length = asked.seq_length or described.seq_length
     gpus = counted(asked.gpus, described.gpus)
+    if isinstance(gpus, str) and ":" not in gpus and "," not in gpus:
+        open_on = described.open_gpus
+        because = f" (it is ${open_on}; --set {open_on}=N says it)" if open_on else ""
+        raise OpenQuestionError(
+            f"{imported.source} does not state the number of GPUs{because}; write"
+            f" {flag('gpus')} {gpus}:N",
+            "gpus",
+        )
     batch = asked.global_batch or _batch(imported, gpus, asked.cluster)
     whole = replace(
         asked,

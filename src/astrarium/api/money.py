@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from astrarium.api.asked import PriceFlags
 from astrarium.errors import InputError, flag, refusal
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.catalog.book import Book
@@ -202,7 +202,6 @@ def _at_default(cluster: Cluster, given: PriceFlags) -> Cluster:
 
 
 def _defaults_for_others(here: Cluster, before: Cluster) -> Cluster:
-    from dataclasses import replace
 
     pairs = zip(here.pools, before.pools, strict=True)
     return replace(

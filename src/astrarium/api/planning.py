@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from astrarium.api import comparison, money, request
 from astrarium.api.money import MoneyTerms
 from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, PlanAsked
@@ -19,11 +18,13 @@ if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import ComparePart, Plan, PlanDocument
+    from astrarium.search.comparison import OwnPlan
     from astrarium.search.listing import Progress
     from astrarium.search.money.sensitivity import Change
     from astrarium.search.outcome import KeptFree, Limits, Mode, Objective, Prefer
     from astrarium.search.planner import Planned
     from astrarium.search.rules import UserRule
+    from astrarium.strategy.types import Strategy
 
 ALL = "all"
 # With `--runtime all`: the software that most people train with.
@@ -54,7 +55,7 @@ class Question(Value, frozen=True):
 
 
 def read(given: PlanAsked) -> Question:
-    """The question; whatever is wrong with it is found here, before the search."""
+    """The question; all mistakes in it are found here, before the search."""
     from astrarium.cost.training_run import Spot
     from astrarium.search.outcome import Limits, Mode, Objective
     from astrarium.search.rules import user_rules
@@ -261,7 +262,6 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
     Without a document if it makes no plan; the second is empty if it could be an answer.
     """
     from astrarium.report.plan.document import document_of_prediction
-    from astrarium.search.comparison import compared
     from astrarium.search.refusals import rules_against
 
     question = read(given)
@@ -271,16 +271,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
         chosen = request.strategy(given.strategy, asked)
     except InputError as error:
         return None, (str(error),)
-    own = compared(
-        asked.workload,
-        asked.cluster,
-        chosen,
-        objective=question.objective,
-        limits=question.limits,
-        terms=question.terms,
-        runtime=question.runtime,
-        tuning=question.tuning,
-    )
+    own = _priced(question, asked, chosen, question.runtime.name, question.tuning)
     if own.plan is None:
         return None, (own.refused,)
     rules = rules_against(asked.workload, asked.cluster.pools, own.plan.strategy, question.rules)
@@ -291,7 +282,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
     """What keeps a plan from being an answer, in words."""
-    from astrarium.report.plan.compare import lacking_words
+    from astrarium.report.plan.text import lacking_words
     from astrarium.units import format_seconds, format_usd
 
     found = [f"--rule '{rule}' drops it" for rule in rules]
@@ -311,21 +302,29 @@ def _compared(question: Question, planned: Planned) -> ComparePart | None:
     yours = question.yours
     if yours is None:
         return None
-    from astrarium.catalog.runtimes import find_runtime
     from astrarium.report.plan.document import compare_part
+
+    own = _priced(question, yours.asked, yours.strategy, yours.runtime, yours.tuning)
+    return compare_part(own, planned.plans[0], yours.asked.notes)
+
+
+def _priced(
+    question: Question, asked: Request, strategy: Strategy, runtime: str, tuning: Tuning
+) -> OwnPlan:
+    """A strategy of the user's under the terms of the question."""
+    from astrarium.catalog.runtimes import find_runtime
     from astrarium.search.comparison import compared
 
-    own = compared(
-        yours.asked.workload,
-        yours.asked.cluster,
-        yours.strategy,
+    return compared(
+        asked.workload,
+        asked.cluster,
+        strategy,
         objective=question.objective,
         limits=question.limits,
         terms=question.terms,
-        runtime=find_runtime(yours.runtime),
-        tuning=yours.tuning,
+        runtime=find_runtime(runtime),
+        tuning=tuning,
     )
-    return compare_part(own, planned.plans[0], yours.asked.notes)
 
 
 def _check_open(mode: Mode, asked: Request) -> None:

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from msgspec.structs import asdict
 
-from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.errors import NoFeasiblePlanError
 from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
 from astrarium.strategy import estimate
 
@@ -111,11 +111,11 @@ class Plans(Sequence[Plan]):
         """Write the document to a .json file, or as plan.json into a folder; returns the file."""
         import json
 
-        from astrarium.documents import write_atomic
+        from astrarium.documents import make_folder, write_atomic
 
         target = Path(path)
         if target.suffix.lower() != ".json":
-            _make_folder(target)
+            make_folder(target)
             target /= PLAN_FILE
         write_atomic(target, json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n")
         return target
@@ -125,14 +125,6 @@ class Plans(Sequence[Plan]):
 
     def __repr__(self) -> str:
         return f"<Plans: {len(self)} for {self.document.workload.model}>"
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = "it is a file" if path.is_file() else error.strerror
-        raise InputError(f"cannot write {path}: {why}; choose another place") from None
 
 
 def load(path: StrPath) -> Plans:

@@ -96,7 +96,7 @@ def duration(
 
 
 def choice(place: str, *, without: Sequence[str] = ()) -> Reader:
-    """Reads a word of the enumeration at this place, "module:Class", whatever its case.
+    """Reads a word of the enumeration at this place, "module:Class", in upper or lower case.
 
     The module is imported when there is something to read.
     """

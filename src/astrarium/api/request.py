@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
 from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
 from astrarium.errors import InputError, about, flag, refusal
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile

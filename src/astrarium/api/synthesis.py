@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from astrarium.api import request
 from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean, flag
 from astrarium.units import format_seconds
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats
@@ -82,7 +81,7 @@ class SynthesisQuestion(Value, frozen=True):
 
 
 def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
-    """What the flags ask; whatever is wrong with them is found here."""
+    """The question that the flags ask; all mistakes in them are found here."""
     from astrarium.cost.tuning import NEUTRAL
 
     factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["set"] or ()))
@@ -170,7 +169,7 @@ def _meshes(
     if pools is not None:
         cluster = cluster.part([pool for pool in cluster.pools if pool.name in pools])
     levels = {Mesh.FLAT: 1, Mesh.NODES: 2}
-    # Cores of one machine reach each other alike, whatever pools they are counted in.
+    # Cores of one machine reach each other alike, even if they are counted in several pools.
     cores = all(pool.gpu.is_processor for pool in cluster.pools)
     is_flat = question.mesh is Mesh.FLAT or (question.mesh is Mesh.AUTO and cores)
     if is_flat or _one_level(cluster) is not None:
@@ -257,14 +256,15 @@ def _document(
         question.optimizer.value,
         question.allow_replicate,
     )
-    works = [one.found for one in attempts if one.found is not None]
+    works = [one.found for one in attempts if one.found is not None and not one.plain]
     tried = tuple(
         TriedPart(
-            ", without ".join([one.mesh, *filter(None, [", ".join(one.left_out)])]),
+            _tried_name(one),
             one.micro_batches,
             one.found.program.seconds if one.found else None,
             one.found.bound_gap if one.found else 0.0,
             searched=one.found is not None or one.no_room is not None,
+            recompute=one.recompute,
         )
         for one in attempts
     )
@@ -285,7 +285,7 @@ def _document(
     ]
     if any(baselines[name] < program.seconds for name, program in fixed.items()):
         notes.append(OWN_STATISTICS)
-    notes += _left_out(chosen, attempts)
+    notes += [*_left_out(chosen, attempts), *_plain_words(chosen, attempts)]
     names = {name: name if _divides(one) else UNDIVIDED for name, one in fixed.items()}
     document = document_of(
         source,
@@ -297,6 +297,21 @@ def _document(
     )
     rivals = {names[name]: one for name, one in fixed.items()}
     return replace(document, reasons=reasons_of(found.program, rivals))
+
+
+def _tried_name(one: Attempt) -> str:
+    without = f", without {', '.join(one.left_out)}" if one.left_out else ""
+    return f"{one.mesh}{without}" + (f", {one.plain}" if one.plain else "")
+
+
+def _plain_words(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
+    """Why data parallel training is taken though another program is predicted to be faster."""
+    if chosen.plain:
+        gain = 1.0 - min(one.seconds for one in attempts) / chosen.seconds
+        yield (
+            f"{chosen.plain}: the fastest program found is predicted to save {100 * gain:.1f} % of"
+            " a step, less than predictions err, and is less simple"
+        )
 
 
 def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:

@@ -13,15 +13,17 @@ from datetime import date
 from typing import Final
 
 from astrarium.catalog.prices import (
+    ANY_REGION,
     DISCOUNT,
     OWN_CLOUD,
+    REGIONS,
     Offer,
     cloud_name,
     find_cloud,
     is_stale,
     offers,
+    region_class,
 )
-from astrarium.catalog.regions import ANY_REGION, REGIONS, region_class
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
@@ -104,7 +106,8 @@ def _region(name: str, own: Sequence[Offer]) -> str:
     found = {word.lower(): word for word in words}.get(name.strip().lower())
     if found is None:
         raise InputError(
-            f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}"
+            f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}",
+            "region",
         )
     return region_class(found) or found
 

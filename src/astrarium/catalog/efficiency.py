@@ -20,7 +20,7 @@ LAW_FILE: Final = "law.json"
 
 
 class LeftOut(Value, frozen=True, forbid_unknown_fields=True):
-    """How far predictions are off for a GPU type that was never measured (log, deviation)."""
+    """The error of predictions for a GPU type that was never measured (log, deviation)."""
 
     same_design: Number  # a measured type has the same multiprocessors
     new_design: Number  # none has; the law alone

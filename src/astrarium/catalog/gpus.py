@@ -11,15 +11,15 @@ A type is found by its name or an alias. Case, spaces, hyphens, underscores, the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
-from typing import Final
+from functools import cache, lru_cache
+from typing import Any, Final
 
 from astrarium.catalog import overrides, records
 from astrarium.catalog.provenance import Figure, PriceDates, describe, join_doubts
-from astrarium.catalog.records import Record
+from astrarium.catalog.records import Figures, Record, read_table
 from astrarium.errors import InputError, did_you_mean
 
 
@@ -52,7 +52,7 @@ class Gpu:
     tdp_watts: float
     link_type: str = ""
     link_bandwidth: float  # per GPU and direction inside the NVLink domain, else over PCIe
-    link_bandwidth_to_peer: float  # of which one peer can have this much
+    link_bandwidth_to_peer: float  # the part of it that one peer can use
     pcie_type: str = ""
     pcie_bandwidth: float
     peer_access: bool = True  # over PCIe; links of their own always have it
@@ -77,7 +77,7 @@ class Gpu:
 
     @property
     def whole_name(self) -> str:
-        """Of the type that this is a share of; mostly its own."""
+        """The name without a share: CPU-core of CPU-core@50%."""
         return self.name.partition("@")[0]
 
     @property
@@ -85,18 +85,21 @@ class Gpu:
         return join_doubts(self.doubts_by_figure)
 
 
-# Attributes whose keys in the files are others: those name the unit.
-_KEYS: Final[Mapping[str, str]] = {
-    "memory_bytes": "memory_gib",
-    "memory_bandwidth": "memory_bandwidth_gbytes_per_s",
-    "peak_flops": "{}_tflops",
-    "measured_matmul_flops": "measured_{}_matmul_tflops",
-    "link_bandwidth": "link_gbytes_per_s",
-    "link_bandwidth_to_peer": "link_to_peer_gbytes_per_s",
-    "pcie_bandwidth": "pcie_gbytes_per_s",
-    "inter_node_bandwidth": "inter_node_gbits_per_s",
-}
-_FIRST, _LAST = "vendor", "rented_sizes"  # of the attributes that are figures
+FIGURES: Final = Figures(
+    "vendor",
+    "rented_sizes",
+    {
+        "memory_bytes": "memory_gib",
+        "memory_bandwidth": "memory_bandwidth_gbytes_per_s",
+        "peak_flops": "{}_tflops",
+        "measured_matmul_flops": "measured_{}_matmul_tflops",
+        "link_bandwidth": "link_gbytes_per_s",
+        "link_bandwidth_to_peer": "link_to_peer_gbytes_per_s",
+        "pcie_bandwidth": "pcie_gbytes_per_s",
+        "inter_node_bandwidth": "inter_node_gbits_per_s",
+    },
+    {"peak_flops": tuple(Dtype), "measured_matmul_flops": (Dtype.BF16, Dtype.FP8)},
+)
 # What an entry without a model to copy ("like") has to give.
 _REQUIRED: Final = (
     "memory_gib",
@@ -112,7 +115,6 @@ _REQUIRED: Final = (
 PROCESSOR: Final = "processor"
 PROCESSORS: Final = "processors.json"
 _SHARE: Final = re.compile(r"(?P<type>.+)@(?P<percent>[0-9.]+)%")
-_MEASURED: Final = (Dtype.BF16, Dtype.FP8)
 _BRANDS: Final = re.compile(r"\b(?:nvidia|amd|instinct|geforce|tesla)\b")
 _TABLES_KEPT: Final = 4
 
@@ -180,7 +182,7 @@ def gpu_key(name: str) -> str:
 def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
     """Return what is known about a GPU type, each figure with source, date and doubt."""
     return describe(
-        records.figures_of(gpu, _FIRST, _LAST, _KEYS),
+        records.figures_of(gpu, FIGURES),
         gpu.sources,
         gpu.doubts_by_figure,
         gpu.price_dates,
@@ -204,20 +206,32 @@ def _processors() -> tuple[dict[str, Gpu], dict[str, str]]:
 
 
 def _gpu(record: Record) -> Gpu:
-    stated = record.attributes(Gpu, _KEYS)
+    stated = record.attributes(Gpu, FIGURES.keys)
     stated["memory_bytes"] = round(stated["memory_bytes"])
+    stated |= {name: _rates(record, name) for name in FIGURES.rates}
     stated.setdefault("link_bandwidth_to_peer", stated["link_bandwidth"])
     stated.setdefault("nvlink_domain", stated["gpus_per_node"])
     return Gpu(
         name=record.name,
-        peak_flops=_rates(record, "peak_flops", Dtype),
-        measured_matmul_flops=_rates(record, "measured_matmul_flops", _MEASURED),
         sources=record.sources,
         doubts_by_figure=record.doubts,
         **stated,
     )
 
 
-def _rates(record: Record, name: str, dtypes: Iterable[Dtype]) -> dict[str, float]:
-    keys = {dtype: _KEYS[name].format(dtype) for dtype in dtypes}
+def _rates(record: Record, name: str) -> dict[str, float]:
+    keys = {dtype: FIGURES.keys[name].format(dtype) for dtype in FIGURES.rates[name]}
     return {dtype: record.si(key) for dtype, key in keys.items() if key in record.values}
+
+
+@cache
+def names_of(software: str) -> dict[str, Any]:
+    """The tables of a program."""
+    return read_table("gpu_names.json")[software]
+
+
+def name_in(software: str, gpu: str) -> str:
+    """The program's name of a GPU type; "" if it is not known."""
+    tables, short = names_of(software), gpu.partition("-")[0]
+    name: str = tables["names"].get(gpu, short if short in tables["same"] else "")
+    return name

@@ -15,7 +15,7 @@ from typing import Final
 from astrarium.catalog import overrides, records
 from astrarium.catalog.gpus import find_gpu, gpus
 from astrarium.catalog.provenance import Figure, PriceDates, describe, join_doubts
-from astrarium.catalog.records import Record
+from astrarium.catalog.records import Figures, Record
 from astrarium.errors import InputError, did_you_mean
 
 
@@ -49,14 +49,17 @@ class Instance:
 
 
 _REQUIRED: Final = ("gpu", "gpus_per_node")
-# Attributes whose keys in the files are others: those name the unit.
-_KEYS: Final[Mapping[str, str]] = {
-    "host_memory_bytes": "host_memory_gib",
-    "intra_node_bandwidth": "intra_node_gbytes_per_s",
-    "inter_node_bandwidth": "inter_node_gbits_per_s",
-    "inter_node_total_bandwidth": "inter_node_total_gbits_per_s",
-}
-_FIRST, _LAST = "cloud", "spot_usd_per_hour"  # of the attributes that are figures
+FIGURES: Final = Figures(
+    "cloud",
+    "spot_usd_per_hour",
+    {
+        "host_memory_bytes": "host_memory_gib",
+        "intra_node_bandwidth": "intra_node_gbytes_per_s",
+        "inter_node_bandwidth": "inter_node_gbits_per_s",
+        "inter_node_total_bandwidth": "inter_node_total_gbits_per_s",
+    },
+    {},
+)
 _TABLES_KEPT: Final = 4
 
 
@@ -82,7 +85,7 @@ def find_instance(name: str) -> Instance:
 def describe_instance(instance: Instance) -> tuple[Figure, ...]:
     """Return what is known about an instance, each figure with source, date and doubt."""
     return describe(
-        records.figures_of(instance, _FIRST, _LAST, _KEYS),
+        records.figures_of(instance, FIGURES),
         instance.sources,
         instance.doubts_by_figure,
         instance.price_dates,
@@ -104,7 +107,7 @@ def _table(files: tuple[overrides.Stamp, ...]) -> tuple[dict[str, Instance], dic
 
 
 def _instance(record: Record, gpu_names: Set[str]) -> Instance:
-    stated = record.attributes(Instance, _KEYS) | {"gpu": _gpu_name(record, gpu_names)}
+    stated = record.attributes(Instance, FIGURES.keys) | {"gpu": _gpu_name(record, gpu_names)}
     if "host_memory_bytes" in stated:
         stated["host_memory_bytes"] = round(stated["host_memory_bytes"])
     return Instance(

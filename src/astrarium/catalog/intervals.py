@@ -24,7 +24,7 @@ DATA: Final = Path(__file__).parent / "data" / "intervals.json"
 
 
 class Terms(Value, frozen=True):
-    """What a deviation is made of, beside the error of the GPU's operators; of log(seconds)."""
+    """The terms of a deviation of log(seconds), beside the error of the GPU's operators."""
 
     iteration: float  # always: what whole iterations add to operators
     specification: float  # where the GPU type has no profile

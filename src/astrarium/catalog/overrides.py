@@ -12,13 +12,10 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from astrarium.errors import InputError
 from astrarium.value import Value
-
-if TYPE_CHECKING:
-    from astrarium.catalog.schema import CatalogFile
 
 PROJECT_FILES: Final = ("astrarium.toml", "astrarium.yaml")
 CONFIG_FILES: Final = ("catalog.toml", "catalog.yaml", "catalog.json")
@@ -36,7 +33,7 @@ class Section(StrEnum):
 
 
 class Entry(Value, frozen=True):
-    """What one file says about one name; keys are those of the catalog's data files."""
+    """The entry of one name in one file; keys are those of the catalog's data files."""
 
     section: Section
     name: str
@@ -45,7 +42,7 @@ class Entry(Value, frozen=True):
 
     @property
     def place(self) -> str:
-        """Where an error message points to."""
+        """The place that an error message names."""
         return f"{self.file}: {self.section}.{self.name}"
 
 
@@ -97,20 +94,13 @@ def _stamp(path: str) -> Stamp | None:
 @lru_cache(maxsize=_FILES_KEPT)
 def _read(stamp: Stamp) -> tuple[Entry, ...]:
     """Read and check one file."""
+    import msgspec
+
     from astrarium import documents
     from astrarium.catalog.schema import CatalogFile
 
     file = stamp[0]
-    document = documents.load(file, CatalogFile)
+    tables = msgspec.to_builtins(documents.load(file, CatalogFile))
     return tuple(
-        Entry(part, name, values, file)
-        for part in Section
-        for name, values in _table(document, part).items()
+        Entry(part, name, values, file) for part in Section for name, values in tables[part].items()
     )
-
-
-def _table(document: CatalogFile, part: Section) -> Mapping[str, Mapping[str, object]]:
-    import msgspec
-
-    table: Mapping[str, Mapping[str, object]] = msgspec.to_builtins(getattr(document, part))
-    return table

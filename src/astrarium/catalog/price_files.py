@@ -19,11 +19,18 @@ from statistics import median
 from typing import Final, TypeVar
 
 from astrarium import documents, units
-from astrarium.catalog.gpu_names import names_of
-from astrarium.catalog.gpus import find_gpu
+from astrarium.catalog.gpus import find_gpu, names_of
 from astrarium.catalog.instances import find_instance
-from astrarium.catalog.prices import DISCOUNT, OWN_CLOUD, RATE_CARD, Offer, cloud_name, merged
-from astrarium.catalog.regions import ANY_REGION, region_class
+from astrarium.catalog.prices import (
+    ANY_REGION,
+    DISCOUNT,
+    OWN_CLOUD,
+    RATE_CARD,
+    Offer,
+    cloud_name,
+    merged,
+    region_class,
+)
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
@@ -90,7 +97,7 @@ def _folder(folder: Path) -> PriceFile:
 
 
 def _version(file: Path) -> int:
-    """Of .../v8/aws/vms.csv: 8."""
+    """The version in a path: 8 of .../v8/aws/vms.csv."""
     name = file.parent.parent.name
     return int(name[1:]) if name[:1] == "v" and name[1:].isdigit() else 0
 

@@ -11,6 +11,7 @@ without an instance), "discount" (already taken off). `tools/compile_prices.py` 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,6 @@ from typing import Any, Final, cast
 from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.provenance import STALE_AFTER_DAYS as STALE_AFTER_DAYS
 from astrarium.catalog.records import read_table
-from astrarium.catalog.regions import ANY_REGION
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
@@ -213,3 +213,26 @@ def read_book(table: Mapping[str, object]) -> Iterator[Offer]:
             own.setdefault("least_usd_per_hour", own["usd_per_hour"])
             own.setdefault("most_usd_per_hour", own["usd_per_hour"])
             yield Offer(region=region, **same, **own)
+
+
+ANY_REGION: Final = "any"  # where a list names no region
+REGIONS: Final = ("us", "europe", "asia", "other")
+
+# The first pattern that is found in the name of a region, in lower case, decides.
+_CLASSES: Final = (
+    (r"^\(|^default$|^any$|^$", ANY_REGION),
+    (r"canada|^ca-|^ca$|, ca,|^ca, na|tor1|northamerica-northeast|^bhs$", "other"),
+    (r"^us|usa-|, us,|eastus|centralus|westus|east coast|north-america", "us"),
+    (r"australia|^au-|^au$|syd|melbourne|^ap-southeast-2$", "other"),
+    (r"southamerica|^sa-|^br-|^mx-|^af-|^me-|^il-|israel", "other"),
+    (r"^eu|^uk|^no-|^it-|^fr-|, eu$|norway|finland|^fin-|ams|^(fra|gra|lon|waw)$", "europe"),
+    (r"netherlands|germany|france|poland|sweden|switzerland|northeurope|westeurope", "europe"),
+    (r"^(cz|dk|fr|is|nl|no|ro|se|de|fi)$", "europe"),
+    (r"^ap-|^asia|^jp-|, as$|korea|tyo|japan|india|singapore|^(in|jp|sg)$", "asia"),
+)
+
+
+def region_class(region: str) -> str | None:
+    """The class of a region, or None if its name says nothing."""
+    name = region.strip().lower()
+    return next((word for pattern, word in _CLASSES if re.search(pattern, name)), None)

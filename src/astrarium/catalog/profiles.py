@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 class ProfileSource(StrEnum):
-    """Where the numbers of an operator model come from, the best first."""
+    """The source of the numbers of an operator model, the best first."""
 
     MEASURED = "measured"  # forward and backward kernels timed on this GPU type
     TABLES = "tables"  # forward kernels from published tables, the rest carried over
@@ -107,7 +107,7 @@ class OptimizerFit(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainingFactors(Value, frozen=True):
-    """What one GPU's measurements say about all: ratios, bytes, gaps between kernels."""
+    """Measurements of one GPU that hold for all: ratios, bytes, gaps between kernels."""
 
     gpu: str
     roles: Mapping[str, RoleFit]

@@ -49,6 +49,23 @@ def unit_of(key: str) -> Unit:
     return next((unit for ending, unit in _UNITS.items() if key.endswith(ending)), _NO_UNIT)
 
 
+class Figures(Value, frozen=True):
+    """The attributes of an entry that are figures: from `first` to `last`, in the order shown.
+
+    `keys` are names in the files that differ from the attribute; `rates` lists the number formats
+    of an attribute with a figure for each.
+    """
+
+    first: str
+    last: str
+    keys: Mapping[str, str]
+    rates: Mapping[str, tuple[str, ...]]
+
+    def names(self, kind: Any) -> list[str]:  # noqa: ANN401  a dataclass or one of its objects
+        names = [field.name for field in fields(kind)]
+        return names[names.index(self.first) : names.index(self.last) + 1]
+
+
 class Record(Value, frozen=True):
     """One entry of a data file, with the sources and doubts of its figures."""
 
@@ -70,22 +87,16 @@ class Record(Value, frozen=True):
         return value if unit is _NO_UNIT else cast("float", value) * unit.factor
 
     def attributes(self, kind: type[Any], keys: Mapping[str, str]) -> dict[str, Any]:
-        """What is stated of the attributes of `kind`; `keys` are names in the files."""
+        """The stated attributes of `kind`; `keys` are their names in the files."""
         named = {field.name: keys.get(field.name, field.name) for field in fields(kind)}
         return {name: self.si(key) for name, key in named.items() if key in self.values}
 
 
-def figures_of(
-    entry: Any,  # noqa: ANN401  a dataclass of the catalog
-    first: str,
-    last: str,
-    keys: Mapping[str, str],
-) -> dict[str, object]:
-    """The attributes of an entry from `first` to `last` by their keys in the files."""
-    names = [field.name for field in fields(entry)]
+def figures_of(entry: Any, figures: Figures) -> dict[str, object]:  # noqa: ANN401
+    """The figures of an entry by their keys in the files."""
     found: dict[str, object] = {}
-    for name in names[names.index(first) : names.index(last) + 1]:
-        key, value = keys.get(name, name), getattr(entry, name)
+    for name in figures.names(entry):
+        key, value = figures.keys.get(name, name), getattr(entry, name)
         if isinstance(value, Mapping):
             found |= {key.format(kind): each for kind, each in value.items()}
         elif isinstance(value, bool):

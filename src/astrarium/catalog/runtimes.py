@@ -22,7 +22,7 @@ DEFAULT: Final = "megatron"
 
 
 class ReportedMemory(StrEnum):
-    """What a runtime's log calls its peak memory."""
+    """The kind of peak memory that a runtime's log reports."""
 
     ALLOCATED = "allocated"  # tensors alive
     RESERVED = "reserved"  # held by the allocator
@@ -38,14 +38,14 @@ class AttentionKind(StrEnum):
 
 
 class Balance(StrEnum):
-    """How layers are dealt to stages by weight."""
+    """The ways to deal layers to stages by weight."""
 
     BOTTLENECK = "bottleneck"  # the heaviest stage as light as can be
     THRESHOLDS = "thresholds"  # a stage ends with the layer that takes it beyond its share
 
 
 class Dispatch(StrEnum):
-    """How tokens travel to their experts."""
+    """The ways of tokens to their experts."""
 
     COPY = "copy"  # once to each expert
     NODE = "node"  # once to each node with experts of it
@@ -78,6 +78,8 @@ class Runtime(Value, frozen=True):
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
     launches_itself: bool  # the device has no host beside it: what launches take is its own time
+    varying_rows_ratio: float  # time of experts' activation where ranks share experts
+    starts_level: bool  # the host waits for an update's outcome: it begins an iteration not ahead
     waits_for_passes: bool  # the host launches nothing of a pass before the one before it is done
     pass_seconds: float  # beside each pass of a rank, if the host waits for passes
     waits_for_messages: bool  # the host launches nothing while a tensor-parallel message runs
@@ -115,7 +117,9 @@ class Runtime(Value, frozen=True):
     activations_on_host: float  # share of what layers keep that is moved there, beside the passes
     workspace_bytes: float  # of libraries, among the tensors
     optimizer_moved_bytes: float  # read and written to update one parameter
-    step_moved_bytes: float  # for each parameter on a rank in an iteration, whoever updates it
+    step_moved_bytes: (
+        float  # for each parameter on a rank in an iteration, whichever rank updates it
+    )
     optimizer_transient_bytes: float  # of one parameter, alive only during the update
     optimizer_tensor_seconds: float  # for each weight tensor of an update, the device idle
     optimizer_launch_seconds: float  # to launch the update of one weight tensor

@@ -1,87 +1,65 @@
-"""The keys of a user's catalog file, checked for sense; those of the data files.
+"""The tables of a user's catalog file: keys of the data files, checked for sense.
 
-Every key is optional; the catalog decides what a new entry needs. Numbers are positive and at most
-`LARGEST_FIGURE`. The reader of models checks model entries. Imported only when there is a file.
+A table has a key for every figure of a GPU type or an instance, all optional; the catalog decides
+what a new entry needs. Numbers are positive and at most `LARGEST_FIGURE`. The reader of models
+checks model entries. Imported only when there is a file.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Annotated, Any, TypeAlias
 
-import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, defstruct
+
+from astrarium.catalog.gpus import FIGURES as GPU_FIGURES
+from astrarium.catalog.gpus import Gpu
+from astrarium.catalog.instances import FIGURES as INSTANCE_FIGURES
+from astrarium.catalog.instances import Instance
+from astrarium.catalog.records import Figures, unit_of
 
 # No figure of the catalog comes near these; larger ones are typing errors.
 LARGEST_FIGURE = 1e12
 LARGEST_COUNT = 10**6
 
-Figure: TypeAlias = Annotated[float, Meta(gt=0, le=LARGEST_FIGURE)] | UnsetType
-Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)] | UnsetType
-Counts: TypeAlias = list[Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]] | UnsetType
-Text: TypeAlias = Annotated[str, Meta(min_length=1)] | UnsetType
-Texts: TypeAlias = list[Annotated[str, Meta(min_length=1)]] | UnsetType
+_Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+_FIGURE: Any = Annotated[float, Meta(gt=0, le=LARGEST_FIGURE)] | UnsetType
+# By the annotation of an attribute; a key with a unit is always a figure.
+_TYPES: dict[str, Any] = {
+    "str": _Text | UnsetType,
+    "int": _Count | UnsetType,
+    "float": _FIGURE,
+    "bool": bool | UnsetType,
+    "tuple[int, ...]": list[_Count] | UnsetType,
+    "tuple[str, ...]": list[_Text] | UnsetType,
+}
 
 
-class GpuEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A table `[gpus.NAME]`."""
-
-    like: Text = UNSET
-    aliases: Texts = UNSET
-    vendor: Text = UNSET
-    architecture: Text = UNSET
-    compute_capability: Figure = UNSET
-    form_factor: Text = UNSET
-    release_year: Count = UNSET
-    memory_gib: Figure = UNSET
-    memory_bandwidth_gbytes_per_s: Figure = UNSET
-    tdp_watts: Figure = UNSET
-    fp32_tflops: Figure = UNSET
-    tf32_tflops: Figure = UNSET
-    fp16_tflops: Figure = UNSET
-    bf16_tflops: Figure = UNSET
-    fp8_tflops: Figure = UNSET
-    fp4_tflops: Figure = UNSET
-    measured_bf16_matmul_tflops: Figure = UNSET
-    measured_fp8_matmul_tflops: Figure = UNSET
-    link_type: Text = UNSET
-    link_gbytes_per_s: Figure = UNSET
-    link_to_peer_gbytes_per_s: Figure = UNSET
-    pcie_type: Text = UNSET
-    pcie_gbytes_per_s: Figure = UNSET
-    peer_access: bool | UnsetType = UNSET
-    gpus_per_node: Count = UNSET
-    nvlink_domain: Count = UNSET
-    inter_node_gbits_per_s: Figure = UNSET
-    inter_node_instance: Text = UNSET
-    usd_per_gpu_hour: Figure = UNSET
-    spot_usd_per_gpu_hour: Figure = UNSET
-    rented_sizes: Counts = UNSET
+def _keys(kind: type[Any], figures: Figures) -> Iterator[tuple[str, Any, Any]]:
+    """The keys of a table with their types: `like`, `aliases`, and those of its figures."""
+    stated = {field.name: str(field.type).removesuffix(" | None") for field in fields(kind)}
+    yield "like", _TYPES["str"], UNSET
+    for name in [*stated.keys() & {"aliases"}, *figures.names(kind)]:
+        for each in figures.rates.get(name, ("",)):
+            key = figures.keys.get(name, name).format(each)
+            yield key, _FIGURE if unit_of(key).text else _TYPES[stated[name]], UNSET
 
 
-class InstanceEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A table `[instances.NAME]`."""
-
-    like: Text = UNSET
-    cloud: Text = UNSET
-    gpu: Text = UNSET
-    gpus_per_node: Count = UNSET
-    vcpus: Count = UNSET
-    host_memory_gib: Figure = UNSET
-    intra_node_link: Text = UNSET
-    intra_node_gbytes_per_s: Figure = UNSET
-    fabric: Text = UNSET
-    inter_node_gbits_per_s: Figure = UNSET
-    inter_node_total_gbits_per_s: Figure = UNSET
-    adapters: Count = UNSET
-    gpudirect: Text = UNSET
-    availability: Text = UNSET
-    usd_per_hour: Figure = UNSET
-    spot_usd_per_hour: Figure = UNSET
+def _table(name: str, kind: type[Any], figures: Figures) -> Any:  # noqa: ANN401  a struct
+    return defstruct(name, list(_keys(kind, figures)), forbid_unknown_fields=True, kw_only=True)
 
 
-class CatalogFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A user's catalog file."""
-
-    gpus: dict[str, GpuEntry] = {}
-    instances: dict[str, InstanceEntry] = {}
-    models: dict[str, dict[str, object]] = {}
+GpuEntry: Any = _table("GpuEntry", Gpu, GPU_FIGURES)
+InstanceEntry: Any = _table("InstanceEntry", Instance, INSTANCE_FIGURES)
+CatalogFile: Any = defstruct(
+    "CatalogFile",
+    [
+        ("gpus", dict[str, GpuEntry], {}),
+        ("instances", dict[str, InstanceEntry], {}),
+        ("models", dict[str, dict[str, object]], {}),
+    ],
+    forbid_unknown_fields=True,
+    kw_only=True,
+)

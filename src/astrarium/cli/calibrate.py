@@ -99,9 +99,10 @@ def _measure(
 
     journal = path.with_name(f"{path.name}.jsonl")
     sections, device = values["sections"], values["device"]
-    names = SECTIONS if sections is None else check_sections(_words(sections))
+    asked = [name.strip() for name in (sections or "").split(",") if name.strip()]
+    names = SECTIONS if sections is None else check_sections(asked)
     measuring = _measuring()
-    asked = measuring.MeasureRequest(
+    request = measuring.MeasureRequest(
         journal, device, names, values["quick"], values["seconds"], values["ranks"]
     )
     if values["again"]:
@@ -109,14 +110,10 @@ def _measure(
         journal.unlink(missing_ok=True)
     try:
         with output.bar("starting") as show:
-            return measuring.calibrate(asked, lambda case, *done: show(case.section, *done))
+            return measuring.calibrate(request, lambda case, *done: show(case.section, *done))
     except KeyboardInterrupt:
         print(f"\nstopped; the same command goes on from {journal}", file=sys.stderr)
         ctx.exit(INTERRUPTED)
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _measuring() -> Any:  # noqa: ANN401  the module

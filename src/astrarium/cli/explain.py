@@ -5,19 +5,46 @@ A launch script or configuration of another program in place of a plan is judged
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from astrarium.api import readers
 from astrarium.api.flags import CONFIG_FLAGS, Flag
 from astrarium.api.readers import rank as read_rank
 from astrarium.cli.plan import OUT, REPORT
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError, flag
 
+if TYPE_CHECKING:
+    from astrarium.configs.values import Answers
+
+_MOST_ENTRIES = 2**24
+# What a script is started with, and what else it leaves open.
+ANSWERS = {
+    "arguments": Flag(
+        "Arguments of the script.", "ARGUMENTS", several=True, is_argument=True, read=readers.texts
+    ),
+    "set": Flag(
+        "A variable of the script, as its caller would set it; without a value, as it is set here;"
+        " repeatable.",
+        "NAME[=VALUE]",
+        readers.texts,
+        several=True,
+    ),
+    "vocab_size": Flag(
+        "Entries of the vocabulary, where the script does not state it.",
+        "ENTRIES",
+        readers.count(_MOST_ENTRIES),
+    ),
+}
 # Flags that are about a configuration; a plan has all of it in its file.
-ONLY_FOR_CONFIGS = ("model", *(name for name in CONFIG_FLAGS if name != "model"), "out")
+ONLY_FOR_CONFIGS = (
+    "model",
+    *(name for name in CONFIG_FLAGS if name != "model"),
+    *("out", "set", "vocab_size", "arguments"),
+)
 RANK = Flag("Rank of the plan in PLAN; 1 is the best.", "K", read_rank, default=1)
 PLANS = {
     "plan": Flag(
@@ -33,7 +60,7 @@ PLANS = {
 _STRATEGY = "is a strategy; `astrarium predict MODEL ... --strategy` takes it"
 
 
-@command(PLANS, CONFIG_FLAGS, {"json": JSON, "out": OUT, "report": REPORT})
+@command(PLANS, ANSWERS, CONFIG_FLAGS, {"json": JSON, "out": OUT, "report": REPORT})
 def explain(
     ctx: click.Context,
     *,
@@ -52,6 +79,8 @@ def explain(
     from pathlib import Path
 
     from astrarium.cli import programs
+
+    answers = _answers(*(values.pop(name) for name in ANSWERS))
     from astrarium.plans.files import is_plan
 
     if programs.is_program(plan):
@@ -61,7 +90,7 @@ def explain(
         from astrarium.cli import review
         from astrarium.configs.detect import read_config
 
-        imported = read_config(plan, "the arguments")
+        imported = read_config(plan, "the arguments", answers)
         if imported is not None:
             review.answer(ctx, imported, values, json=json, out=out)
             return
@@ -74,6 +103,23 @@ def explain(
         from astrarium.plans.files import load_document
 
         write_report(ctx, load_document(Path(plan)), rank)
+
+
+def _answers(
+    arguments: Sequence[str] | None, set_: Sequence[str] | None, vocab_size: int | None
+) -> Answers:
+    """What the command line says about what a script leaves open."""
+    from os import environ
+
+    from astrarium.configs.values import Answers
+
+    variables = {}
+    for text in set_ or ():
+        name, equals, value = text.partition("=")
+        if not name or (not equals and name not in environ):
+            raise InputError(f"--set {text}: not set here; write --set {name or 'NAME'}=VALUE")
+        variables[name] = value if equals else environ[name]
+    return Answers(tuple(arguments or ()), variables, vocab_size)
 
 
 def _check_report(plan: str, against: str | None, report: str) -> None:
@@ -106,7 +152,8 @@ def _check_for_plan(plan: str) -> None:
         raise InputError(f"{plan}: {_STRATEGY}")
     raise InputError(
         f"{plan}: not recognised: neither a plan, nor a launch script or configuration of"
-        " Megatron-LM, Megatron-Bridge, DeepSpeed, torchtitan, accelerate or nanotron"
+        " Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, DeepSpeed, torchtitan, accelerate,"
+        " nanotron, GPT-NeoX, FlagScale, LLaMA-Factory, axolotl, NeMo or Primus"
     )
 
 

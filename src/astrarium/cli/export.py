@@ -56,7 +56,7 @@ def export(
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document
 
-    # A slip of the finger is told before a large plan is read.
+    # A typing error is reported before a large plan is read.
     exporting.software_of(find_target(to), program)
     output.check_not_read("--out", Path(out) / PLAN_FILE, (plan, Path(plan) / PLAN_FILE))
     place = load_document(Path(plan)), rank, to, Path(out)

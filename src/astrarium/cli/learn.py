@@ -9,9 +9,8 @@ from astrarium.api.flags import Flag, flags
 from astrarium.api.readers import texts
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.learn.checks import SetAside
     from astrarium.calibrate.learn.log_settings import StatedSettings
-    from astrarium.calibrate.learn.measurement import Measurement
+    from astrarium.calibrate.learn.measurement import Measurement, SetAside
 
 DEFAULT_OUT = "cluster-profile.json"
 LEARN_FLAGS = {
@@ -72,7 +71,7 @@ def _runs_of_tables(
     tables: Sequence[str], wanted: Mapping[str, Any]
 ) -> tuple[list[Measurement], list[SetAside]]:
     """The runs of the rows that are wanted, and what is left aside."""
-    from astrarium.calibrate.learn.table import runs_of_rows
+    from astrarium.calibrate.learn.measurement import runs_of_rows
     from astrarium.catalog import find_gpu
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.errors import InputError

@@ -53,7 +53,7 @@ def show(report: Callable[[int], Iterable[RenderableType]]) -> None:
 
     plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
     terminal, text = Console(**plain), StringIO()
-    # Drawn aside first: whatever happens while writing is then ours to report.
+    # Drawn aside first, so that an error while writing can be reported.
     console = Console(
         file=text,
         width=terminal.width,
@@ -95,17 +95,12 @@ def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # 
     """Write a JSON document into the folder of --out, if given; the folder is made if need be."""
     if folder is None:
         return None
-    from astrarium.documents import write_atomic
+    from astrarium.documents import make_folder, write_atomic
 
-    path = Path(folder)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--out {folder}: cannot make this folder: {error.strerror}; choose another place"
-        ) from None
-    write_atomic(path / name, to_json(data))
-    return path / name
+    make_folder(Path(folder))
+    path = Path(folder) / name
+    write_atomic(path, to_json(data))
+    return path
 
 
 def check_out(
@@ -187,7 +182,7 @@ Show = Callable[[str, int, int], None]  # what is done, how much so far, how muc
 
 @contextmanager
 def bar(message: str) -> Iterator[Show]:
-    """A progress bar on a terminal's stderr, nothing elsewhere; `message` until work is told."""
+    """A progress bar on a terminal's stderr, nothing elsewhere; `message` until the first step."""
     if not sys.stderr.isatty():
         yield lambda what, done, total: None
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +11,9 @@ from astrarium.api import imports, request
 from astrarium.api.asked import AskedValues
 from astrarium.cli import output
 from astrarium.cli.shell import typed
+from astrarium.configs.imported import OpenQuestionError
 from astrarium.errors import InputError, NoFeasiblePlanError
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.request import Request
@@ -57,17 +57,18 @@ def answer(
     from astrarium.plans.document import PLAN_FILE, to_dict
     from astrarium.report.plan.imported import import_report, import_to_dict
 
-    case = _case(AskedValues(**values, given=typed(ctx)), imported)
+    case = reviewed(AskedValues(**values, given=typed(ctx)), imported)
     with output.progress("searching"):
         document = _document(case)
     if document.answer is not None:
         output.write_document(out, PLAN_FILE, to_dict(document.answer))
     output.answer(import_to_dict(document), lambda width: import_report(document, width), json=json)
-    if not document.runs:
+    if document.runs is False:
         ctx.exit(1)
 
 
-def _case(given: AskedValues, imported: Imported) -> ReviewedConfig:
+def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
+    """A configuration, with what is asked about it; nothing is predicted yet."""
     from astrarium.catalog.runtimes import find_runtime
 
     filled = imports.completed(given, imported)
@@ -86,6 +87,14 @@ def _case(given: AskedValues, imported: Imported) -> ReviewedConfig:
     asked, tuning = request.tuned(asked, given.profile, runtime.name)
     asked = _with_order_of_pools(asked)
     strategy, conflicts = _strategy(imported, asked, runtime)
+    is_default = imported.described.gpus_is_default and given.cluster is None
+    if strategy is None and is_default and ":" not in str(given.gpus):
+        variable = imported.described.open_gpus
+        raise OpenQuestionError(
+            f"{imported.source}: on {asked.cluster.num_gpus} GPUs it would not start"
+            f" ({'; '.join(conflicts)}); but the machine sets ${variable}: say the number with"
+            f" --gpus {given.gpus}:N or --set {variable}=N"
+        )
     return ReviewedConfig(
         imported, asked, filled.called(asked), runtime, tuning, strategy, conflicts
     )
@@ -117,6 +126,8 @@ def _document(case: ReviewedConfig) -> ImportDocument:
     fit = _fit(case)
     answer, error = _answer(case)
     asked, imported = case.asked, case.imported
+    unsure = imported.savings() if fit is not None and not fit.fits else ()
+    runs = fit is not None and fit.fits and not case.conflicts
     return ImportDocument(
         SCHEMA,
         imported.source,
@@ -126,12 +137,13 @@ def _document(case: ReviewedConfig) -> ImportDocument:
         cluster_part(asked.cluster),
         options_part(imported),
         case.conflicts,
-        fit is not None and fit.fits and not case.conflicts,
+        None if unsure and not case.conflicts else runs,
         fit,
         answer,
         faster_than(fit, answer),
         error,
         _notes(case),
+        unsure,
     )
 
 

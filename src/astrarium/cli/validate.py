@@ -36,7 +36,7 @@ VALIDATE_FLAGS = {
         words=("stated", "all"),
     ),
     "out": Flag("Write the rows with their predictions.", "FILE.csv"),
-    "plot": Flag("Draw predicted over measured times.", "FILE.png|svg|html"),
+    "plot": Flag("Draw predicted over measured times.", "FILE.png|svg"),
     "profile": FLAGS["profile"],
     "json": JSON,
 }

@@ -9,7 +9,6 @@ through host memory only. This module needs msgspec and is imported when a file 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -29,6 +28,7 @@ from astrarium.cluster.types import (
     check_cluster,
 )
 from astrarium.errors import InputError
+from astrarium.value import replace
 
 T = TypeVar("T")
 

@@ -9,7 +9,6 @@ instances of its type: many offers are single machines.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -22,7 +21,7 @@ from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import network_of_fabric
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
 from astrarium.errors import InputError, flag, refusal
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.catalog.book import Book
@@ -363,15 +362,11 @@ def _pools_of_cloud(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> list[Pool
         best = min(alike, key=lambda o: (o.usd_per_gpu_hour, o.region, o.instance))
         node = best.gpus if whole else min(gpu.gpus_per_node, most_gpus)
         usd = size * (best.usd_per_gpu_hour or 0.0)
-        if all(usd * ROUNDED < _usd_of(pool, size) for pool in pools):
+        billed = ((float(p.billed_gpus(np.array(size))), p.usd_per_gpu_hour or 0.0) for p in pools)
+        if all(usd * ROUNDED < gpus * price for gpus, price in billed):
             name = f"{gpu.name}@{best.cloud}" + (f"-x{size}" if pools else "")
             pools.append(_market_pool(name, gpu, best, own, node, most_gpus))
     return pools
-
-
-def _usd_of(pool: Pool, gpus: int) -> float:
-    """The price per hour for a number of GPUs of a pool."""
-    return float(pool.billed_gpus(np.array(gpus))) * (pool.usd_per_gpu_hour or 0.0)
 
 
 def _market_pool(

@@ -12,6 +12,7 @@ from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
+    from astrarium.configs.values import Answers
 
 _SECTION: Final = re.compile(r"^\s*\[{1,2}[\w.\"'-]+\]{1,2}\s*(#.*)?$", re.MULTILINE)
 _ASSIGNMENT: Final = re.compile(
@@ -22,17 +23,23 @@ _KEY: Final = re.compile(r"^\s*(?:- )?[\w.\"'-]+\s*:(?:\s|$)", re.MULTILINE)
 _ARGUMENTS: Final = re.compile(r"\s*--[A-Za-z]")
 _OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "groups")
 
+_PYTHON: Final = re.compile(r"^(?:import \w+$|from [\w.]+ import |def \w+\()", re.MULTILINE)
 SHELL: Final = "shell"
+# What the name of a file promises where its content could be either.
+_SCRIPTS: Final = (".sh", ".bash", ".slurm", ".sbatch")
+_TABLES: Final = (".yaml", ".yml", ".toml")
 
 Reader: TypeAlias = "Callable[[Mapping[str, Any], str], Imported]"
 
 
-def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
+def read_config(
+    reference: str, flag: str = "--strategy", answers: Answers | None = None
+) -> Imported | None:
     """The configuration of another program; None if this is a strategy or a plan of ours."""
     if _ARGUMENTS.match(reference):
         from astrarium.configs.megatron.importing import read_arguments
 
-        return read_arguments(reference, flag)
+        return read_arguments(reference, flag, answers)
     if "=" in reference:
         if is_overrides(reference):
             from astrarium.configs.megatron.overrides import read_overrides
@@ -43,26 +50,45 @@ def read_config(reference: str, flag: str = "--strategy") -> Imported | None:
     path = Path(reference)
     if not reference.strip() or not path.is_file():
         return None
-    return _of_file(path)
+    return _of_file(path, answers)
 
 
-def _of_file(path: Path) -> Imported | None:
+def _of_file(path: Path, answers: Answers | None) -> Imported | None:
     from astrarium.documents.parsing import read_text
 
     source, text = str(path), read_text(path)
+    told = (*_SCRIPTS, *_TABLES, ".json")
+    is_python = path.suffix not in told and not text.startswith("#!") and _PYTHON.search(text)
+    if path.suffix == ".py" or is_python:
+        from astrarium.configs.python_file import read_python
+
+        return read_python(text, source)
     if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
         from astrarium.configs.megatron.overrides import read_overrides
 
         return read_overrides(text, source)
-    if language_of(text) == SHELL:
+    named, looks_shell = path.suffix.lower(), language_of(text) == SHELL
+    content: object = None
+    if not looks_shell or named in _TABLES:
+        try:
+            content = content_of(path)
+        except InputError:
+            if not looks_shell and named not in _SCRIPTS:
+                raise
+    if isinstance(content, Mapping):
+        from astrarium.configs.python_file import started_by
+
+        started = started_by(content, path)
+        if started is not None:
+            return _of_file(started, answers)
+    reader = reader_of(content) if isinstance(content, Mapping) else None
+    if reader is not None and isinstance(content, Mapping):
+        return reader(content, source)
+    if named in _SCRIPTS or (looks_shell and not isinstance(content, Mapping)):
         from astrarium.configs.megatron.importing import read_launch_script
 
-        return read_launch_script(text, source)
-    content = content_of(path)
-    if not isinstance(content, Mapping):
-        return None
-    reader = reader_of(content)
-    return None if reader is None else reader(content, source)
+        return read_launch_script(text, source, answers)
+    return None
 
 
 def content_of(path: Path) -> object:
@@ -79,11 +105,11 @@ def content_of(path: Path) -> object:
     language = language_of(text)
     promised = format_of(path) if has_known_suffix(path) else Format(language)
     try:
-        return parse_text(path, text, promised)
+        return parse_text(path, text, promised, repeated_keys=True)
     except InputError:
         if promised == language:
             raise
-    return parse_text(path, text, Format(language))
+    return parse_text(path, text, Format(language), repeated_keys=True)
 
 
 def language_of(text: str) -> str:
@@ -111,6 +137,73 @@ def is_strategy(content: Mapping[str, Any]) -> bool:
     return any(key in content for key in _OF_STRATEGY)
 
 
+def _is_trainer(content: Mapping[str, Any]) -> bool:
+    """LLaMA-Factory and axolotl."""
+    return (
+        "model_name_or_path" in content
+        or (
+            "base_model" in content and ("sequence_len" in content or "micro_batch_size" in content)
+        )
+        or (isinstance(content.get("model"), str) and "cutoff_len" in content)
+    )
+
+
+def _nanotron(content: Mapping[str, Any]) -> bool:
+    return "parallelism" in content and "tokens" in content
+
+
+def _neox(content: Mapping[str, Any]) -> bool:
+    from astrarium.configs.neox import is_neox
+
+    return is_neox(content)
+
+
+def _flagscale(content: Mapping[str, Any]) -> bool:
+    experiment, system = content.get("experiment"), content.get("system")
+    return (isinstance(experiment, Mapping) and "runner" in experiment) or (
+        isinstance(system, Mapping) and isinstance(content.get("model"), Mapping)
+    )
+
+
+def _nemo(content: Mapping[str, Any]) -> bool:
+    trainer, model = content.get("trainer"), content.get("model")
+    return isinstance(trainer, Mapping) and "num_nodes" in trainer and isinstance(model, Mapping)
+
+
+def _levanter(content: Mapping[str, Any]) -> bool:
+    model = content.get("model")
+    return "trainer" in content and isinstance(model, Mapping) and "hidden_dim" in model
+
+
+def _primus(content: Mapping[str, Any]) -> bool:
+    modules = content.get("modules")
+    return isinstance(modules, Mapping) and any(
+        isinstance(one, Mapping) and "model" in one for one in modules.values()
+    )
+
+
+def _loaded(module: str, name: str) -> Callable[[Mapping[str, Any]], Reader]:
+    def load(_: Mapping[str, Any]) -> Reader:
+        from importlib import import_module
+
+        reader: Reader = getattr(import_module(f"astrarium.configs.{module}"), name)
+        return reader
+
+    return load
+
+
+# Programs that are known by some of their keys, and who reads their files.
+_FAMILIES: Final = (
+    (_nanotron, _loaded("nanotron", "read_nanotron")),
+    (_is_trainer, _loaded("huggingface", "read_trainer_file")),
+    (_neox, _loaded("neox", "read_neox")),
+    (_flagscale, _loaded("megatron.nested", "read_flagscale")),
+    (_nemo, _loaded("megatron.nested", "read_nemo")),
+    (_primus, _loaded("megatron.nested", "read_primus")),
+    (_levanter, _loaded("megatron.nested", "refuse_levanter")),
+)
+
+
 def reader_of(content: Mapping[str, Any]) -> Reader | None:
     """The reader for a document with these keys; None for strategies, plans and unknown ones."""
     if is_strategy(content):
@@ -118,10 +211,9 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
     from astrarium.configs import accelerate, deepspeed, torchtitan_file
     from astrarium.configs.megatron import overrides
 
-    if "parallelism" in content and "tokens" in content:
-        from astrarium.configs.nanotron import read_nanotron
-
-        return read_nanotron
+    for known, reader in _FAMILIES:
+        if known(content):
+            return reader(content)
     if any(key in content for key in deepspeed.MARKS):
         return deepspeed.read_deepspeed
     if any(key in content for key in accelerate.MARKS):

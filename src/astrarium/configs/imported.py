@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,38 @@ _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
 NOT_AN_OPTION: Final = "not an option of"
 MOST_LAYERS: Final = 10_000  # a larger number is a typing error
+# Options that are not modelled and would save memory.
+SAVINGS: Final = (
+    *("--grad-reduce-in-bf16", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
+    *("--exp-avg-sq-dtype", "--fp8-param-gather", "--fp8-param", "--cpu-offloading", "--fp4-param"),
+    *("--use-bnb-optimizer", "--checkpoint-in-cpu", "--ds-sequence-parallel-fpdt", "--random-ltd"),
+    *(
+        "zero_optimization.offload_param",
+        "fsdp_offload_params",
+        "offload_param_device",
+        "--fine-grained-activation-offloading",
+    ),
+    *("--distribute-saved-activations", "--use-precision-aware-optimizer", "--offload-modules"),
+    *(
+        "--megatron-fsdp-main-grads-dtype",
+        "--megatron-fsdp-grad-comm-dtype",
+        "--fsdp-double-buffer",
+    ),
+    *("training.enable_cpu_offload", "--moe-layer-recompute", "--megatron-fsdp-main-params-dtype"),
+)
 _PADDING: Final = 0.05  # of a vocabulary
+
+
+class OpenQuestionError(InputError):
+    """A configuration leaves open what decides; the message says how to answer."""
+
+
+class NotTrainingError(InputError):
+    """A script that trains nothing."""
+
+
+class NotModelledError(InputError):
+    """A training that is not modelled; the message names it."""
 
 
 class Used(Value, frozen=True):
@@ -101,21 +133,33 @@ class Imported(Value, frozen=True):
 
             return load_model(described.model)
         if described.shape is None:
-            raise InputError(f"{self.source}: {described.why_no_shape}; name the model")
+            raise OpenQuestionError(
+                f"{self.source}: {described.why_no_shape}; name the model with --model"
+            )
         if described.shape.layers > MOST_LAYERS:
             raise InputError(
                 f"{self.source}: {described.shape.layers:,} layers; at most {MOST_LAYERS:,} are"
                 " read"
             )
-        if not described.shape.vocab:
-            raise InputError(
-                f"{self.source}: the vocabulary is not stated (--vocab-size), as it comes with the"
-                " tokenizer; name the model, or add the option"
+        shape = described.shape
+        if not shape.vocab and described.vocabulary:
+            shape = replace(shape, vocab=described.vocabulary)
+        if not shape.vocab:
+            raise OpenQuestionError(
+                f"{self.source}: the vocabulary is not stated; add --vocab-size ENTRIES, or name"
+                " the model"
             )
         from astrarium.configs.model_config import with_config
 
-        model = assemble(self.source, "config", Architecture.DECODER, described.shape)
-        return with_config(model, described.shape)
+        model = assemble(self.source, "config", Architecture.DECODER, shape)
+        return with_config(model, shape)
+
+    def savings(self) -> tuple[str, ...]:
+        """What it states that would save memory and is not modelled."""
+        found = [one.text for one in self.as_if if one.option in SAVINGS]
+        if self.described.vocabulary_is_bound:
+            found += [one.text for one in self.as_if if one.option == "--vocab-size"]
+        return tuple(found)
 
     def batch(self, gpus: int) -> int | None:
         """Sequences of an iteration; if only those of a replica are stated, on `gpus` GPUs."""
@@ -138,6 +182,8 @@ class Imported(Value, frozen=True):
         out = []
         for name, (value, who) in stated.items():
             words, own = facts[name]
+            if name == "gpus" and self.described.gpus_is_default:
+                continue  # the machine decides
             if own is not None and own != value:
                 shown = f"{own:,} {words}" if name == "gpus" else f"{words} {own:,}"
                 out.append(f"{self.source} has {shown}, but {who} says {value:,}")
@@ -146,19 +192,22 @@ class Imported(Value, frozen=True):
     def model_disagreements(self, model: Model) -> list[str]:
         """Sizes that the configuration states and a model contradicts."""
         shape = self.described.shape
-        if shape is None:
-            return []
         theirs = sizes_of(model)
-        own = {
-            "layers": shape.layers,
-            "hidden size": shape.hidden,
-            "attention heads": shape.heads,
-            "key/value heads": shape.kv_heads,
-            "experts": shape.experts.count if shape.experts else 0,
-        }
+        own = dict(self.described.sizes)
+        if shape is not None:
+            own |= {
+                "layers": shape.layers,
+                "hidden size": shape.hidden,
+                "attention heads": shape.heads,
+                "key/value heads": shape.kv_heads,
+                "experts": shape.experts.count if shape.experts else 0,
+                "feed-forward size": shape.ffn,
+                "matrices of a feed-forward part": 3 if shape.gated else 2,
+            }
         found = [name for name in own if name in theirs and theirs[name] != own[name]]
         # Vocabularies are padded in one place or another.
-        own["entries of the vocabulary"] = shape.vocab or model.embedding.vocab
+        stated = shape.vocab if shape else own.get("entries of the vocabulary")
+        own["entries of the vocabulary"] = stated or model.embedding.vocab
         theirs["entries of the vocabulary"] = model.embedding.vocab
         apart = abs(own["entries of the vocabulary"] - model.embedding.vocab)
         if apart > _PADDING * model.embedding.vocab:
@@ -185,4 +234,8 @@ def sizes_of(model: Model) -> dict[str, int]:
         out["attention heads"] = kinds[0].attentions[0].heads
         out["key/value heads"] = kinds[0].attentions[0].kv_heads
         out["experts"] = max(kind.experts for kind in kinds)
+    if len({kind.gated for kind in kinds}) == 1 and not out.get("experts"):
+        out["matrices of a feed-forward part"] = 3 if kinds[0].gated else 2
+        widths = {linear.inputs for linear in kinds[0].linears if linear.name == "fc2"}
+        out |= {"feed-forward size": widths.pop()} if len(widths) == 1 else {}
     return out

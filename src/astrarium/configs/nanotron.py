@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used, known_keys
+from astrarium.configs.imported import (
+    AsIf,
+    Imported,
+    NotModelledError,
+    Unknown,
+    Used,
+    known_keys,
+)
 from astrarium.configs.settings import Described, Settings
 from astrarium.errors import InputError, did_you_mean
-from astrarium.model.build import Shape
+from astrarium.model.build import Experts, Shape
 from astrarium.model.workload import Precision
 
 _SHAPE: Final = "model.model_config."
@@ -17,8 +25,6 @@ _USED: Final[Mapping[str, str]] = _KEYS["used"]
 _ENGINE: Final = "parallelism.pp_engine"
 # What is modelled, and why nothing else is.
 _AS_IF: Final[Mapping[str, tuple[str, str]]] = _KEYS["as_if"]
-# Parts of a model that its sizes do not tell.
-_EXPERTS: Final = f"{_SHAPE}moe_config"
 
 
 def describe_nanotron(settings: Settings) -> Described:
@@ -80,9 +86,10 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
             " whole numbers above 0"
         )
     described.why_no_shape = "the configuration does not state the model's sizes"
-    if any(path.startswith(f"{_EXPERTS}.") for path in leaves):
-        described.shape = None
-        described.why_no_shape = f"a model with experts ({_EXPERTS}) is not rebuilt from its file"
+    if leaves.get(f"{_SHAPE}is_mamba_config") == "True":
+        raise NotModelledError(f"{source}: layers of Mamba (is_mamba_config) are not modelled")
+    if described.shape is not None:
+        described.shape = replace(described.shape, experts=_experts(leaves, described.shape.ffn))
     unknown = list(_unknown(content, _KEYS))
     names = tuple(one.option for one in unknown)
     as_if = [
@@ -108,6 +115,22 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
         ),
         as_if=tuple(as_if),
         unknown=tuple(unknown),
+    )
+
+
+def _experts(leaves: Mapping[str, str], ffn: int) -> Experts | None:
+    """Experts of all layers; nanotron has two spellings for them."""
+    s = Settings({path.rpartition(".")[2]: value for path, value in leaves.items()})
+    count = s.count("moe_num_experts", "num_experts")
+    if not count:
+        return None
+    wide = s.count("moe_intermediate_size") or ffn
+    shared = s.count("shared_expert_intermediate_size") or wide
+    return Experts(
+        count=count,
+        per_token=s.count("num_experts_per_tok", "top_k") or 1,
+        ffn=wide,
+        shared_ffn=shared if s.flag("enable_shared_expert") else 0,
     )
 
 

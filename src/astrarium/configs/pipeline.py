@@ -23,8 +23,8 @@ def layout_chunks(text: str) -> list[int]:
 
     Stages are divided by `|`; `E` is the embedding, `t` a layer, `m` a layer of multi-token
     prediction, `L` the loss; `x*n` and `(...)*n` repeat; commas mean nothing. Stages may be empty:
-    `E|t|t||L`. Embedding and loss are those of the first and the last stage wherever they stand,
-    as Megatron builds them.
+    `E|t|t||L`. Those of `m` are left out. Embedding and loss are those of the first and the last
+    stage wherever they stand, as Megatron builds them.
     """
     flat = text.replace(",", "")
     for pattern in _REPEATS:
@@ -38,8 +38,7 @@ def layout_chunks(text: str) -> list[int]:
             f"the layout '{text}' has '{strange[0]}'; it is made of E, t, m, L, | and repeats"
             " such as t*8 or (tt|)*4"
         )
-    if "m" in flat:
-        raise InputError(f"the layout '{text}' has layers of multi-token prediction (m)")
+    flat = flat.replace("m", "")  # layers of multi-token prediction are not counted
     _check_ends(text, flat)
     return [stage.count("t") for stage in flat.split("|")]
 
@@ -108,6 +107,23 @@ def counted_chunks(layers: int, pp: int, virtual: int, *, embedding: bool, loss:
     out = [whole // chunks] * chunks
     out[0] -= embedding
     out[-1] -= loss
+    return out
+
+
+def filled_chunks(layers: int, pp: int, *, ends: bool) -> list[int]:
+    """Layers of stages as DeepSpeed deals them: all as full as the fullest must be, in turn.
+
+    With `ends`, the embedding and the head count as a layer each. Empty: all stages are alike.
+    """
+    whole = layers + 2 * ends
+    if whole % pp == 0 and not ends:
+        return []
+    most = -(-whole // pp)
+    out = [max(min(most, whole - most * stage), 0) for stage in range(pp)]
+    out[0] -= ends
+    out[-1] -= ends
+    if min(out) < 0:
+        raise InputError(f"{layers} layers are too few for {pp} stages")
     return out
 
 

@@ -11,8 +11,9 @@ from astrarium.strategy.types import Granularity, Method, Recompute, RecomputeMo
 def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
     """Recomputation in words; `chunks` are the runs of layers the pipeline makes.
 
-    Dropping every second operator, as torchtitan can, costs about what dropping every second
-    layer does.
+    Dropping every second product and all between them, as torchtitan can, leaves the bytes that
+    four of seven layers redone would (counted for Llama: of a layer, its input, queries, values,
+    attention's output and two products of the feed-forward part stay, 0.46 of all).
     """
     lowered = text.lower()
     if re.search(r"^$|none|^no\b|false|off$", lowered):
@@ -21,7 +22,8 @@ def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
     if "block" in lowered and number:
         return Recompute(Granularity.FULL, Method.BLOCK, int(number[0]))
     if re.search(r"layer|\bop\b|per-op|sac", lowered) and "select" in lowered:
-        return Recompute(Granularity.FULL, Method.BLOCK, max(layers // (2 * chunks), 1))
+        redone = layers // (2 * chunks) if "layer" in lowered else layers * 4 // (7 * chunks)
+        return Recompute(Granularity.FULL, Method.BLOCK, max(redone, 1))
     if "select" in lowered or "core_attn" in lowered:
         return Recompute(Granularity.SELECTIVE, modules=_modules(lowered))
     if re.search(r"full|true|^yes|^on$|uniform|activation checkpoint", lowered):

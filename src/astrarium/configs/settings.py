@@ -12,7 +12,7 @@ from astrarium.model.workload import Numerics, Precision
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
 _TRUE: Final = frozenset({"True", "true"})
-_WHOLE: Final = re.compile(r"[0-9]{1,18}")
+_WHOLE: Final = re.compile(r"[0-9](?:_?[0-9]){0,17}")  # as Python, which takes 1_000
 
 
 class Settings:
@@ -68,3 +68,8 @@ class Described:
     numerics: Numerics = Numerics.STRICT
     strategy: dict[str, Any] = field(default_factory=dict)
     recompute: str = ""  # words for it, where the strategy depends on the number of layers
+    sizes: dict[str, int] = field(default_factory=dict)  # of the model, as far as they are stated
+    vocabulary: int | None = None  # as the tokenizer's name tells, or the most there is
+    vocabulary_is_bound: bool = False
+    open_gpus: str = ""  # the variable that the number of GPUs depends on
+    gpus_is_default: bool = False  # the number holds unless that variable is set

@@ -1,4 +1,4 @@
-"""A TOML file of torchtitan 0.2.2. Later versions are configured in Python, which is not read."""
+"""A TOML file of torchtitan 0.2.2; `python_file` reads the Python of later versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from astrarium.configs.imported import MOST_LAYERS, AsIf, Imported, Unknown, Used, known_keys
+from astrarium.configs.imported import (
+    MOST_LAYERS,
+    AsIf,
+    Imported,
+    NotModelledError,
+    Unknown,
+    Used,
+    known_keys,
+)
 from astrarium.configs.pipeline import stages_of, titan_chunks
 from astrarium.configs.settings import Described
 from astrarium.configs.values import Values
@@ -20,6 +28,10 @@ _KEYS: Final = known_keys("torchtitan")
 _USED: Final[Mapping[str, str]] = _KEYS["used"]
 _AS_IF: Final[Mapping[str, tuple[Any, str]]] = _KEYS["as_if"]
 _NAMES: Final[Mapping[str, Mapping[str, str]]] = _KEYS["models"]
+SHARDED_COPIES: Final = (
+    "copies of a model that is split must be sharded; torchtitan's DDP is for one"
+)
+_OTHER_MODELS: Final = ("flux", "vlm")
 _RESHARDING: Final = ("default", "always", "never")
 _EVERY: Final = re.compile(r"[0-9]{1,6}")  # of how many layers one is kept
 _LOCAL_BATCH: Final = 8
@@ -29,6 +41,11 @@ _MODELLED: Final = ("1f1b", "interleaved1f1b")
 
 def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
     values = _File(content, source)
+    if values.model.text("name") in _OTHER_MODELS:
+        raise NotModelledError(
+            f"{source}: trains {values.model.text('name')}, a model of several modalities or of"
+            " images, which is not modelled"
+        )
     described = _described(values)
     unknown = list(_unknown(content, _KEYS["sections"]))
     flat = dict(_flat(content))
@@ -203,7 +220,7 @@ def _recompute(v: _File, layers: int, virtual: int) -> dict[str, Any]:
     if mode in ("none", "full"):
         return {"recompute": mode}
     chunks = v.pp * virtual
-    words = "selective op"  # dropping every second operator costs what every second layer does
+    words = "selective layer" if option == "2" else "selective op"
     if _EVERY.fullmatch(option) and int(option) != 2:
         words = f"block {max(layers // (chunks * max(int(option), 1)), 1)}"
     found = asdict(recompute_of(words, layers, chunks))
@@ -279,7 +296,7 @@ def _conflicts(v: _File, described: Described) -> list[str]:
         )
     whole, split = v.shards() == 1 and v.copies > 1, described.strategy
     if whole and split["cp"] == 1 and split["tp"] * split["pp"] > 1:
-        out.append("copies of a model that is split must be sharded; torchtitan's DDP is for one")
+        out.append(SHARDED_COPIES)
     batch = v.training.count("global_batch_size")
     dp = split.get("dp")
     if batch and dp and batch % (local * dp):

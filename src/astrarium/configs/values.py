@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.errors import InputError
+from astrarium.value import Value
 
 _MOST: Final = 2**40
 _DIGITS: Final = re.compile(r"[0-9]{1,12}")
@@ -124,3 +125,14 @@ class Values:
     def _wrong(self, key: str, value: object, expected: str) -> InputError:
         shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:76]} ..."
         return InputError(f"{self.source}: {self._path}{key} is {shown}; expected {expected}")
+
+
+class Answers(Value, frozen=True):
+    """What the user says about what a configuration leaves open.
+
+    `arguments` are those of a script, `variables` its environment; `vocabulary` counts entries.
+    """
+
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {}
+    vocabulary: int | None = None

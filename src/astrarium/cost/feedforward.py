@@ -57,13 +57,20 @@ def _feed_forward(
     wide = tokens * ways_in[0].outputs * layer.element_bytes / split
     narrow = tokens * ways_out[-1].inputs * layer.element_bytes / split
     kind = Pointwise.SWIGLU if block.gated else Pointwise.GELU
-    seconds = layer.pointwise(kind, wide / layer.element_bytes)
+    seconds = layer.pointwise(kind, wide / layer.element_bytes, _slower(layer, module))
     extra = wide / layer.element_bytes * layer.runtime.gated_kept_bytes if block.gated else 0.0
     entered = narrow * layer.input_bytes / layer.element_bytes
     layer.keep(wide + entered + extra)
     # Gradients of both are alive together in the backward pass.
     layer.pass_through(wide + narrow)
     return seconds, wide + entered + extra, entered
+
+
+def _slower(layer: Tally, module: Module) -> Floats | float:
+    """Compiled kernels take longer where the number of rows changes: tokens of other ranks."""
+    if module is not Module.EXPERTS:
+        return 1.0
+    return np.where(layer.shards.ep > 1, layer.runtime.varying_rows_ratio, 1.0)
 
 
 def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:

@@ -38,7 +38,7 @@ from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remai
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.shard_memory import remembered
-from astrarium.cost.stages import StagePlanner, StageTable
+from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Numerics, Workload
@@ -73,6 +73,7 @@ class RankSeconds(Value, frozen=True):
     again: Floats  # the whole forward pass of the rank's layers, if it were redone
     messages_again: Floats  # of which messages
     launch: Floats  # what the host takes to launch all of it
+    launch_forward: Floats  # of which the forward pass of the rank's layers
     launch_again: Floats
 
 
@@ -262,9 +263,6 @@ class CostModel:
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
-        def largest(per_layer: Floats) -> Floats:
-            return np.where(held > 0, per_layer[shard][:, None, :], 0.0).max(axis=2)
-
         dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
         expert_parameters = dealt(costs.expert_parameters)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
@@ -294,9 +292,9 @@ class CostModel:
             head_transient=ends.last(shards.ends.head_transient),
             hop_seconds=at_cuts(hop, stages.stop[stage_row]),
             layer_counts=held.sum(axis=2),
-            redone_of_layer=largest(costs.activations - costs.inputs),
-            transient_of_layer=largest(costs.transient),
-            stand_ins=largest(costs.stand_ins),
+            redone_of_layer=largest_held(held, (costs.activations - costs.inputs)[shard]),
+            transient_of_layer=largest_held(held, costs.transient[shard]),
+            stand_ins=largest_held(held, costs.stand_ins[shard]),
             scaled_weights=dealt(costs.scaled_weights),
             largest_unit=self._largest_unit(shards, ends),
             weight_tensors=dealt(costs.weight_tensors),
@@ -455,6 +453,7 @@ class CostModel:
             messages_again=messages,
             launch=self._launches(shards, dealt, ends)
             + dealt(np.ones_like(c.forward)) * further_launches[:, None],
+            launch_forward=dealt(c.launch_forward),
             launch_again=dealt(c.launch_again),
         )
 
@@ -577,6 +576,7 @@ def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
         again=seconds.again * pace,
         messages_again=seconds.messages_again * pace,
         launch=seconds.launch * host,
+        launch_forward=seconds.launch_forward * host,
         launch_again=seconds.launch_again * host,
     )
 

@@ -281,3 +281,8 @@ def _stack(rows: list[dict[str, Any]], virtual: Ints) -> StageTable:
 
 
 _BY_SIZE = ("sizes", "numbers", "flights")
+
+
+def largest_held(held: Floats, per_layer: Floats) -> Floats:
+    """The largest figure of a layer on each rank, of those kinds that it holds."""
+    return np.where(held > 0, per_layer[:, None, :], 0.0).max(axis=2)

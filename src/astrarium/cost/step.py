@@ -426,7 +426,7 @@ def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Flo
         "gradient_reduction": gradient + layouts.messages.shared[rows],
         "optimizer": update_seconds(layouts, rows, options),
         "parameter_gather": gather,
-        "host": _of_step(layouts, rows, options),
+        "host": _of_step(layouts, rows, options) + _of_start(layouts, rows),
     }
 
 
@@ -436,6 +436,21 @@ def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     shared = (options.zero_stage > 0)[:, None] & (layouts.dense_ranks[rows] > 1)
     of_layers = runtime.sharded_layer_step_seconds * layouts.layer_counts[rows] * shared
     return np.asarray(of_layers + runtime.step_seconds + layouts.tuning.step_seconds)
+
+
+def _of_start(layouts: Layouts, rows: Ints) -> Floats:
+    """What the device waits for in the first forward pass of an iteration, beyond other waits.
+
+    The host has read what the last update came to, so that it has launched nothing yet. It takes
+    about as long for either pass, the device half as long for the forward one.
+    """
+    on_rank = layouts.on_rank
+    if not layouts.runtime.starts_level:
+        return np.zeros_like(on_rank.launch[rows])
+    late = (on_rank.launch_forward - on_rank.again)[rows] / layouts.virtual[rows][:, None]
+    busy = on_rank.forward + on_rank.backward + on_rank.tp + on_rank.cp + on_rank.ep
+    counted = np.maximum(on_rank.launch - busy, 0.0)[rows]
+    return np.maximum(late - counted * layouts.degrees.num_micro_batches[rows][:, None], 0.0)
 
 
 def _launches(layouts: Layouts, rows: Ints, redone: Floats) -> Floats:

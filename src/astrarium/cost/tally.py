@@ -184,12 +184,15 @@ class Tally:
         """Bytes alive only inside the layer; of several such the most counts."""
         self.out["transient"] = np.maximum(self.out["transient"], num_bytes)
 
-    def pointwise(self, kind: Pointwise, elements: Floats) -> Floats:
+    def pointwise(self, kind: Pointwise, elements: Floats, longer: Floats | float = 1.0) -> Floats:
         """A norm, activation or the like; returns its forward seconds."""
         fused = kind in self.runtime.fused
-        forward = self.ops.pointwise(kind, elements, backward=False, fused=fused)
+        forward, backward = (
+            longer * self.ops.pointwise(kind, elements, backward=back, fused=fused)
+            for back in (False, True)
+        )
         self.add("forward", forward)
-        self.add("backward", self.ops.pointwise(kind, elements, backward=True, fused=fused))
+        self.add("backward", backward)
         return forward
 
     def everywhere(self, name: str, amount: float) -> None:

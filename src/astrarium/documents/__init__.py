@@ -1,7 +1,7 @@
 """Reading and writing of the user's documents: YAML, TOML and JSON files.
 
-`load` gives typed data (a `msgspec.Struct` checks it), `read` plain data. Whatever is wrong with
-a file ends in one `InputError` of the form "file:line: key: expected X, got Y".
+`load` gives typed data (a `msgspec.Struct` checks it), `read` plain data. A mistake in a file is
+one `InputError` of the form "file:line: key: expected X, got Y".
 
 The parts: `parsing` turns text into data, `places` finds the line of a key again, `schema`
 explains what a schema did not like. The parsers are imported only when a document is read.
@@ -21,6 +21,7 @@ __all__ = [
     "checked",
     "line_of",
     "load",
+    "make_folder",
     "read",
     "write_atomic",
     "write_atomic_bytes",
@@ -75,6 +76,15 @@ def read(path: Path) -> object:
 def line_of(path: Path, *key: str | int) -> int | None:
     """The line of a key in a document that has been read; for complaints beyond a schema."""
     return parsing.line_of(path, path.read_text(encoding="utf-8"), key)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "it is a file" if path.is_file() else error.strerror
+        raise InputError(f"cannot write {path}: {why}; choose another place") from None
 
 
 def write_atomic(path: Path, text: str) -> None:

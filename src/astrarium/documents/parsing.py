@@ -11,7 +11,9 @@ import functools
 import math
 import os
 import re
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,9 +62,17 @@ def parse(path: Path) -> tuple[str, object]:
     return text, parse_text(path, text, language)
 
 
-def parse_text(path: Path, text: str, language: Format) -> object:
-    """Return the data in the text of a file, in whatever language it is written."""
-    parsers = {Format.YAML: _parse_yaml, Format.TOML: _parse_toml, Format.JSON: _parse_json}
+def parse_text(path: Path, text: str, language: Format, *, repeated_keys: bool = False) -> object:
+    """Return the data in the text of a file, written in one of the three languages.
+
+    Of keys that YAML repeats the last counts, as for the programs that read them, if
+    `repeated_keys` are allowed.
+    """
+    parsers: dict[Format, Callable[[Path, str], object]] = {
+        Format.YAML: partial(_parse_yaml, repeated_keys=repeated_keys),
+        Format.TOML: _parse_toml,
+        Format.JSON: _parse_json,
+    }
     try:
         data = parsers[language](path, text)
     except RecursionError:
@@ -185,14 +195,14 @@ def _parse_toml(path: Path, text: str) -> object:
         raise failure(path, f"malformed TOML: {message}", number) from None
 
 
-def _parse_yaml(path: Path, text: str) -> object:
+def _parse_yaml(path: Path, text: str, *, repeated_keys: bool = False) -> object:
     import yaml
 
     try:
         root = _compose(path, text)
         if root is None:
             raise failure(path, "is empty")
-        _inspect(path, root, {})
+        _inspect(path, root, {}, repeated_keys=repeated_keys)
         return _yaml_loader()("").construct_document(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -236,7 +246,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
     return root
 
 
-def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
+def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int], *, repeated_keys: bool) -> int:
     """Return how many values a node expands to; refuse repeated keys, bombs and cycles.
 
     `sizes` holds the nodes seen so far; one that is still being expanded has the size zero.
@@ -251,10 +261,13 @@ def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int]) -> int:
     sizes[id(node)] = 0
     size = 1
     if isinstance(node, yaml.SequenceNode):
-        size += sum(_inspect(path, item, sizes) for item in node.value)
+        size += sum(_inspect(path, item, sizes, repeated_keys=repeated_keys) for item in node.value)
     elif isinstance(node, yaml.MappingNode):
-        _refuse_repeated_keys(path, node)
-        size += sum(_inspect(path, value, sizes) for _, value in node.value)
+        if not repeated_keys:
+            _refuse_repeated_keys(path, node)
+        size += sum(
+            _inspect(path, value, sizes, repeated_keys=repeated_keys) for _, value in node.value
+        )
     if size > MOST_NODES:
         raise failure(path, f"YAML aliases expand to more than {MOST_NODES:,} values", line)
     sizes[id(node)] = size

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
-from astrarium.model.workload import Numerics, Precision
+from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import (
     Granularity,
@@ -151,10 +151,6 @@ def _evaluation(job: Job) -> str:
     return f"an evaluation every {evaluation.every} iterations" if evaluation else ""
 
 
-def _reduced(job: Job) -> str:
-    return "" if job.workload.numerics is Numerics.STRICT else "numerics reduced"
-
-
 def pools_in_use(job: Job) -> tuple[str, ...]:
     return tuple(dict.fromkeys(group.pool.name for group in job.nodes))
 
@@ -201,7 +197,7 @@ _FEWER_CHUNKS: Final[Change] = {  # and another cut
 
 
 class Feature(Enum):
-    """What not every target can express: its name, its words for a plan, what to try instead."""
+    """A feature that some targets lack: its name, its words for a plan, values to try instead."""
 
     def __init__(self, label: str, asked: Words, change: Change) -> None:
         self.label, self.asked, self.change = label, asked, change
@@ -344,7 +340,11 @@ class Feature(Enum):
     )
     FP16 = "fp16", _precision(Precision.FP16), _BF16
     FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
-    REDUCED = "gradients and moments in bf16", _reduced, None
+    REDUCED = (
+        "gradients and moments in bf16",
+        lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",
+        None,  # the whole plan rests on it
+    )
     NODES = "nodes of these sorts", _nodes, _ONE_POOL
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use", _unequal_nodes, _ONE_POOL
     PROCESSORS = "cores of a processor", _processors, None
@@ -352,6 +352,11 @@ class Feature(Enum):
     SPOT_BESIDE = "nodes that may be taken away beside other nodes", _spot_beside, _NOTHING
     RAMP = "a batch that grows", _ramp, None
     EVALUATION = "evaluations between iterations", _evaluation, None
+    MEMORY = (  # found by a prediction for the target: `too_large`
+        "more memory than there is",
+        lambda job: "",
+        {**_MORE_SHARED, "micro_batch": _own_and("micro_batch", (1,))},
+    )
 
 
 def asked_by(job: Job) -> dict[Feature, str]:

@@ -30,7 +30,7 @@ NAMES_SHOWN = 4
 
 
 class Folder(Value, frozen=True):
-    """What is written for a plan: its files, and how it is started."""
+    """The files of an exported plan, and the command that starts it."""
 
     files: Files
     launch: LaunchFiles

@@ -41,7 +41,7 @@ class Data(Value, frozen=True):
 
 
 class RankProgram(Value, frozen=True):
-    """What every process runs.
+    """The program of every process.
 
     `script` is what follows `torchrun ...`, as words of a shell: `"$MEGATRON_PATH"/pretrain_gpt.py`
     or `-m torchtitan.train`. `arguments` are plain words. `variables` must be set by the user; each

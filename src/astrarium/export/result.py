@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from astrarium.errors import flag
+from astrarium.export.features import Feature
 from astrarium.export.folder import Folder
 from astrarium.export.nearest import Nearest
 from astrarium.export.target import Refusal, Target
@@ -59,14 +60,12 @@ class Exported:
     nearest: NearestPart | None = None
 
 
-def nearest_part(found: Nearest) -> NearestPart:
-    return NearestPart(
-        found.rank,
-        found.changed,
-        found.job.plan.iteration_seconds,
-        found.slower,
-        strategy_to_dict(found.job.strategy),
-    )
+def nearest_part(why: Refused | None) -> NearestPart | None:
+    if why is None or why.nearest is None:
+        return None
+    found = why.nearest
+    seconds, strategy = found.job.plan.iteration_seconds, strategy_to_dict(found.job.strategy)
+    return NearestPart(found.rank, found.changed, seconds, found.slower, strategy)
 
 
 def written(
@@ -85,7 +84,7 @@ def written(
         needs=folder.program.needs,
         notes=(*folder.launch.notes, *folder.program.notes),
         refused=instead.parts if instead else (),
-        nearest=nearest_part(instead.nearest) if instead and instead.nearest else None,
+        nearest=nearest_part(instead),
     )
 
 
@@ -101,13 +100,13 @@ class Refused(Value, frozen=True):
         return tuple(
             RefusalPart(one.feature.label if one.feature else "model", one.asked, one.why)
             for one in self.reasons
-            for one in self.reasons
         )
 
     def message(self, rank: int) -> str:
         """The refusal in words, with the way out."""
         reasons = "".join(f"\n  - {reason}" for reason in self.reasons)
-        return f"{self.target.label} cannot express plan {rank}:{reasons}\n{self._way_out()}"
+        verb = "run" if self.reasons[0].feature is Feature.MEMORY else "express"
+        return f"{self.target.label} cannot {verb} plan {rank}:{reasons}\n{self._way_out()}"
 
     def _way_out(self) -> str:
         if any(one.feature is None for one in self.reasons):
@@ -125,15 +124,9 @@ class Refused(Value, frozen=True):
 
 def refused(software: Target, rank: int, out: str, why: Refused) -> Exported:
     """The result of an export that the target has no words for."""
-    return Exported(
-        why.target.name,
-        why.target.version,
-        software.label,
-        rank,
-        out,
-        refused=why.parts,
-        nearest=nearest_part(why.nearest) if why.nearest else None,
-    )
+    target, near = why.target, nearest_part(why)
+    head = (target.name, target.version, software.label, rank, out)
+    return Exported(*head, refused=why.parts, nearest=near)
 
 
 def lines(result: Exported, width: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Final
 from astrarium.cost.training_run import Evaluation, Ramp, schedule_of
 from astrarium.plans.job import Job
 
-TRIAL_ITERATIONS: Final = 100  # where the plan does not say for how many tokens to train
+TRIAL_ITERATIONS: Final = 100  # of a plan without a number of tokens
 
 
 def is_trial(job: Job) -> bool:
@@ -36,7 +36,7 @@ def iterations(job: Job) -> int:
 
 
 def ramp_of(job: Job) -> Ramp | None:
-    """How the batch grows; not in a trial, which would end before."""
+    """The growth of the batch; none in a trial, which would end before."""
     search = job.document.search
     return None if is_trial(job) or search is None else search.rampup_batch
 
@@ -63,5 +63,5 @@ def iterations_between(job: Job) -> int:
 
 
 def checkpoint_variables(job: Job) -> Mapping[str, str]:
-    """What the user has to set beside the variables of the software."""
+    """Variables that the user sets beside those of the software."""
     return {CHECKPOINTS: MEANING} if has_spot(job) else {}

@@ -12,6 +12,7 @@ from astrarium.errors import InputError, did_you_mean, flag, with_flags
 from astrarium.export.features import Feature, asked_by
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.plans.job import Job
+from astrarium.units import format_bytes
 from astrarium.value import Value
 
 MEGATRON: Final = "megatron"  # what plans are made and priced for
@@ -49,7 +50,7 @@ class Target(Value, frozen=True):
 
 
 class Refusal(Value, frozen=True):
-    """What of a plan a target cannot express, with the plan's values, and why."""
+    """A feature of a plan that a target lacks, with the plan's values, and the reason."""
 
     feature: Feature | None  # None: the model itself
     asked: str
@@ -99,8 +100,24 @@ _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
 }
 
 
+def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
+    """What is refused of a plan that fits as Megatron runs it, and does not as the target does."""
+    if target.runtime == MEGATRON or target.is_launcher or not job.plan.fits:
+        return ()
+    from astrarium.catalog.runtimes import find_runtime
+    from astrarium.search.planner import predict
+
+    runtime = find_runtime(target.runtime)
+    plan = predict(job.workload, job.cluster_in_use, job.strategy, runtime=runtime)
+    if plan.fits:
+        return ()
+    asked = f"{format_bytes(plan.peak_bytes)} on the fullest GPU"
+    why = f"predicted for {target.title} (`astrarium predict --runtime {target.runtime}`), which"
+    return (Refusal(Feature.MEMORY, asked, f"{why} is more than it has"),)
+
+
 def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What of the plan the target cannot express; empty if it can be written."""
+    """The features of the plan that the target lacks; empty if it can be written."""
     asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
     if target.program and not target.resumes:
         lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}

@@ -25,7 +25,7 @@ ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
 
 
 class Split(StrEnum):
-    """How tensor parallelism treats a weight."""
+    """The split of a weight under tensor parallelism."""
 
     COLUMN = "column"  # outputs divided among ranks
     ROW = "row"  # inputs divided among ranks, outputs summed
@@ -337,7 +337,7 @@ class Model:
 
     @cached_property
     def vocab(self) -> int:
-        """Entries of the token table, wherever it is read."""
+        """Entries of the token table, of the first input or of a later one."""
         later = (block.embedding.vocab for _, block in self.later_inputs if block.embedding)
         return self.embedding.vocab or next(later, 0)
 
@@ -349,7 +349,7 @@ class Model:
 
     @cached_property
     def reads_first_table(self) -> tuple[bool, ...]:
-        """Of each kind: whether another input comes in there that shares the first one's table."""
+        """For each kind: whether an input enters there that shares the table of the first."""
         inputs = (kind.embedding if isinstance(kind, Block) else None for kind in self.kinds)
         return tuple(entry is not None and entry.shared for entry in inputs)
 

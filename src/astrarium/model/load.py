@@ -69,7 +69,7 @@ def model_of_config(values: Mapping[str, object], name: str, label: str) -> Mode
 
 
 def _hub_hint(reference: str) -> str:
-    """What to do with the name of a model on a hub: nothing is downloaded."""
+    """A hint for the name of a model on a hub: nothing is downloaded."""
     _, slash, name = reference.partition("/")
     if not slash or "/" in name or name.lower().endswith(SUFFIXES):
         return ""

@@ -41,6 +41,7 @@ DEFAULT_SEQ_LENGTH = 2048  # of files with Transformer blocks; a sample counts a
 FLOPS_PER_MULTIPLY_ADD = 2
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_COUNT)]
+OptionalCount: TypeAlias = Annotated[int, Meta(ge=0, le=LARGEST_COUNT)]
 Amount: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
 Figure: TypeAlias = Annotated[float, Meta(ge=0, le=LARGEST_FIGURE)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=1e6)]
@@ -78,6 +79,13 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field
     """An entry of `layers`."""
 
 
+class _MeasuredEntry(_Entry, kw_only=True):
+    """An entry that may carry measured seconds, for a micro-batch of `measured_samples`."""
+
+    seconds: Measured = {}
+    measured_samples: Count = 1
+
+
 class EmbeddingEntry(_Entry, tag="embedding"):
     """The token table; `parameters` are what it has beyond that (positions, norms).
 
@@ -90,7 +98,7 @@ class EmbeddingEntry(_Entry, tag="embedding"):
     shared: bool = False
 
 
-class HeadEntry(_Entry, tag="head"):
+class HeadEntry(_MeasuredEntry, tag="head"):
     """The projection to the vocabulary or to classes; `parameters` come on top of it."""
 
     outputs: Count | None = None
@@ -98,11 +106,9 @@ class HeadEntry(_Entry, tag="head"):
     tied: bool = False
     bias: bool = False
     parameters: Amount | None = None
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
 
-class TransformerEntry(_Entry, tag="transformer"):
+class TransformerEntry(_MeasuredEntry, tag="transformer"):
     """Attention and a feed-forward part, dense or with experts of width `ffn`."""
 
     heads: Count
@@ -120,15 +126,13 @@ class TransformerEntry(_Entry, tag="transformer"):
     rotary: bool = True
     causal: bool = True
     window: Count | None = None
-    experts: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
-    experts_per_token: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
-    shared_ffn: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    experts: OptionalCount = 0
+    experts_per_token: OptionalCount = 0
+    shared_ffn: OptionalCount = 0
     seq_length: Count | None = None
     sequences: Count = 1
     cross: bool = False
     name: Annotated[str, Meta(min_length=1)] | None = None
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if self.sequences > 1 and not self.seq_length:
@@ -158,7 +162,7 @@ class ProjectorEntry(_Entry, tag="projector"):
     count: Annotated[int, Meta(ge=1, le=1)] = 1
 
 
-class ConvEntry(_Entry, tag="conv"):
+class ConvEntry(_MeasuredEntry, tag="conv"):
     """A convolution over `height` x `width` positions of its input."""
 
     inputs: Count
@@ -170,11 +174,9 @@ class ConvEntry(_Entry, tag="conv"):
     bias: bool = True
     count: Repeats = 1
     name: str = "conv"
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
 
-class CustomEntry(_Entry, tag="custom"):
+class CustomEntry(_MeasuredEntry, tag="custom"):
     """A layer given by its totals for one sample."""
 
     name: Annotated[str, Meta(min_length=1)]
@@ -187,8 +189,6 @@ class CustomEntry(_Entry, tag="custom"):
     divided: Annotated[float, Meta(ge=0, le=1)] = 1.0
     launch_seconds: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     count: Repeats = 1
-    seconds: Measured = {}
-    measured_samples: Count = 1
 
     def __post_init__(self) -> None:
         if not self.forward_flops and not self.seconds:
@@ -197,7 +197,6 @@ class CustomEntry(_Entry, tag="custom"):
 
 BodyEntry: TypeAlias = TransformerEntry | ProjectorEntry | ConvEntry | CustomEntry
 Entry: TypeAlias = EmbeddingEntry | HeadEntry | BodyEntry
-MeasuredEntry: TypeAlias = TransformerEntry | ConvEntry | CustomEntry | HeadEntry
 _E = TypeVar("_E", EmbeddingEntry, HeadEntry)
 
 
@@ -207,7 +206,7 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     hidden: Count
     layers: Annotated[list[Entry], Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)] | None = None
-    vocab: Annotated[int, Meta(ge=0, le=LARGEST_COUNT)] = 0
+    vocab: OptionalCount = 0
     seq_length: Count | None = None
 
     def __post_init__(self) -> None:
@@ -399,16 +398,9 @@ def _projector(entry: ProjectorEntry, hidden: int) -> Block:
 def _shape(entry: TransformerEntry, hidden: int) -> build.Shape:
     kv_heads = entry.kv_heads or entry.heads
     head_dim = entry.head_dim or hidden // entry.heads
-    experts = None
-    if entry.experts:
-        experts = build.Experts(
-            entry.experts,
-            entry.experts_per_token,
-            entry.ffn,
-            shared_ffn=entry.shared_ffn,
-            shared_bias=entry.bias,
-            bias=entry.bias,
-        )
+    bias, shared = entry.bias, entry.shared_ffn
+    sizes = (entry.experts, entry.experts_per_token, entry.ffn, shared)
+    experts = build.Experts(*sizes, shared_bias=bias, bias=bias) if entry.experts else None
     return build.Shape(
         hidden=hidden,
         layers=1,
@@ -447,7 +439,7 @@ def _convolution(entry: ConvEntry, label: str) -> CustomBlock:
     )
 
 
-def _timings(entry: MeasuredEntry, name: str, label: str) -> dict[str, dict[int, LayerTiming]]:
+def _timings(entry: _MeasuredEntry, name: str, label: str) -> dict[str, dict[int, LayerTiming]]:
     """Return measured seconds under the names that the catalog has for the GPUs."""
     from astrarium.catalog import find_gpu
 

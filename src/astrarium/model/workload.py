@@ -23,7 +23,7 @@ class Precision(StrEnum):
 
     @property
     def element_bytes(self) -> int:
-        """Of a weight or activation."""
+        """Bytes of a weight or activation."""
         return 4 if self is Precision.FP32 else 2
 
 

@@ -87,7 +87,7 @@ def _checked(document: PlanDocument, content: Any, where: str) -> PlanDocument: 
 
 
 def _check_whole(strategy: Mapping[str, Any], where: str) -> None:
-    """In a plan, a strategy leaves nothing out, whatever code may leave to defaults."""
+    """A strategy in a plan file states every key; only code may leave keys to defaults."""
     for key in Strategy.__struct_fields__:
         if key not in strategy and key not in LATER_KEYS:
             raise InputError(f"{where}: the required key '{key}' is missing; {_AGAIN}")

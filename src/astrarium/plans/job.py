@@ -1,7 +1,7 @@
 """A plan as exporters and runtimes read it: its workload, its strategy, and nodes in rank order.
 
-Everything comes from the document, so that a plan file is enough, on whatever machine. What was
-edited by hand is checked again: the degrees, the stages, where they lie, the runtime's own rules.
+Everything comes from the document, so a plan file is enough on any machine. What was edited by
+hand is checked again: the degrees, the stages, where they lie, the runtime's own rules.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from astrarium.plans.document import ParetoPart, Plan
+from astrarium.value import replace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,12 @@ def pareto_of(plans: Sequence[Plan]) -> tuple[ParetoPart, ...]:
         [
             pareto_part(plan, index)
             for index, plan in enumerate(plans)
-            if not any(_beats(other, points[index]) for other in points)
+            if not any(
+                time <= points[index][0]
+                and usd <= points[index][1]
+                and (time, usd) != points[index]
+                for time, usd in points
+            )
         ]
     )
 
@@ -28,10 +33,6 @@ def pareto_of(plans: Sequence[Plan]) -> tuple[ParetoPart, ...]:
 def _time_and_money(plan: Plan) -> tuple[float, float]:
     seconds = plan.iteration_seconds if plan.train_seconds is None else plan.train_seconds
     return seconds, seconds * (plan.usd_per_hour or 0.0)
-
-
-def _beats(first: tuple[float, float], second: tuple[float, float]) -> bool:
-    return first != second and first[0] <= second[0] and first[1] <= second[1]
 
 
 def pareto_part(

@@ -13,36 +13,9 @@ from itertools import groupby
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.report.program_parts import (
-    CUT,
-    ProgramPart,
-    Work,
-    axis_names,
-    messages_of,
-    operator_name,
-    parts_of,
-    way_words,
-    work_of,
-)
+from astrarium.report import program_parts, tables
 from astrarium.report.program_why import reason_words, size_words
-from astrarium.report.tables import (
-    GAP,
-    GIB,
-    Bar,
-    Field,
-    filled_style,
-    fits,
-    grouped,
-    indented,
-    labelled,
-    listing,
-    percent,
-    runs,
-    table,
-    terms_table,
-    title,
-    width_of,
-)
+from astrarium.report.tables import runs
 from astrarium.spmd.capture import called
 from astrarium.spmd.graph import PARAMETER
 from astrarium.spmd.program import (
@@ -59,11 +32,11 @@ from astrarium.units import format_count, format_seconds
 from astrarium.value import Value
 
 SMALL_SHARE = 0.01  # of a step: operators below it that decide nothing are summed up
-LEAST_GAP = 0.001  # that is told apart from none
-NOTHING_KNOWN = 0.999  # a gap that says nothing
+LEAST_GAP = 0.001  # the smallest gap that is shown as a number
+NOTHING_KNOWN = 0.999  # a gap above which nothing is proved
 BAR, SHORTEST_BAR = 16, 4
 MIB = 2**20
-TRIED_BYTES = 2 * GIB  # of all devices: what cores can be asked to train
+TRIED_BYTES = 2 * tables.GIB  # of all devices: what cores can be asked to train
 WORKER = "astrarium.runtime.spmd.worker"
 MANY_DEVICES = 8  # beyond which pieces are those of runs of devices
 CAUSES = {
@@ -78,36 +51,36 @@ def program_report(
 ) -> Iterator[RenderableType]:
     """Everything `astrarium synthesize` shows about its result."""
     program = document.program
-    yield labelled(_facts(document), style="dim")
-    parts = parts_of(program)
-    yield title("Work of each part: layouts of results, seconds of both passes")
+    yield tables.labelled(_facts(document), style="dim")
+    parts = program_parts.parts_of(program)
+    yield tables.title("Work of each part: layouts of results, seconds of both passes")
     yield from _work(program, parts, width)
     yield from _messages(program, parts, width)
-    yield title(f"Pieces of each axis: granules, by {_devices_word(document)}")
+    yield tables.title(f"Pieces of each axis: granules, by {_devices_word(document)}")
     yield from _pieces(document, width)
     if top_instructions:
-        yield title("Longest instructions")
+        yield tables.title("Longest instructions")
         yield from _longest(program, top_instructions, width)
-    yield title(f"Where the {format_seconds(program.seconds)} of a step go")
+    yield tables.title(f"Where the {format_seconds(program.seconds)} of a step go")
     yield _times(document, width)
-    unit = "GiB" if max(part.peak_bytes for part in document.memory) >= GIB else "MiB"
-    yield title(f"Memory: {unit} on each device")
-    yield _memory(document, width, GIB if unit == "GiB" else MIB)
+    unit = "GiB" if max(part.peak_bytes for part in document.memory) >= tables.GIB else "MiB"
+    yield tables.title(f"Memory: {unit} on each device")
+    yield _memory(document, width, tables.GIB if unit == "GiB" else MIB)
     if document.baselines:
-        yield title("Against fixed ways to divide the work")
+        yield tables.title("Against fixed ways to divide the work")
         yield from _baselines(document, width)
     if document.reasons:
-        yield title(f"Why: against {document.reasons[0].against}, part by part")
-        yield indented("\n".join(map(reason_words, document.reasons)))
-    yield title("Synthesis")
-    yield indented(search_words(document))
+        yield tables.title(f"Why: against {document.reasons[0].against}, part by part")
+        yield tables.indented("\n".join(map(reason_words, document.reasons)))
+    yield tables.title("Synthesis")
+    yield tables.indented(search_words(document))
 
 
 def next_steps(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
     """What to do with a program that is written."""
     from astrarium.report.plan.text import copyable
 
-    yield title("Explain and run it")
+    yield tables.title("Explain and run it")
     yield Text(f"  {file} is written", style="dim")
     yield copyable(["astrarium", "explain", file], width)
     yield from _ways_to_run(document, file, width)
@@ -148,7 +121,8 @@ def _facts(document: ProgramDocument) -> Iterator[tuple[str, str]]:
     )
     micro = program.micro_batches
     split = "" if micro == 1 else f" in {micro} micro-batches"
-    yield "training", f"a batch of {source.batch:,}{split}, {source.optimizer}"
+    again = "; activations are recomputed, as memory asks for it" if program.recompute else ""
+    yield "training", f"a batch of {source.batch:,}{split}, {source.optimizer}{again}"
     mesh = "" if len(program.mesh) == 1 else f"; mesh {' x '.join(map(str, program.mesh))}"
     yield "devices", devices_words(document.devices) + mesh
     if source.allow_replicate:
@@ -169,11 +143,11 @@ def devices_words(devices: Sequence[DevicePart]) -> str:
 
 
 def _work(
-    program: DeviceProgram, parts: Sequence[ProgramPart], width: int
+    program: DeviceProgram, parts: Sequence[program_parts.ProgramPart], width: int
 ) -> Iterator[RenderableType]:
-    rows: list[tuple[ProgramPart, Work]] = []
+    rows: list[tuple[program_parts.ProgramPart, program_parts.Work]] = []
     for part in parts:
-        works = work_of(program, part)
+        works = program_parts.work_of(program, part)
         least = SMALL_SHARE * program.seconds
         small = [w for w in works if w.seconds * part.times < least and not w.decides]
         if len(small) > 1:
@@ -182,52 +156,56 @@ def _work(
     yield from _by_part(
         [part for part, _ in rows],
         [
-            Field("operator", [_times_words(work.operator, work.count) for _, work in rows]),
-            Field("divided by", [work.way for _, work in rows]),
-            Field("gives", [work.gives for _, work in rows], prose=True),
-            Field("each", [format_seconds(work.seconds) for _, work in rows], right=True),
+            tables.Field("operator", [_times_words(work.operator, work.count) for _, work in rows]),
+            tables.Field("divided by", [work.way for _, work in rows]),
+            tables.Field("gives", [work.gives for _, work in rows], prose=True),
+            tables.Field("each", [format_seconds(work.seconds) for _, work in rows], right=True),
         ],
         width,
     )
 
 
 def _by_part(
-    parts: Sequence[ProgramPart], fields: Sequence[Field], width: int
+    parts: Sequence[program_parts.ProgramPart], fields: Sequence[tables.Field], width: int
 ) -> Iterator[RenderableType]:
     names, times = [part.name for part in parts], [part.times for part in parts]
-    return grouped("part", names, times, fields, width)
+    return tables.grouped("part", names, times, fields, width)
 
 
 def _times_words(name: str, count: int) -> str:
     return name if count == 1 else f"{count} {name}"
 
 
-def _others(small: Sequence[Work]) -> Work:
+def _others(small: Sequence[program_parts.Work]) -> program_parts.Work:
     """What takes no time to speak of, as one."""
     layouts = ", ".join(dict.fromkeys(work.gives for work in small))
     count = sum(work.count for work in small)
-    return Work("others", count, "", layouts, sum(work.seconds for work in small), ())
+    return program_parts.Work("others", count, "", layouts, sum(work.seconds for work in small), ())
 
 
 def _messages(
-    program: DeviceProgram, parts: Sequence[ProgramPart], width: int
+    program: DeviceProgram, parts: Sequence[program_parts.ProgramPart], width: int
 ) -> Iterator[RenderableType]:
     """What is sent, part by part; nothing at all is said, too."""
-    rows = [(part, sent) for part in parts for sent in messages_of(program.graph, part)]
-    yield title("Messages of each part: sizes of whole tensors")
+    rows = [
+        (part, sent) for part in parts for sent in program_parts.messages_of(program.graph, part)
+    ]
+    yield tables.title("Messages of each part: sizes of whole tensors")
     if not rows:
-        yield indented("none: the devices exchange nothing")
+        yield tables.indented("none: the devices exchange nothing")
         return
     fields = [
-        Field("message", [_times_words(sent.collective, sent.count) for _, sent in rows]),
-        Field("of", [sent.of for _, sent in rows]),
-        Field("each", [size_words(sent.bytes) for _, sent in rows], right=True),
-        Field("in all", [size_words(sent.bytes * part.times) for part, sent in rows], right=True),
+        tables.Field("message", [_times_words(sent.collective, sent.count) for _, sent in rows]),
+        tables.Field("of", [sent.of for _, sent in rows]),
+        tables.Field("each", [size_words(sent.bytes) for _, sent in rows], right=True),
+        tables.Field(
+            "in all", [size_words(sent.bytes * part.times) for part, sent in rows], right=True
+        ),
     ]
     if any(sent.how for _, sent in rows):
-        fields.append(Field("how", [sent.how or "-" for _, sent in rows]))
+        fields.append(tables.Field("how", [sent.how or "-" for _, sent in rows]))
     if len(program.mesh) > 1:
-        fields.append(Field("level", [str(sent.level) for _, sent in rows], right=True))
+        fields.append(tables.Field("level", [str(sent.level) for _, sent in rows], right=True))
     yield from _by_part([part for part, _ in rows], fields, width)
 
 
@@ -242,26 +220,28 @@ class _Axis(Value, frozen=True):
 def _pieces(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
     axes = _divided(document.program)
     if not axes:
-        yield indented("nothing is divided: every device holds everything")
+        yield tables.indented("nothing is divided: every device holds everything")
         return
     level_of = len(document.program.mesh) > 1
     rows = [(axis, level) for axis in axes for level in range(len(axis.pieces))]
     fields = [
-        Field(
+        tables.Field(
             "axis", ["" if level else _axis_words(axis.names) for axis, level in rows], prose=True
         ),
-        Field("granules", [f"{axis.granules:,}" for axis, _ in rows], right=True),
+        tables.Field("granules", [f"{axis.granules:,}" for axis, _ in rows], right=True),
     ]
     if level_of:
-        fields.append(Field("level", [str(level) for _, level in rows], right=True))
-    pieces = [Field("pieces", [_run_words(axis.pieces[level]) for axis, level in rows], prose=True)]
+        fields.append(tables.Field("level", [str(level) for _, level in rows], right=True))
+    pieces = [
+        tables.Field("pieces", [_run_words(axis.pieces[level]) for axis, level in rows], prose=True)
+    ]
     if not level_of and document.ranks <= MANY_DEVICES:
         by_rank = [
-            Field(f"rank {rank}", [f"{axis.pieces[0][rank]:,}" for axis in axes], right=True)
+            tables.Field(f"rank {rank}", [f"{axis.pieces[0][rank]:,}" for axis in axes], right=True)
             for rank in range(document.ranks)
         ]
-        pieces = by_rank if fits([*fields, *by_rank], width) else pieces
-    yield from listing([*fields, *pieces], width)
+        pieces = by_rank if tables.fits([*fields, *by_rank], width) else pieces
+    yield from tables.listing([*fields, *pieces], width)
 
 
 def _divided(program: DeviceProgram) -> list[_Axis]:
@@ -272,7 +252,7 @@ def _divided(program: DeviceProgram) -> list[_Axis]:
             if layout.is_shard:
                 used[program.axes.of[one.node][layout.dim]] = None
     alike: dict[tuple[int, tuple[tuple[int, ...], ...]], list[str]] = {}
-    names = axis_names(program)
+    names = program_parts.axis_names(program)
     for axis in sorted(used):
         pieces = tuple(tuple(map(int, one.granules[axis])) for one in program.divisions)
         alike.setdefault((program.axes.granules[axis], pieces), []).append(names[axis])
@@ -281,7 +261,9 @@ def _divided(program: DeviceProgram) -> list[_Axis]:
 
 def _axis_words(names: Sequence[str]) -> str:
     several = list(dict.fromkeys(names))
-    if len({name.partition(CUT)[0] for name in several}) == 1:  # cuts that changed nothing
+    if (
+        len({name.partition(program_parts.CUT)[0] for name in several}) == 1
+    ):  # cuts that changed nothing
         return several[0]
     rest = len(several) - 1
     return several[0] if not rest else f"{several[0]} and {rest} more"
@@ -302,14 +284,18 @@ def _devices_word(document: ProgramDocument) -> str:
 def _longest(program: DeviceProgram, count: int, width: int) -> Iterator[RenderableType]:
     chosen = sorted(program.instructions, key=lambda one: -one.seconds)[:count]
     nodes = [program.graph.nodes[one.node] for one in chosen]
-    yield from listing(
+    yield from tables.listing(
         [
-            Field("seconds", [format_seconds(one.seconds) for one in chosen], right=True),
-            Field("what", [_what(program, one) for one in chosen], prose=True),
-            Field("from", [" ".join(map(placement_text, one.needs)) for one in chosen], prose=True),
-            Field("to", [placement_text(one.gives) for one in chosen]),
-            Field("shape", ["x".join(map(str, node.shape)) for node in nodes], drop=1),
-            Field("where", [node.source or node.path or node.target for node in nodes], prose=True),
+            tables.Field("seconds", [format_seconds(one.seconds) for one in chosen], right=True),
+            tables.Field("what", [_what(program, one) for one in chosen], prose=True),
+            tables.Field(
+                "from", [" ".join(map(placement_text, one.needs)) for one in chosen], prose=True
+            ),
+            tables.Field("to", [placement_text(one.gives) for one in chosen]),
+            tables.Field("shape", ["x".join(map(str, node.shape)) for node in nodes], drop=1),
+            tables.Field(
+                "where", [node.source or node.path or node.target for node in nodes], prose=True
+            ),
         ],
         width,
     )
@@ -318,8 +304,12 @@ def _longest(program: DeviceProgram, count: int, width: int) -> Iterator[Rendera
 def _what(program: DeviceProgram, one: Instruction) -> str:
     node = program.graph.nodes[one.node]
     if one.conversion is None:
-        way = way_words(program, one)
-        return f"{operator_name(node.op)}, {way}" if way else operator_name(node.op)
+        way = program_parts.way_words(program, one)
+        return (
+            f"{program_parts.operator_name(node.op)}, {way}"
+            if way
+            else program_parts.operator_name(node.op)
+        )
     passes = one.conversion.forward, one.conversion.backward
     return " / ".join("-" if one == "none" else one for one in passes)
 
@@ -330,7 +320,7 @@ def _times(document: ProgramDocument, width: int) -> RenderableType:
     for key, seconds in document.breakdown_seconds.items():
         name, meaning = CAUSES.get(key, (key, ""))
         rows.append((name, format_seconds(seconds), seconds / total, meaning))
-    return terms_table(rows, width)
+    return tables.terms_table(rows, width)
 
 
 def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:
@@ -343,10 +333,10 @@ def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:
     sizes = {cause: cause for cause in MEMORY_CAUSES}
     sizes |= {"peak": "peak_bytes", "of": "capacity_bytes"}
     fields = [
-        Field("ranks", [runs(part.rank for part in parts) for _, parts in groups]),
-        Field("device", [gpu for gpu, _ in groups]),
+        tables.Field("ranks", [runs(part.rank for part in parts) for _, parts in groups]),
+        tables.Field("device", [gpu for gpu, _ in groups]),
         *(
-            Field(
+            tables.Field(
                 head,
                 [in_units(getattr(part, key), unit) for part in shown],
                 right=True,
@@ -354,13 +344,13 @@ def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:
             )
             for head, key in sizes.items()
         ),
-        Field("", [f"{100 * part.share:.0f} %" for part in shown], right=True),
+        tables.Field("", [f"{100 * part.share:.0f} %" for part in shown], right=True),
     ]
-    if not fits(fields, width, GAP):  # what adds up to the peak goes
+    if not tables.fits(fields, width, tables.GAP):  # what adds up to the peak goes
         fields = [field for field in fields if not field.drop]
-    bar = min(BAR, width - width_of(fields) - GAP)
-    bars = [Bar(part.share, bar, filled_style(part.share)) for part in shown]
-    return table(fields, bars=bars if bar >= SHORTEST_BAR else ())
+    bar = min(BAR, width - tables.width_of(fields) - tables.GAP)
+    bars = [tables.Bar(part.share, bar, tables.filled_style(part.share)) for part in shown]
+    return tables.table(fields, bars=bars if bar >= SHORTEST_BAR else ())
 
 
 def in_units(size: float, unit: int) -> str:
@@ -373,11 +363,11 @@ def in_units(size: float, unit: int) -> str:
 def _baselines(document: ProgramDocument, width: int) -> Iterator[RenderableType]:
     own = document.program.seconds
     rows = sorted(document.baselines.items(), key=lambda item: item[1])
-    yield from listing(
+    yield from tables.listing(
         [
-            Field("way", [name for name, _ in rows], prose=True),
-            Field("step", [format_seconds(seconds) for _, seconds in rows], right=True),
-            Field("this program", [speed_words(seconds / own) for _, seconds in rows]),
+            tables.Field("way", [name for name, _ in rows], prose=True),
+            tables.Field("step", [format_seconds(seconds) for _, seconds in rows], right=True),
+            tables.Field("this program", [speed_words(seconds / own) for _, seconds in rows]),
         ],
         width,
     )
@@ -405,9 +395,10 @@ def search_words(document: ProgramDocument) -> str:
 def tried_words(one: TriedPart) -> str:
     """What came of a mesh and a number of micro-batches: "mesh nodes, 2 micro-batches: 700 ms"."""
     split = "" if one.micro_batches == 1 else f", {one.micro_batches} micro-batches"
+    split += ", recomputed" if one.recompute else ""
     without = "nothing fits" if one.searched else "not tried, the effort was spent"
     took = without if one.seconds is None else format_seconds(one.seconds)
-    gap = f" (at best {percent(one.bound_gap)} less)" if one.bound_gap >= LEAST_GAP else ""
+    gap = f" (at best {tables.percent(one.bound_gap)} less)" if one.bound_gap >= LEAST_GAP else ""
     return f"mesh {one.mesh}{split}: {took}{gap}"
 
 
@@ -416,5 +407,5 @@ def _proof(search: SynthesisPart) -> str:
         return "with these pieces, no program's instructions add up to less time"
     if search.bound_gap >= NOTHING_KNOWN:
         return "the best program found; no proof that none is better with these pieces"
-    less = percent(search.bound_gap)
+    less = tables.percent(search.bound_gap)
     return f"with these pieces, no program's instructions save more than {less} of the time"

@@ -1,22 +1,20 @@
 """Predicted over measured times as a picture, by source, on logarithmic axes.
 
-matplotlib draws it and is imported only here; it comes with the extra `plot`. A page in HTML holds
-the drawing itself and needs nothing else.
+matplotlib draws it and is imported only here; it comes with the extra `plot`.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.documents import write_atomic, write_atomic_bytes
+from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 from astrarium.report.validation import NOT_SCORED
 
-KINDS: Final = (".png", ".svg", ".html")
+KINDS: Final = (".png", ".svg")
 SIZE_INCHES: Final = (8.0, 8.0)
 DOTS_PER_INCH: Final = 150
 BAND: Final = 0.1  # the dashed lines: predictions off by 10 %
@@ -47,17 +45,10 @@ def draw(path: str, points: Points) -> None:
     """Write the picture in the format that its name asks for."""
     if not points:
         raise InputError(f"--plot {path}: no row has both a measured and a predicted time")
-    kind = Path(path).suffix.lower()
-    figure = _figure(points)
-    if kind == ".png":
-        content = io.BytesIO()
-        figure.savefig(content, format="png", dpi=DOTS_PER_INCH)
-        write_atomic_bytes(Path(path), content.getvalue())
-        return
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    drawing = text.getvalue()
-    write_atomic(Path(path), drawing if kind == ".svg" else _page(drawing, points))
+    content, kind = io.BytesIO(), Path(path).suffix.lower()
+    about: Mapping[str, Any] = {"metadata": {"Date": None}} if kind == ".svg" else {}
+    _figure(points).savefig(content, format=kind[1:], dpi=DOTS_PER_INCH, **about)
+    write_atomic_bytes(Path(path), content.getvalue())
 
 
 def _figure(points: Points) -> Any:  # noqa: ANN401  matplotlib's types are not needed to read this
@@ -90,15 +81,3 @@ def _figure(points: Points) -> Any:  # noqa: ANN401  matplotlib's types are not 
     if len(points) <= NAMED:
         axes.legend(fontsize="x-small", loc="upper left")
     return figure
-
-
-def _page(drawing: str, points: Points) -> str:
-    rows = sum(len(measured) for measured, _ in points.values())
-    body = drawing[drawing.index("<svg") :]
-    title = escape(f"Astrarium: {rows:,} predictions against measurements")
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
-        "<style>body { margin: 2rem; font-family: sans-serif } svg { max-width: 100%;"
-        " height: auto }</style></head>\n"
-        f"<body>\n<h1>{title}</h1>\n{body}\n</body>\n</html>\n"
-    )

@@ -13,20 +13,8 @@ from rich.text import Text
 
 from astrarium.report.tables import Field, indented, listing, table, title
 from astrarium.report.wording import strategy_words
-from astrarium.validate.metrics import (
-    LEAST_MFU,
-    Metrics,
-    NotScored,
-    Scoring,
-    Sweep,
-    beyond_memory,
-    measured_seconds,
-    metrics_by,
-    mfu_of_time,
-    sweeps,
-    time_scores,
-    why_not_scored,
-)
+from astrarium.validate import metrics
+from astrarium.validate.metrics import measured_seconds, sweeps
 from astrarium.validate.predictions import GB, Prediction
 from astrarium.validate.table import Table
 from astrarium.value import Value
@@ -100,37 +88,37 @@ class ValidationDocument(Value, frozen=True):
     by: str
     least_mfu: float
     scored: str  # "stated" strategies or "all"
-    groups: tuple[Metrics, ...]
-    all: Metrics
+    groups: tuple[metrics.Metrics, ...]
+    all: metrics.Metrics
     unmodelled: tuple[RowsAside, ...]
     unscored: tuple[RowsAside, ...]  # modelled, but their time is not scored
     implausible: tuple[RowsAside, ...]
     profile: UsedOn | None
     largest_errors: tuple[LargestError, ...]
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[metrics.Sweep, ...]
 
 
 def validation_document(
     tables: Sequence[Table],
     predictions: Sequence[Prediction],
     by: Grouping,
-    scoring: Scoring,
+    scoring: metrics.Scoring,
     profile: UsedOn | None = None,
 ) -> ValidationDocument:
     """Everything `astrarium validate` says."""
-    *groups, whole = metrics_by(predictions, KEYS[by], scoring)
-    times = time_scores(predictions, scoring)
+    *groups, whole = metrics.metrics_by(predictions, KEYS[by], scoring)
+    times = metrics.time_scores(predictions, scoring)
     worst = sorted(times, key=lambda score: abs(score.error), reverse=True)[:ERRORS_SHOWN]
     return ValidationDocument(
         schema=SCHEMA,
         tables=tuple(table.path for table in tables),
         by=by.value,
-        least_mfu=LEAST_MFU,
+        least_mfu=metrics.LEAST_MFU,
         scored=scoring.value,
         groups=tuple(groups),
         all=whole,
         unmodelled=_aside((p, p.reason) for p in predictions if p.plan is None),
-        unscored=_aside((p, why_not_scored(p, scoring)) for p in predictions),
+        unscored=_aside((p, metrics.why_not_scored(p, scoring)) for p in predictions),
         implausible=_aside((p, _implausible(p)) for p in predictions),
         profile=profile,
         largest_errors=tuple(
@@ -155,13 +143,13 @@ def _implausible(prediction: Prediction) -> str | None:
     row, scenario = prediction.row, prediction.scenario
     if scenario is None:
         return None
-    if why_not_scored(prediction, Scoring.ALL) is NotScored.TOO_FAST:
-        share = mfu_of_time(prediction) or 0.0
+    if metrics.why_not_scored(prediction, metrics.Scoring.ALL) is metrics.NotScored.TOO_FAST:
+        share = metrics.mfu_of_time(prediction) or 0.0
         return (
             f"{measured_seconds(prediction):.4g} s would be {100 * share:.0f} % of the peak of"
             f" {row.num_gpus} {scenario.pool.gpu.name}"
         )
-    if beyond_memory(prediction):
+    if metrics.beyond_memory(prediction):
         has = scenario.pool.gpu.memory_bytes / GB
         name = scenario.pool.gpu.name
         return f"peak_mem_gb {row.peak_mem_gb:g} on a {name} of {has:.1f} GB"
@@ -274,7 +262,7 @@ SWEEP_COLUMNS: Final = (
 
 
 def _fields(
-    by: str, groups: Sequence[Metrics], columns: Sequence[tuple[str, str, str, int]]
+    by: str, groups: Sequence[metrics.Metrics], columns: Sequence[tuple[str, str, str, int]]
 ) -> Iterator[Field]:
     """A row for each group; what is not known is blank."""
     yield Field(by, [group.name for group in groups])
@@ -285,7 +273,7 @@ def _fields(
         yield Field(head, cells, right=True, drop=drop)
 
 
-def _of_memory(group: Metrics) -> bool:
+def _of_memory(group: metrics.Metrics) -> bool:
     return bool(group.memory_rows or group.out_of_memory or group.false_alarms is not None)
 
 
@@ -326,10 +314,10 @@ def _rows(count: int, kind: str = "") -> str:
 
 
 def scatter_points(
-    predictions: Sequence[Prediction], scoring: Scoring
+    predictions: Sequence[Prediction], scoring: metrics.Scoring
 ) -> dict[str, tuple[list[float], list[float]]]:
     """Measured and predicted seconds by source, for a plot; those not scored in one group."""
-    scored = {id(score.prediction) for score in time_scores(predictions, scoring)}
+    scored = {id(score.prediction) for score in metrics.time_scores(predictions, scoring)}
     points: dict[str, tuple[list[float], list[float]]] = {NOT_SCORED: ([], [])}
     for prediction in predictions:
         measured, predicted = measured_seconds(prediction), prediction.iter_time_s

@@ -30,7 +30,7 @@ from astrarium.value import Value
 
 SCHEMA = "astrarium.dry/1"
 RUNTIME = "megatron-local"
-STEPS = 3  # of which the first sets up what stays
+STEPS = 3  # the first one allocates what stays
 OUT_OF_MEMORY = "OutOfMemoryError"  # torch's name for it
 HELD = ("weights", "gradients", "optimizer")
 NO_MESSAGES = Tuning(intra_link=0.0, inter_link=0.0)
@@ -141,7 +141,7 @@ def dry_run(
 def _tried(
     job: TrainingJob, device: Device, timeout_seconds: float, progress: Progress
 ) -> RankResult | None:
-    """What a stage came to; None if there is too little memory for it here."""
+    """The result of a stage; None if the memory here does not suffice."""
     try:
         return run_jobs([job], device, timeout_seconds=timeout_seconds, progress=progress)[0][0]
     except RankError as error:
@@ -163,9 +163,8 @@ def distinct_stages(
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """The first, and so fullest, rank of every sort of content, and those that are like it.
 
-    The first and the last rank hold embedding and head; others differ in their layers, how many
-    and of which kinds, and in the GPUs that they are on. Of ranks that hold the same on the same
-    GPUs the first has the most micro-batches in flight.
+    The first and the last rank hold embedding and head; others differ in the number and kinds of
+    their layers and in their GPUs. Of equal ranks the first has the most micro-batches in flight.
     """
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank in range(strategy.pp):

@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int], None]  # what is done, steps so far, steps 
 
 
 class Comparison(Value, frozen=True):
-    """What one process found, and how far the ranks together are from it.
+    """The result of one process, and the distance of the ranks from it.
 
     `largest_difference` is that of losses, absolute; `equal` says that all losses and all norms of
     gradients agree within the tolerance. What is no number never agrees.

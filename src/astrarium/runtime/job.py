@@ -90,7 +90,7 @@ class StepTime(Value, frozen=True):
 
 
 class RankResult(Value, frozen=True):
-    """What one rank saw: losses only where the last stage is, times and memory everywhere.
+    """The result of one rank: losses only on the last stage, times and memory everywhere.
 
     `peak_bytes` is the most the process ever held (CPU) or the device had allocated (CUDA) during
     the job; `parameters` are those of the rank's own shard. `held_bytes` are those of tensors that

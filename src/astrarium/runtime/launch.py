@@ -58,7 +58,7 @@ class EndedBySignalError(AstrariumError):
 
     @property
     def exit_code(self) -> int:  # type: ignore[override]
-        """What shells report for a program that a signal ended."""
+        """The code that shells report for a program that a signal ended."""
         return 128 + self.number
 
 

@@ -45,7 +45,7 @@ class Timed(Value, frozen=True):
 
 
 class MeasuredRun(Value, frozen=True):
-    """A plan that was run as it is, with the time of its iterations."""
+    """A plan that was run unchanged, with the time of its iterations."""
 
     schema: str
     model: str
@@ -61,7 +61,7 @@ class MeasuredRun(Value, frozen=True):
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured."""
+        """The error of the prediction, relative to the measurement."""
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 

@@ -30,7 +30,7 @@ PRECISION = {Device.CPU: "fp32", Device.CUDA: "bf16"}
 
 
 class RunLimits(Value, frozen=True):
-    """How much a run may take."""
+    """The limits of a run."""
 
     ranks: int
     steps: int

@@ -36,5 +36,6 @@ def runnable(workload: Workload, *pools: Pool) -> Workload:
     gpu = lacking[0].gpu
     raise InputError(
         f"{gpu.name} has no {workload.precision.value} arithmetic; it has"
-        f" {', '.join(gpu.peak_flops)}"
+        f" {', '.join(gpu.peak_flops)}",
+        "precision",
     )

@@ -34,13 +34,15 @@ def listed(plans: Sequence[Plan], objective: Objective) -> list[Plan]:
 def telling(
     progress: Progress, runs: Runs, objective: Objective, limits: Limits, top: int
 ) -> Progress:
-    """The same, for searches that know neither payment nor limits: plans as they will be listed."""
+    """The same, for searches that may not know payment and limits: plans as they will be listed."""
     if progress is no_progress:
         return no_progress
 
     def tell(phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]) -> None:
         def so_far() -> Sequence[Plan]:
-            paid = [best_paid(runs, plan, objective, limits) for plan in plans()]
+            paid = [
+                plan if plan.run else best_paid(runs, plan, objective, limits) for plan in plans()
+            ]
             return listed([plan for plan in paid if keeps(plan, limits)], objective)[:top]
 
         progress(phase, done, total, so_far)

@@ -195,7 +195,7 @@ def _feasible(
     asked: Asked, runs: Runs, limits: Limits, most_types: int | None
 ) -> tuple[_Searched, tuple[Plan, ...], list[Plan]]:
     """What was searched, the front if it was asked for, and all plans that keep the limits."""
-    front = _front(asked, runs)
+    front = _front(asked, runs, limits)
     searched = _searched(asked, runs, limits, front, most_types)
     on_front = front_of((*searched.plans, *(front.plans if front else ())))
     plans = [plan for plan in (*searched.plans, *on_front) if keeps(plan, limits)]
@@ -286,13 +286,18 @@ def _refusal(
     return NoFeasiblePlanError(_why_nothing(asked, runs.cluster, results))
 
 
-def _front(asked: Asked, runs: Runs) -> Front | None:
+def _front(asked: Asked, runs: Runs, limits: Limits) -> Front | None:
     """The front of time and money, where GPUs may stay idle, all have a price, and it matters."""
     unpriced = any(pool.usd_per_gpu_hour is None for pool in runs.cluster.pools)
     matters = asked.is_about_money or asked.workload.tokens is not None
     if asked.mode is Mode.EXACT or unpriced or not matters:
         return None
-    front = find_front(runs, asked.rules, asked.progress)
+    tell, objective, top = asked.progress, asked.objective, asked.top
+    front = find_front(
+        runs,
+        asked.rules,
+        lambda done, total, best: tell("front", done, total, lambda: best(objective, limits, top)),
+    )
     return replace(front, plans=front_of(_at_their_counts(asked, runs, front.plans)))
 
 

@@ -56,7 +56,7 @@ class Mechanism(Value, frozen=True):
     @property
     def rule(self) -> UserRule:
         """Drops strategies that use it."""
-        return _beyond(self.field, self.plain)
+        return _rule_against(self.field, self.plain)
 
 
 # By weight: what costs most to set up, is least often used, and has least evidence comes first.
@@ -154,7 +154,7 @@ class _Choice:
         """The fastest plan in the near-tie that does nothing unmeasured; if none, the fastest."""
         found = list(plans)
         if pool is not None:
-            found += self._found(pool, (_beyond("zero_stage", 2),))
+            found += self._found(pool, (_rule_against("zero_stage", 2),))
         tied = [
             plan
             for plan in found
@@ -193,7 +193,7 @@ class _Choice:
                 rules = (*rules, one.rule)
         most = 1
         while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, _beyond("virtual_stages", most))):
+            if self._search(pool, (*rules, _rule_against("virtual_stages", most))):
                 return
             most *= 2
 
@@ -221,7 +221,7 @@ def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
     return replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
 
 
-def _beyond(field: str, plain: int | str) -> UserRule:
+def _rule_against(field: str, plain: int | str) -> UserRule:
     """Drops strategies whose field is above a number, or not this text."""
     name = f"${field}"
     tree: Tree = (">", name, plain)

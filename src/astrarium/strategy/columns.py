@@ -69,7 +69,7 @@ class _Columns(Value, frozen=True):
 
 
 class Degrees(_Columns, frozen=True):
-    """How the GPUs are divided, and the micro-batch each replica works on."""
+    """The degrees along the axes, and the micro-batch of each replica."""
 
     tp: Ints
     pp: Ints
@@ -107,6 +107,7 @@ class Options(_Columns, frozen=True):
     overlap_tp: Bools
 
 
+_OVERLAPS = Overlap.__struct_fields__
 RECOMPUTE_COLUMNS = ("granularity", "method", "recompute_layers", "recompute_modules")
 
 
@@ -131,32 +132,19 @@ def degrees_of(strategies: Sequence[Strategy]) -> Degrees:
 
 
 def options_of(strategies: Sequence[Strategy]) -> Options:
-    def numbers(values: Sequence[int]) -> Ints:
-        return np.array(values, np.int64)
-
-    def flags(values: Sequence[bool]) -> Bools:
-        return np.array(values, bool)
-
     codes = [recompute_codes(s.recompute) for s in strategies]
-    granularity, method, layers, modules = np.array(codes, np.int64).reshape(-1, 4).T
-    return Options(
-        numbers([s.zero_stage for s in strategies]),
-        granularity,
-        method,
-        layers,
-        modules,
-        flags([s.offload_optimizer for s in strategies]),
-        flags([s.overlap.grad_reduce for s in strategies]),
-        flags([s.overlap.param_gather for s in strategies]),
-        flags([s.overlap.p2p for s in strategies]),
-        flags([s.overlap.tp for s in strategies]),
-    )
+    recompute = np.array(codes, np.int64).reshape(-1, len(RECOMPUTE_COLUMNS)).T
+    overlaps = [np.array([getattr(s.overlap, n) for s in strategies], bool) for n in _OVERLAPS]
+    zero = np.array([s.zero_stage for s in strategies], np.int64)
+    offload = np.array([s.offload_optimizer for s in strategies], bool)
+    columns: tuple[Any, ...] = (zero, *recompute, offload, *overlaps)
+    return Options(*columns)
 
 
 def strategy_at(
     degrees: Degrees, options: Options, row: int, virtual_stages: int, split: LayerSplit
 ) -> Strategy:
-    """One row as an object; the stages are filled in by whoever knows the model."""
+    """One row as an object, without its stages."""
     flags = ("sequence_parallel", "pipeline_inside")
     chosen: dict[str, Any] = {
         f.name: (bool if f.name in flags else int)(getattr(degrees, f.name)[row])
@@ -169,10 +157,5 @@ def strategy_at(
         zero_stage=int(options.zero_stage[row]),
         recompute=recompute_of([int(getattr(options, n)[row]) for n in RECOMPUTE_COLUMNS]),
         offload_optimizer=bool(options.offload_optimizer[row]),
-        overlap=Overlap(
-            bool(options.overlap_grad_reduce[row]),
-            bool(options.overlap_param_gather[row]),
-            bool(options.overlap_p2p[row]),
-            bool(options.overlap_tp[row]),
-        ),
+        overlap=Overlap(*(bool(getattr(options, f"overlap_{name}")[row]) for name in _OVERLAPS)),
     )

@@ -1,7 +1,7 @@
 """Strategies as text: the `strategy` object of a plan, and the short form tp=8,pp=4,...
 
-Whatever a user leaves out is derived: dp from the number of GPUs, the number of micro-batches
-from the batch, switches from what the runtime permits. What is given must not contradict it.
+Missing keys are derived: dp from the number of GPUs, the number of micro-batches from the batch,
+switches from the rules of the runtime. Stated keys must not contradict that.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def read_strategy_keys(reference: str, flag: str = "--strategy") -> dict[str, An
 
 
 class StrategyKeyError(InputError):
-    """Something wrong with one key of a strategy; whoever knows the file adds the line."""
+    """An error in one key of a strategy; the reader of the file adds the line."""
 
     def __init__(self, where: str, key: str, what: str) -> None:
         super().__init__(f"{where}: {what}")
@@ -109,7 +109,7 @@ class StrategyKeyError(InputError):
 
 
 def _with_line(path: Path, error: StrategyKeyError) -> InputError:
-    """The complaint with the line of its key, wherever in the file the strategy stands."""
+    """The error with the line of its key in the file."""
     from astrarium.documents import line_of
 
     parts = error.key.split(".")

@@ -108,7 +108,7 @@ class _Truth(Value, frozen=True):
 
 
 class _Number(Value, frozen=True):
-    """Numbers and, if there can be any, where there is none."""
+    """Numbers and, if some may be missing, where they are missing."""
 
     value: NDArray[Any]
     unknown: Bools | None = None
@@ -124,16 +124,12 @@ def _truth(tree: Tree, columns: Mapping[str, Column]) -> _Truth:
 
 
 def _value(tree: Tree, columns: Mapping[str, Column]) -> Column:
-    """What a tree without unknowns stands for: a column, a literal or a condition."""
+    """The value of a tree without unknowns: a column, a literal or a condition."""
     if isinstance(tree, str):
         return columns[tree[1:]]
     if isinstance(tree, tuple):
         return str(tree[1]) if tree[0] == TEXT else _truth(tree, columns).true
     return tree
-
-
-def _conjunction(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
-    return reduce(_both, (_truth(operand, columns) for operand in tree[1:]))
 
 
 def _both(left: _Truth, right: _Truth) -> _Truth:
@@ -145,18 +141,10 @@ def _both(left: _Truth, right: _Truth) -> _Truth:
     return _Truth(true, unknown & ~false)
 
 
-def _disjunction(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
-    return reduce(_any, (_truth(operand, columns) for operand in tree[1:]))
-
-
 def _any(left: _Truth, right: _Truth) -> _Truth:
     true = left.true | right.true
     unknown = _either(left.unknown, right.unknown)
     return _Truth(true, None if unknown is None else unknown & ~true)
-
-
-def _negation(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
-    return _truth(tree[1], columns).negated()
 
 
 def _equality(tree: tuple[Tree, ...], columns: Mapping[str, Column]) -> _Truth:
@@ -209,7 +197,7 @@ def _calculated(operator: str, first: _Number, second: _Number) -> _Number:
 
 
 def _bound(operator: str, left: NDArray[Any], right: NDArray[Any]) -> int:
-    """No integer result is larger than this; 0 if the result is no integer or there is none."""
+    """No integer result is larger than this; 0 without integer results."""
     if left.dtype.kind == "f" or right.dtype.kind == "f" or not left.size or not right.size:
         return 0
     largest = [max(abs(int(side.min())), abs(int(side.max()))) for side in (left, right)]
@@ -254,15 +242,11 @@ def _shown(tree: Tree) -> str:
 _Condition: TypeAlias = Callable[[tuple[Tree, ...], Mapping[str, Column]], _Truth]
 
 _CONDITIONS: Final[Mapping[object, _Condition]] = {
-    "&&": _conjunction,
-    "||": _disjunction,
-    "!": _negation,
-    "==": _equality,
-    "!=": _equality,
-    "<": _ordering,
-    "<=": _ordering,
-    ">": _ordering,
-    ">=": _ordering,
+    "&&": lambda tree, columns: reduce(_both, (_truth(part, columns) for part in tree[1:])),
+    "||": lambda tree, columns: reduce(_any, (_truth(part, columns) for part in tree[1:])),
+    "!": lambda tree, columns: _truth(tree[1], columns).negated(),
+    **dict.fromkeys(("==", "!="), _equality),
+    **dict.fromkeys(("<", "<=", ">", ">="), _ordering),
     "in": _membership,
 }
 _ORDERINGS: Final[Mapping[str, Callable[[Any, Any], Bools]]] = {

@@ -23,7 +23,7 @@ WORKLOAD_SOURCES: Final = frozenset({"model", "precision", "numerics", "optimize
 
 
 class Treatment(StrEnum):
-    """What is done with an option."""
+    """The treatment of an option."""
 
     SEARCHED = "searched"
     DERIVED = "derived"
@@ -32,7 +32,7 @@ class Treatment(StrEnum):
 
 
 class Takes(StrEnum):
-    """What follows an option on the command line."""
+    """The kind of value that follows an option on the command line."""
 
     ON = "on"
     OFF = "off"
@@ -50,7 +50,7 @@ class Takes(StrEnum):
 class Option(Value, frozen=True):
     """One option: how Megatron calls it, what is done with it, and why.
 
-    `many` is how many values it takes if not one: a number, "+" or "*".
+    `many` is the number of values if not one, or "+" or "*".
     """
 
     dest: str

@@ -51,7 +51,7 @@ def placement(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...]:
 
 
 def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
-    """What `stages` say about pools, by name or by GPU type; None if nothing."""
+    """The pools that `stages` name, or the pools of their GPU types; None without any."""
     named = any(stage.pools or stage.gpu for stage in strategy.stages)
     if len(cluster.pools) == 1 or not named:
         return None

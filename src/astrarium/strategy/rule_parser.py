@@ -32,7 +32,7 @@ _GRAMMAR: Final = Path(__file__).parent / "data" / "rules.lark"
 
 
 class Vocabulary(Value, frozen=True):
-    """What a rule may name, and what is known about it."""
+    """The names that a rule may use, with their types and values."""
 
     known: Collection[str]
     aliases: Mapping[str, str]
@@ -41,7 +41,7 @@ class Vocabulary(Value, frozen=True):
 
 
 class Kind(StrEnum):
-    """What a part of a rule stands for; UNKNOWN if the field's type was not given."""
+    """The kind of value of a part of a rule; UNKNOWN without a type of the field."""
 
     NUMBER = "a number"
     CONDITION = "true or false"
@@ -124,7 +124,7 @@ class _Builder(Transformer[Token, Tree]):
 
 
 def _position(part: object) -> int:
-    """Where a name or an operator stands in the text; operators and names are tokens."""
+    """The place of a name or an operator in the text; both are tokens."""
     return (part.start_pos or 0) if isinstance(part, Token) else 0
 
 
@@ -302,7 +302,7 @@ _LOOKALIKES: Final[Mapping[str, str]] = {
 
 
 def _unreadable(rest: str) -> tuple[str, str]:
-    """What is said about text that no part of the language starts with."""
+    """The message about text that cannot begin any part of a rule."""
     word = re.match(r"[A-Za-z_]\w*|[\d.]\w*|['\"].*|.", rest)
     found = word.group() if word else rest[:1]
     if found in _LOOKALIKES:

@@ -22,7 +22,7 @@ HALVING_TOLERANCE = 1e-9
 
 
 def layer_weights(model: Model, seq_length: int, gpu: str) -> tuple[Floats, float]:
-    """What layers and the head weigh: FLOPs, or seconds if all layers were measured."""
+    """The weights of layers and head: FLOPs, or seconds if all layers were measured."""
     seconds = [_measured_seconds(kind, gpu) for kind in model.kinds]
     if all(value is not None for value in seconds):
         return np.array(seconds, float)[list(model.kind_of_layer)], 0.0
@@ -69,7 +69,7 @@ def one_layer_each(layers: int, chunks: int) -> Ints:
 
 
 def product_weights(model: Model) -> tuple[Floats, float]:
-    """What layers and the head weigh by the entries of their matrices; attention left out."""
+    """The weights of layers and head by the entries of their matrices, without attention."""
     entries = [
         float(sum(x.inputs * x.outputs for x in kind.linears))
         if isinstance(kind, Block)
@@ -111,7 +111,7 @@ def _contiguous(weights: Floats, head_weight: float, pp: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def _loads(total: tuple[float, ...], head_weight: float) -> list[float]:
-    """What a stage can hold, ascending; of those that count as equal the largest."""
+    """The possible loads of a stage, ascending; of equal ones the largest."""
     sums = np.array(total)
     inside = (sums - sums[:, None])[np.triu_indices(len(sums), 1)]
     every = np.sort(np.concatenate([inside, sums[-1] - sums[:-1] + head_weight]))

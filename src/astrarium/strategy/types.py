@@ -27,7 +27,7 @@ class Axis(StrEnum):
 
 
 class Granularity(StrEnum):
-    """How much of a layer is computed again in the backward pass."""
+    """The part of a layer that the backward pass computes again."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -60,7 +60,7 @@ class Schedule(StrEnum):
 
 
 class LayerSplit(StrEnum):
-    """How layers are dealt to stages: the same number each, by weight, or as `stages` say."""
+    """The split of layers: the same number each, by weight, or as `stages` say."""
 
     EVEN = "even"
     BALANCED = "balanced"
@@ -68,7 +68,7 @@ class LayerSplit(StrEnum):
 
 
 class Reach(StrEnum):
-    """How far it is from a pipeline stage to the next."""
+    """The distance from a pipeline stage to the next."""
 
     NOWHERE = "none"
     DOMAIN = "domain"

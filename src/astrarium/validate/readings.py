@@ -52,7 +52,7 @@ CORRECTIONS: Final = (
         " 152.",
         fills={"vocab": 50257},
         replaces={"recompute": "none"},
-        runtime={"pads_vocabulary": False},
+        runtime={"pads_vocabulary": False, "starts_level": False},
     ),
     TableCorrection(
         "BigScience on V100",

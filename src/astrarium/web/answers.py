@@ -8,14 +8,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
 from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS
 from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about
-from astrarium.value import Value
+from astrarium.value import Value, replace
 from astrarium.web import reading
 from astrarium.web.progress import Reporter, Tell, progress
 from astrarium.web.reading import Body, field_of
@@ -44,7 +43,7 @@ def compressed(given: Answer, body: Body, least: int = LEAST_COMPRESSED) -> Answ
     return replace(given, content=gzip.compress(given.content, 1, mtime=0), encoding="gzip")
 
 
-def encoded(data: Any) -> bytes:  # noqa: ANN401  whatever JSON can hold
+def encoded(data: Any) -> bytes:  # noqa: ANN401  any JSON value
     return json.dumps(to_builtins(data), allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -57,7 +56,7 @@ def problem(
 
 
 def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
-    """The answer to a question; `tell` is told of progress, where there is any."""
+    """The answer to a question; `tell` is called with progress, if there is any."""
     from astrarium.api.exporting import RefusedError
 
     try:
@@ -227,6 +226,13 @@ def _export(body: Body, tell: Tell | None) -> Answer:
     return Answer(OK, encoded({**to_builtins(done.result), "files": dict(done.files)}))
 
 
+def _targets(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api import exporting
+
+    document, plan = _chosen(body)
+    return Answer(OK, encoded({"times": exporting.times_of_targets(document, plan.rank)}))
+
+
 def _zipped(files: Mapping[str, str]) -> bytes:
     """An archive; scripts may be executed, and the same plan always gives the same bytes."""
     from io import BytesIO
@@ -252,4 +258,5 @@ _KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
     "timeline": _timeline,
     "trace": _trace,
     "export": _export,
+    "targets": _targets,
 }

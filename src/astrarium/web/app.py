@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any, Final, TypeVar
@@ -29,14 +29,47 @@ from astrarium.web.flags import (
     complaint,
 )
 from astrarium.web.guard import BodyLimit, Guard, error_response
-from astrarium.web.jobs import BrokenError, TooLongError, TooManyError, Workers
-from astrarium.web.responses import REFERENCE, responses
+from astrarium.web.jobs import NoAnswerError, Workers
 from astrarium.web.settings import ServerSettings
-from astrarium.web.stream import EventStream
+from astrarium.web.stream import EventStream, unless_left
 
 T = TypeVar("T")
 BAD_REQUEST, TOO_MANY = 400, 429
 LEFT: Final = 499  # the client closed the connection: nobody reads this
+
+
+REFERENCE: Final = "#/components/schemas/{name}"
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": REFERENCE.format(name=name)}}}
+
+
+_PROBLEMS: Final[Mapping[int, str]] = {
+    401: "The token is missing.",
+    403: "The request comes from another site.",
+    408: "The request did not arrive in time.",
+    413: "The request, or what it asks for, is too large.",
+    422: "The request cannot be used.",
+    429: "Too many requests wait already.",
+    500: "A mistake of the server.",
+    503: "The search ended before its answer.",
+    504: "The search took too long.",
+}
+
+
+def responses(name: str, description: str, **problems: str) -> dict[int | str, dict[str, Any]]:
+    """What a route returns: a document, or errors; `problems` have other schemas ("s409")."""
+    found: dict[int | str, dict[str, Any]] = {
+        200: {"description": description, "content": _json(name)}
+    }
+    for status, text in _PROBLEMS.items():
+        found[status] = {"description": text, "content": _json("Problem")}
+    for key, schema in problems.items():
+        status = int(key.removeprefix("s"))
+        text = _PROBLEMS.get(status, "No plan is feasible.")
+        found[status] = {"description": text, "content": _json(schema)}
+    return found
 
 
 def create_app(settings: ServerSettings) -> FastAPI:
@@ -155,6 +188,11 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         """The predicted iteration: as `astrarium trace`."""
         return await _large(request, workers, "trace", body)
 
+    @app.post("/api/targets", responses=responses("TargetTimes", "What each makes of a plan."))
+    async def targets(request: Request, body: Chosen) -> Response:
+        """Which software can start a plan as it is, and how much slower the nearest would be."""
+        return await _answered(request, workers, "targets", body)
+
     exports = responses("ExportedFiles", "An archive, or its files as JSON.", s422="ExportRefused")
     exports[OK]["content"]["application/zip"] = {"schema": {"type": "string", "format": "binary"}}
 
@@ -212,7 +250,7 @@ def _add_errors(app: FastAPI) -> None:
 def _openapi(app: FastAPI) -> dict[str, Any]:
     from astrarium.web.schemas import openapi
 
-    return openapi(app)
+    return openapi(app, REFERENCE)
 
 
 def _given(body: BaseModel) -> dict[str, Any]:
@@ -224,7 +262,7 @@ async def _answered(request: Request, workers: Workers, kind: str, body: BaseMod
 
 
 async def _large(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
-    """The same, compressed for who takes that."""
+    """The same, compressed for clients that accept it."""
     answer = _answer(workers, kind, {**_given(body), "gzip": _takes_gzip(request)})
     return _response(await _unless_left(request, answer))
 
@@ -236,8 +274,8 @@ def _takes_gzip(request: Request) -> bool:
 async def _answer(workers: Workers, kind: str, body: dict[str, Any]) -> Answer:
     try:
         return await workers.answer(kind, body)
-    except (TooManyError, TooLongError, BrokenError) as error:
-        return error.answer(workers.settings)
+    except NoAnswerError as error:
+        return error.answer
 
 
 def _response(answer: Answer) -> Response:
@@ -249,17 +287,5 @@ def _response(answer: Answer) -> Response:
 
 async def _unless_left(request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
     """The answer; if the client leaves first, the work is ended."""
-    task = asyncio.ensure_future(work)
-    left = asyncio.ensure_future(_left(request))
-    try:
-        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else Answer(LEFT, b"")
-    finally:
-        for one in (task, left):
-            one.cancel()
-        await asyncio.gather(task, left, return_exceptions=True)
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    answer = await unless_left(request.receive, work)
+    return Answer(LEFT, b"") if answer is None else answer

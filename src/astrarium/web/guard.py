@@ -1,4 +1,4 @@
-"""Who may ask, and how much: token, own origin, own name, size of requests.
+"""Which requests are let through: token, own origin, own name, size.
 
 A page of another site can reach a server on this machine through the browser, under its own name
 (cross-origin) or under one that it lets point here (DNS rebinding). So the Host must be one that
@@ -11,6 +11,7 @@ import asyncio
 import hmac
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
+from html import escape
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import Final
@@ -37,14 +38,18 @@ SECURITY_HEADERS: Final[Mapping[str, str]] = {
     "cross-origin-resource-policy": "same-origin",
 }
 # Requests that carry a plan document may be larger than others.
-WITH_DOCUMENT: Final = ("explain", "compare", "timeline", "trace", "export")
+WITH_DOCUMENT: Final = ("explain", "compare", "timeline", "trace", "export", "targets")
 ANYWHERE: Final = ("0.0.0.0", "::")
 PIECE: Final = 2**18  # bytes of an answer that are sent at once
 LARGE: Final = 2**20  # bytes of a request; one of these is read at a time
 
 
-def error_response(status: int, message: str) -> Response:
-    """An error that is found before any worker is asked."""
+def error_response(status: int, message: str, scope: Scope | None = None) -> Response:
+    """An error that is found before any worker is asked; as a page to who opens one."""
+    if scope and scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", ""):
+        title = "<title>Astrarium</title><h1>Astrarium</h1>"
+        text = f"<!doctype html><html lang=en>{title}<p>{escape(message)}</p></html>"
+        return Response(text, status, media_type="text/html")
     given = problem(status, message)
     return Response(given.content, given.status, media_type=given.media_type)
 
@@ -71,7 +76,7 @@ class Guard:
                 await _sent(send, part, self.settings.send_seconds)
 
         refused = self._refused(scope)
-        # Whoever does not read loses the connection: the server would keep the answer for ever.
+        # A client that does not read loses the connection; its answer would be kept for ever.
         with suppress(_SlowError):
             await (refused or self.app)(scope, receive, send_guarded)
 
@@ -79,9 +84,8 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._is_own_name(host):
-            return error_response(
-                403, f"Host '{host}' is not this server's name; use the address that it printed"
-            )
+            wrong = f"Host '{host}' is not this server's name; use the address that it printed"
+            return error_response(403, wrong, scope)
         origin = headers.get("origin")
         if origin is not None and _place(origin) != host.lower():
             return error_response(403, f"requests from another site ('{origin}') are refused")
@@ -97,7 +101,7 @@ class Guard:
             return False
         if self.settings.is_loopback:
             return name in LOOPBACK
-        # Beyond the loopback nothing is told without the token, which no other site has.
+        # Other hosts get no answer without the token, which no other site has.
         return name in (*LOOPBACK, self.settings.host.lower()) or (
             self.settings.host in ANYWHERE or _is_address(name)
         )
@@ -119,7 +123,9 @@ class Guard:
             return None
         if _is_same(_cookie(headers), token):
             return None
-        refused = error_response(401, "a token is needed: open the address that the server printed")
+        refused = error_response(
+            401, "a token is needed: open the address that the server printed", scope
+        )
         refused.headers["www-authenticate"] = "Bearer"
         return refused
 

@@ -1,4 +1,4 @@
-"""Workers: as many as cores, kept warm; those whose answer nobody wants any more are ended."""
+"""Workers: one for each core, kept warm. A worker ends if nobody waits for its answer any more."""
 
 from __future__ import annotations
 
@@ -26,30 +26,17 @@ FORKS: Final = sys.platform != "win32"
 Listener = Callable[[str, bytes], Awaitable[None]]  # an event's name and content
 
 
-class TooManyError(Exception):
-    """So many requests wait already that another would wait for too long."""
+class NoAnswerError(Exception):
+    """A question was not answered; `answer` says why."""
 
-    def answer(self, settings: ServerSettings) -> Answer:
-        most = settings.most_waiting
-        return problem(429, f"{most} requests wait already, the most; try again in a moment")
-
-
-class TooLongError(Exception):
-    """A search took longer than it may."""
-
-    def answer(self, settings: ServerSettings) -> Answer:
-        return problem(
-            504,
-            f"the search took longer than {settings.search_seconds:g} s, the limit of this server;"
-            " ask for fewer pools, or start it with a longer --search-seconds",
-        )
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.answer = problem(status, message)
 
 
-class BrokenError(Exception):
+def _broken() -> NoAnswerError:
     """A worker ended by itself."""
-
-    def answer(self, settings: ServerSettings) -> Answer:
-        return problem(503, "the search ended before its answer; it may have needed more memory")
+    return NoAnswerError(503, "the search ended before its answer; it may have needed more memory")
 
 
 def prepare() -> None:
@@ -90,7 +77,7 @@ class _Worker:
     def end(self) -> None:
         self.process.kill()
         self.process.join()
-        # Whoever still reads finds the end first: a number of a closed pipe is soon another's.
+        # A reader must find the end first: the number of a closed pipe is soon that of another.
         with self._talking:
             self.connection.close()
 
@@ -127,17 +114,19 @@ class Workers:
     async def answer(
         self, kind: str, body: Mapping[str, Any], listener: Listener | None = None
     ) -> Answer:
-        """The answer of the next free worker; whoever cancels this ends the search, too."""
+        """The answer of the next free worker; cancelling this ends the search."""
         if self._closed:
-            raise BrokenError
-        if self.asked >= self.settings.workers + self.settings.most_waiting:
-            raise TooManyError
+            raise _broken()
+        most = self.settings.most_waiting
+        if self.asked >= self.settings.workers + most:
+            says = f"{most} requests wait already, the most; try again in a moment"
+            raise NoAnswerError(429, says)
         self.asked += 1
         try:
             worker = await self._idle.get()
             if worker is None:
                 self._later(self._start())
-                raise BrokenError
+                raise _broken()
             return await self._answer_of(worker, kind, body, listener)
         finally:
             self.asked -= 1
@@ -170,9 +159,13 @@ class Workers:
             is_done = True
             return given
         except TimeoutError:
-            raise TooLongError from None
+            raise NoAnswerError(
+                504,
+                f"the search took longer than {self.settings.search_seconds:g} s, the limit of this"
+                " server; ask for fewer pools, or start it with a longer --search-seconds",
+            ) from None
         except (EOFError, OSError):
-            raise BrokenError from None
+            raise _broken() from None
         finally:
             self.working -= 1
             if is_done:
@@ -198,7 +191,7 @@ class Workers:
         try:
             worker = await self._on_thread(partial(_Worker, self.settings.search_seconds))
             self.all.add(worker)
-        except Exception:  # whatever it is, nobody may wait for a worker that never comes
+        except Exception:  # nobody may wait for a worker that never comes
             traceback.print_exc(file=sys.stderr)
         finally:
             self._idle.put_nowait(worker)

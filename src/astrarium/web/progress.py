@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PROGRESS_EVERY_SECONDS: Final = 0.1
 PLANS_EVERY_SECONDS: Final = 0.4
-MOST_SHARE: Final = 0.1  # of the time that may go into documents of what is known so far
+MOST_SHARE: Final = 0.04  # of the time that may go into documents of what is known so far
 
 Tell = Callable[[str, Any], None]  # the name of an event, and what it holds
 

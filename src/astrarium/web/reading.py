@@ -50,16 +50,12 @@ def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:
     priced = [(row["type"], row.get("usd_per_gpu_hour")) for row in rows]
     for index, pair in enumerate(priced):
         if pair[1] is not None:
-            _check_price(pair, f"pools[{index}].usd_per_gpu_hour")
+            try:
+                FLAGS["price"].read("price", [pair])
+            except InputError as error:
+                raise InputError(str(error), f"pools[{index}].usd_per_gpu_hour") from None
     stated = [pair for pair in priced if pair[1] is not None]
     given["price"] = [*entries(given.get("price", ())), *stated]
-
-
-def _check_price(pair: tuple[str, Any], where: str) -> None:
-    try:
-        FLAGS["price"].read("price", [pair])
-    except InputError as error:
-        raise InputError(str(error), where) from None
 
 
 def _model(body: Body) -> str | Mapping[str, Any]:

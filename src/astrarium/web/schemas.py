@@ -13,7 +13,6 @@ from astrarium.plans.document import schemas as document_schemas
 from astrarium.report.explain.terms import Explanation, PlanComparison
 from astrarium.report.timeline.columns import TimelineDocument
 from astrarium.web.catalog import Catalog
-from astrarium.web.responses import REFERENCE
 
 
 class Health(TypedDict):
@@ -63,6 +62,12 @@ class ExportedFiles(TypedDict):
     nearest: NearestPart | None
 
 
+class TargetTimes(TypedDict):
+    """By target: the time of what it makes of a plan, over the plan's; null if it cannot."""
+
+    times: dict[str, float | None]
+
+
 class ExportRefused(Problem, total=False):
     """A plan that the target cannot express: why, and the nearest that it can."""
 
@@ -110,13 +115,14 @@ TYPES: Final = (
     PlanDocument,
     Problem,
     StreamEvent,
+    TargetTimes,
     TimelineDocument,
     Trace,
     WhyNot,
 )
 
 
-def openapi(app: FastAPI) -> dict[str, Any]:
+def openapi(app: FastAPI, reference: str) -> dict[str, Any]:
     """The description of the API, with the schemas of what it returns."""
     described = get_openapi(
         title=app.title,
@@ -125,7 +131,7 @@ def openapi(app: FastAPI) -> dict[str, Any]:
         routes=app.routes,
         openapi_version="3.1.0",
     )
-    made = document_schemas(TYPES, REFERENCE)
+    made = document_schemas(TYPES, reference)
     schemas: dict[str, Any] = described.setdefault("components", {}).setdefault("schemas", {})
     for name, schema in made.items():
         assert name not in schemas, f"two schemas are called {name}"

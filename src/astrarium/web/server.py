@@ -9,6 +9,7 @@ import uvicorn
 
 from astrarium.errors import InputError
 from astrarium.web.app import create_app
+from astrarium.web.connections import ImpatientProtocol
 from astrarium.web.jobs import Workers
 from astrarium.web.settings import ServerSettings
 
@@ -52,7 +53,7 @@ def serve(settings: ServerSettings, listening: socket.socket, started: Callable[
         log_level="warning",
         access_log=False,
         lifespan="on",
-        http="h11",
+        http=ImpatientProtocol,
         ws="none",
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=30,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from secrets import token_urlsafe
 from typing import Final
 
 from msgspec import field
 
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 MIB: Final = 2**20

@@ -52,7 +52,7 @@ def files(folder: Path = FOLDER) -> Mapping[str, File]:
 def _file(name: str, content: bytes, compressed: Path | None) -> File:
     media_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if name.endswith(".js"):
-        media_type = "text/javascript"  # whatever the system's own table says
+        media_type = "text/javascript"  # also where the system's own table says otherwise
     packed = compressed.read_bytes() if compressed else None
     if packed is None and len(content) >= LEAST_COMPRESSED and media_type.startswith(TEXTS):
         packed = gzip.compress(content, 9, mtime=0)

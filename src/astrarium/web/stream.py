@@ -1,19 +1,20 @@
-"""Server-sent events: what a search finds while it runs. Whoever stops listening ends it."""
+"""Server-sent events: what a search finds while it runs. Closing the connection ends it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from astrarium.web.answers import OK, Answer
-from astrarium.web.jobs import BrokenError, TooLongError, TooManyError, Workers
+from astrarium.web.answers import OK
+from astrarium.web.jobs import NoAnswerError, Workers
 
+T = TypeVar("T")
 HEARTBEAT_SECONDS: Final = 10.0  # a proxy may close a connection on which nothing is said
 
 
@@ -31,20 +32,10 @@ class EventStream(Response):
         await send(
             {"type": "http.response.start", "status": OK, "headers": self.raw_headers},
         )
-        search = asyncio.ensure_future(self._search(send))
-        left = asyncio.ensure_future(_left(receive))
-        try:
-            await asyncio.wait((search, left), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            is_over = search.done() and not search.cancelled()
-            for one in (search, left):
-                one.cancel()
-            await asyncio.gather(search, left, return_exceptions=True)
-        if is_over:
-            search.result()
+        if await unless_left(receive, self._search(send)):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _search(self, send: Send) -> None:
+    async def _search(self, send: Send) -> bool:
         begin = monotonic()
 
         async def event(name: str, content: bytes) -> None:
@@ -57,8 +48,8 @@ class EventStream(Response):
         beats = asyncio.ensure_future(_heartbeat(send))
         try:
             answer = await self.workers.answer(self.kind, self.asked, event)
-        except (TooManyError, TooLongError, BrokenError) as error:
-            answer = error.answer(self.workers.settings)
+        except NoAnswerError as error:
+            answer = error.answer
         finally:
             beats.cancel()
         if answer.status == OK:
@@ -66,12 +57,9 @@ class EventStream(Response):
             await event("progress", json.dumps(last).encode())
             await event("document", answer.content)
         else:
-            await event("error", _error(answer))
-
-
-def _error(answer: Answer) -> bytes:
-    told = json.loads(answer.content)["error"]
-    return json.dumps({**told, "status": answer.status}).encode()
+            said = json.loads(answer.content)["error"]
+            await event("error", json.dumps({**said, "status": answer.status}).encode())
+        return True
 
 
 async def _heartbeat(send: Send) -> None:
@@ -80,6 +68,18 @@ async def _heartbeat(send: Send) -> None:
         await send({"type": "http.response.body", "body": b": \n\n", "more_body": True})
 
 
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """What some work gives; if the client leaves first, the work is ended, and gives nothing."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for one in (task, left):
+            one.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)

@@ -1,6 +1,6 @@
 """The process that searches: one question after the other, until the server hangs up.
 
-Searches are ended by ending their process, whatever they are doing. Where the system can fork, the
+A search is ended by ending its process. Where the system can fork, the
 workers are copies of one process that has imported and tried out everything (`warm`), so that the
 next one is ready at once.
 """
@@ -43,7 +43,7 @@ def work(connection: Connection, seconds: float) -> None:
     _bound_memory()
     encode = msgspec.msgpack.Encoder().encode
 
-    def tell(name: str, data: Any) -> None:  # noqa: ANN401  whatever JSON can hold
+    def tell(name: str, data: Any) -> None:  # noqa: ANN401  any JSON value
         connection.send_bytes(encode(WorkerMessage(name, answers.encoded(data))))
 
     while True:
@@ -69,7 +69,7 @@ def _answer(kind: str, body: Body, tell: Tell | None) -> Answer:
         return problem(503, "the search needs more memory than the server gives one; ask for less")
     except RecursionError:
         return problem(answers.REFUSED, "nested too deeply")
-    except Exception:  # a bug: said in full on the server, and in short to whoever asked
+    except Exception:  # a bug: reported in full on the server, and in short to the client
         traceback.print_exc(file=sys.stderr)
         return problem(answers.FAILED, "internal error; the server's log says more")
 

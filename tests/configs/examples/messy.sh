@@ -15,7 +15,7 @@ for SCHEDULE in layout even; do
     ARGS+=" --pipeline-model-parallel-layout \"Et*11|t*13|t*13|t*11L\""
   fi
 done
-[ -f /etc/motd ] && ARGS="$ARGS --tensor-model-parallel-size 8"
+[ -f /etc/motd ] && ARGS="$ARGS --log-interval 8"
 TRAIN='--micro-batch-size 2 --global-batch-size 64 --fp16 --vocab-size 50257'
 CMD="torchrun --nproc-per-node=$NPROC --nnodes=$NNODES pretrain_gpt.py $ARGS $TRAIN $EXTRA_ARGS"
 echo $CMD

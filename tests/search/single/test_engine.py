@@ -72,8 +72,8 @@ class Case:
     objective: Objective = Objective.THROUGHPUT
     tuning: Tuning = NEUTRAL
     rented_sizes: tuple[int, ...] | None = None
-    oversubscription: float = 1.0  # of each node's network
     runtime: str = "megatron"
+    oversubscription: float = 1.0  # of each node's network
     # Left at most: pipelines whose layers might be dealt so that they win; smaller gains, of chunks
     # that hold the embedding or the head alone, are not looked for.
     gap: float = open_layouts.SMALL_GAIN

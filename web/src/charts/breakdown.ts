@@ -2,7 +2,7 @@
 
 import type { Counts, Interval, Plan } from "../document";
 import { digits, duration, durationUnit, percent } from "./format";
-import { type Chart, clamp, Frame } from "./frame";
+import { type Chart, clamp, element, Frame } from "./frame";
 import { linearTicks } from "./scales";
 import { type Fill, filled, hatchDefinitions, legend, roughWidth, svg } from "./svg";
 
@@ -10,10 +10,24 @@ export interface BreakdownData {
   /** By cause; what adds up to the whole. */
   readonly seconds: Counts;
   readonly interval: Interval | null;
+  /** Whose time it is, and how the others differ. */
+  readonly note?: string;
 }
 
 export function breakdownOf(plan: Plan): BreakdownData {
-  return { seconds: plan.breakdown_seconds, interval: plan.interval_seconds };
+  const { breakdown_seconds: seconds, interval_seconds: interval } = plan;
+  return { seconds, interval, note: waitingText(plan) };
+}
+
+/** The bar is that of the stage that works most: others wait longer. */
+export function waitingText({ stage_seconds: stages = [] }: Plan): string {
+  if (stages.length < 2) return "";
+  const busiest = stages.reduce((most, one) => (one.busy_share > most.busy_share ? one : most));
+  const mean = stages.reduce((sum, one) => sum + one.busy_share, 0) / stages.length;
+  return (
+    `This is stage ${busiest.stage}, the busiest. ` +
+    `On average the ${stages.length} stages wait ${percent(1 - mean)} of the iteration.`
+  );
 }
 
 interface Cause {
@@ -147,6 +161,7 @@ class BreakdownChart implements Chart<BreakdownData, number> {
   private total = 0;
   private chosen: number | null = null;
   private list: HTMLElement | null = null;
+  private readonly note = element("p", "chart-caption");
 
   constructor(
     container: HTMLElement,
@@ -167,6 +182,8 @@ class BreakdownChart implements Chart<BreakdownData, number> {
     this.list?.remove();
     this.list = legend(this.frame.name, this.legendItems());
     this.frame.box.after(this.list);
+    this.note.textContent = this.data.note ?? "";
+    this.list.after(this.note);
     this.frame.redraw(true);
   }
 
@@ -324,7 +341,7 @@ class BreakdownChart implements Chart<BreakdownData, number> {
     const unit = durationUnit(this.total);
     const most = this.most() / unit.size;
     const bottom = TOP + BAR;
-    for (const tick of linearTicks(0, most, Math.max(2, this.frame.width / 90))) {
+    for (const tick of linearTicks(0, most, Math.max(3, this.frame.width / 90))) {
       const x = this.at(tick * unit.size);
       const isEdge = x < 20 ? "start" : x > this.frame.width - 24 ? "end" : "middle";
       picture.append(

@@ -80,8 +80,8 @@ function scaled(value: number, count: number): string {
   return digits(value, count);
 }
 
-export function usd(value: number): string {
-  return `$${scaled(value, 3)}`;
+export function usd(value: number, count = 3): string {
+  return `$${scaled(value, count)}`;
 }
 
 export function amount(value: number): string {

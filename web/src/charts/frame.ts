@@ -14,6 +14,8 @@ export interface Chart<Data, Key> {
 }
 
 let frames = 0;
+/** All that are on the page. */
+const shown = new Set<Frame>();
 /** Pixels above a picture that a tooltip may cover: its title tells less than what is below. */
 const TITLE = 60;
 
@@ -51,6 +53,7 @@ export class Frame {
     this.observer.observe(this.box);
     // At once: paper does not wait for the next frame.
     this.endTheme = onThemeChange(() => this.redrawNow());
+    shown.add(this);
     this.redraw(true);
   }
 
@@ -71,7 +74,7 @@ export class Frame {
     this.draw(isFresh);
   }
 
-  private resized(): void {
+  resized(): void {
     const width = this.box.clientWidth;
     if (width === this.width) return;
     this.width = width;
@@ -133,11 +136,52 @@ export class Frame {
   }
 
   destroy(): void {
+    shown.delete(this);
     if (this.asked) cancelAnimationFrame(this.asked);
     this.observer.disconnect();
     this.endTheme();
     this.root.remove();
   }
+}
+
+const PAPER = "paper";
+/** Device pixels to a CSS pixel on paper, which is finer than a screen. */
+const PAPER_RATIO = 3;
+
+/**
+ * Paper is white and narrow, whatever the screen is: everything is laid out for it before the
+ * browser takes its picture, and as it was behind that. The style sheets know the class `paper`.
+ */
+export function printOnPaper(page: Document): void {
+  const { classList, dataset } = page.documentElement;
+  let theme: string | undefined;
+  addEventListener("beforeprint", () => {
+    theme = dataset.theme;
+    classList.add(PAPER);
+    dataset.theme = "light";
+    for (const frame of shown) frame.resized();
+    // Behind what is drawn for the change of colours.
+    queueMicrotask(() => {
+      for (const canvas of page.querySelectorAll<HTMLCanvasElement>(".chart-box > canvas")) {
+        flatten(canvas);
+      }
+    });
+  });
+  addEventListener("afterprint", () => {
+    classList.remove(PAPER);
+    if (theme === undefined) delete dataset.theme;
+    else dataset.theme = theme;
+  });
+}
+
+/** Makes what is drawn an image: browsers lose some shapes of a canvas on paper. */
+function flatten(canvas: HTMLCanvasElement): void {
+  const context = canvas.getContext("2d");
+  const { width, height } = canvas;
+  if (!context || width === 0 || height === 0) return;
+  const pixels = context.getImageData(0, 0, width, height);
+  canvas.width = width;
+  context.putImageData(pixels, 0, 0);
 }
 
 const MOST_RATIO = 2;
@@ -160,6 +204,7 @@ export class Layer {
 
   /** Device pixels to a CSS pixel: sharper ones are not told apart, and take longer to fill. */
   get ratio(): number {
+    if (document.documentElement.classList.contains(PAPER)) return PAPER_RATIO;
     const { width, height } = this.frame;
     const ratio = Math.min(globalThis.devicePixelRatio || 1, MOST_RATIO);
     return this.isRough && width * height * ratio * ratio > MANY_PIXELS ? 1 : ratio;

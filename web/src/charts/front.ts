@@ -9,7 +9,7 @@ import { digits, duration, durationUnit, usd } from "./format";
 import { type Chart, clamp, Frame, Layer } from "./frame";
 import type { FrontData, FrontPoint } from "./front_data";
 import { PointGrid } from "./grid";
-import { fittingScale, type Scale, ticksOf } from "./scales";
+import { fittingScale, type Scale, ticksOf, tickTexts } from "./scales";
 import { corners, legend, SHAPES, type Shape } from "./svg";
 import { type Colour, POOL_COLOURS, poolColour, readTheme, type Theme } from "./theme";
 
@@ -259,11 +259,13 @@ class FrontChart implements Chart<FrontData, number> {
     context.textAlign = "center";
     context.textBaseline = "top";
     let free = 0;
-    for (const tick of ticksOf(scaled, Math.max(2, (width - MARGIN.left) / 70))) {
+    const times = ticksOf(scaled, Math.max(3, (width - MARGIN.left) / 70));
+    const texts = tickTexts(times, digits);
+    for (const [index, tick] of times.entries()) {
       const x = Math.round(this.across.at(tick * unit.size)) + 0.5;
       context.moveTo(x, MARGIN.top);
       context.lineTo(x, bottom);
-      const text = digits(tick, 4);
+      const text = texts[index] ?? "";
       const half = context.measureText(text).width / 2;
       if (x - half < free || x + half > width) continue;
       free = x + half + 8;
@@ -271,11 +273,13 @@ class FrontChart implements Chart<FrontData, number> {
     }
     context.textAlign = "right";
     context.textBaseline = "middle";
-    for (const tick of ticksOf(this.up, Math.max(2, (bottom - MARGIN.top) / 44))) {
+    const amounts = ticksOf(this.up, Math.max(3, (bottom - MARGIN.top) / 44));
+    const prices = tickTexts(amounts, usd);
+    for (const [index, tick] of amounts.entries()) {
       const y = Math.round(this.up.at(tick)) + 0.5;
       context.moveTo(MARGIN.left, y);
       context.lineTo(width - MARGIN.right, y);
-      context.fillText(usd(tick), MARGIN.left - 7, y);
+      context.fillText(prices[index] ?? "", MARGIN.left - 7, y);
     }
     context.stroke();
     context.strokeStyle = theme.rule;

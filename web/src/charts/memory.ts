@@ -139,7 +139,7 @@ class MemoryChart implements Chart<readonly StageMemory[], number> {
     const at = (bytes: number) => left + (bytes / most) * wide;
     const picture = svg("svg", { "aria-hidden": "true" }, [hatchDefinitions(frame.name)]);
     const bottom = frame.height - AXIS;
-    for (const tick of linearTicks(0, inGib(most), Math.max(2, wide / 80))) {
+    for (const tick of linearTicks(0, inGib(most), Math.max(3, wide / 80))) {
       const x = Math.round(at(tick * 2 ** 30)) + 0.5;
       const unit = isNarrow && tick > 0 ? "" : " GiB";
       picture.append(

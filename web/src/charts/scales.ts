@@ -101,6 +101,18 @@ export function ticksOf(scale: Scale, count: number): number[] {
     : linearTicks(scale.low, scale.high, count);
 }
 
+/** Ticks as texts that are all different, however near each other they are. */
+export function tickTexts(
+  ticks: readonly number[],
+  text: (tick: number, digits: number) => string,
+) {
+  for (let digits = 3; digits < 15; digits++) {
+    const texts = ticks.map((tick) => text(tick, digits));
+    if (new Set(texts).size === texts.length) return texts;
+  }
+  return ticks.map(String);
+}
+
 /** 0.30000000000000004 reads badly. */
 function clean(value: number): number {
   return Number(value.toPrecision(12));

@@ -25,7 +25,7 @@ import {
   stack,
   TRANSFER,
 } from "./lanes";
-import { linearTicks } from "./scales";
+import { linearTicks, tickTexts } from "./scales";
 import { legend } from "./svg";
 import { type Colour, channels, packed, poolColour, readTheme, type Theme } from "./theme";
 import { type Steered, steer, zoomBy } from "./timeline_input";
@@ -198,7 +198,8 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     const button = (text: string, label: string, act: () => void) => {
       const made = element("button", "", text);
       made.type = "button";
-      made.setAttribute("aria-label", label);
+      // A word is its own name; a sign needs one.
+      if (text.length === 1) made.setAttribute("aria-label", label);
       made.title = label;
       made.addEventListener("click", act);
       tools.append(made);
@@ -427,7 +428,7 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     const top = this.data.stages.length * rowHeight(this.data.stages.length);
     const { from, to } = this.shown;
     const unit = durationUnit(to - from);
-    const count = Math.max(2, Math.floor(this.plotWidth() / 90));
+    const count = Math.max(3, Math.floor(this.plotWidth() / 90));
     const ticks = linearTicks(from / unit.size, to / unit.size, count);
     context.textBaseline = "top";
     context.strokeStyle = theme.rule;
@@ -435,11 +436,12 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     context.lineWidth = 1;
     context.beginPath();
     let free = this.gutter() - 6;
-    for (const tick of ticks) {
+    const texts = tickTexts(ticks, digits);
+    for (const [index, tick] of ticks.entries()) {
       const x = this.gutter() + (tick * unit.size - from) / this.secondsPerPixel();
       context.moveTo(Math.round(x) + 0.5, top);
       context.lineTo(Math.round(x) + 0.5, top + 4);
-      const text = `${digits(tick, 6)} ${unit.name}`;
+      const text = `${texts[index]} ${unit.name}`;
       const half = context.measureText(text).width / 2;
       const middle = clamp(x, this.gutter() + half - 4, this.frame.width - half - 1);
       if (middle - half < free) continue;

@@ -212,10 +212,7 @@ class TopologyChart implements Chart<TopologyData, number> {
     frame.setHeight(this.layout.height);
     const picture = svg("svg", { "aria-hidden": "true" });
     for (const run of this.layout.runs) picture.append(this.run(run));
-    const isMarked = !areAlike(data.links);
-    for (const link of data.links) {
-      this.link(picture, { ...link, isSlowest: link.isSlowest && isMarked });
-    }
+    for (const link of data.links) this.link(picture, link);
     for (const placed of this.layout.stages) picture.append(this.chip(placed));
     const { unused } = this.layout;
     for (const [index, line] of unused.entries()) {
@@ -337,24 +334,20 @@ class TopologyChart implements Chart<TopologyData, number> {
   }
 }
 
-/** Where all links are as slow as each other, none stands out. */
-function areAlike(links: readonly StageLink[]): boolean {
-  const [first] = links;
-  return links.length > 1 && links.every((link) => link.isSlowest && link.reach === first?.reach);
-}
-
 /** Which link binds; where all take as long, none does more than the others. */
 export function slowestText(links: readonly StageLink[]): string {
   const slowest = links.filter((link) => link.isSlowest);
   // The link that most differs is named where several take as long.
-  const first = slowest.find((link) => link.reach === "pools") ?? slowest[0];
+  const first = slowest.find((link) => link.reach === "pools") ?? slowest[0] ?? links[0];
   if (!first) return "";
   const where =
     slowest.length === 1
       ? `Slowest link: stage ${first.from} to ${first.to}, `
-      : areAlike(links)
-        ? "All links between stages are alike: "
-        : `Slowest links, ${slowest.length} of ${links.length}: `;
+      : slowest.length > 1
+        ? `Slowest links, ${slowest.length} of ${links.length}: `
+        : links.length > 1
+          ? "All links between stages are alike: "
+          : "The link between the stages: ";
   return `${where}${pathText(first)}.`;
 }
 

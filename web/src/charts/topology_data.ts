@@ -74,11 +74,15 @@ export function topologyOf(document: PlanDocument, plan: Plan): TopologyData {
     }
   }
   const slowest = links.reduce((most, link) => Math.max(most, link.seconds), 0);
+  const isSlow = (link: (typeof links)[number]): boolean =>
+    slowest > 0 && link.seconds >= slowest * 0.999;
+  // Where all are alike, none stands out.
+  const areAlike = links.every((link) => isSlow(link) && link.reach === links[0]?.reach);
   return {
     runs: runs.map((run) => described(document, run)),
     links: links.map((link) => ({
       ...link,
-      isSlowest: slowest > 0 && link.seconds >= slowest * 0.999,
+      isSlowest: !areAlike && isSlow(link),
     })),
     unused: Object.fromEntries(
       document.cluster.pools

@@ -1,5 +1,5 @@
 /** The answer in a sentence and large figures, where to go on, and how the search stands. */
-import { useLayoutEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { amount, digits, duration, gpuText, usd } from "../charts/format";
 import type { Plan, PlanDocument } from "../document";
 import type { Progress } from "./api";
@@ -16,24 +16,33 @@ import {
   strategyText,
   whole,
 } from "./format";
+import { type Repair, repairsOf, spoken } from "./repairs";
 import type { Found } from "./search";
 import { Term } from "./Term";
+import { tradesOf } from "./trades";
 import type { Word } from "./words";
 
 interface Props {
   found: Found;
   plan: Plan | null;
+  /** The best plan of the answer before. */
+  last: Plan | null;
   /** What the model is called where the document does not know. */
   modelName: string | null;
   /** The field that a mistake is told beside. */
   field: string | null;
   onCancel: () => void;
   onAgain: () => void;
+  onChoose: (rank: number) => void;
+  onCompare: (ranks: number[]) => void;
+  onRepair: (repair: Repair) => void;
 }
 
-export function Answer({ found, plan, modelName, field, onCancel, onAgain }: Props) {
+export function Answer(props: Props) {
+  const { found, plan, field, onCancel, onAgain, onRepair } = props;
   const isSearching = ["idle", "searching", "partial"].includes(found.state);
-  const isRefused = found.state === "failed" && !found.isCurrent;
+  // While who made a mistake types on, it stays told.
+  const isRefused = found.error !== null && !found.isCurrent;
   const input = field === null ? null : inputOf(field);
   const text = statusText(found, field !== null);
   // A refusal is as high as the answer that it takes the place of: nothing below must jump.
@@ -54,11 +63,17 @@ export function Answer({ found, plan, modelName, field, onCancel, onAgain }: Pro
         Answer
       </h2>
       {isRefused ? null : plan && found.document ? (
-        <Figures found={found} document={found.document} plan={plan} modelName={modelName} />
+        <>
+          <Figures {...props} document={found.document} plan={plan} />
+          <Trades {...props} document={found.document} plan={plan} />
+        </>
       ) : (
-        <div class="figures" aria-hidden="true">
-          <p class="lead">…</p>
-        </div>
+        <>
+          <div class="figures" aria-hidden="true">
+            <p class="lead">…</p>
+          </div>
+          <div class="trades" />
+        </>
       )}
       {/* Read out where it stays; what is seen comes anew in its other place. */}
       <p aria-live="polite" role="status" class="hidden">
@@ -75,6 +90,12 @@ export function Answer({ found, plan, modelName, field, onCancel, onAgain }: Pro
           class={isSearching ? "" : "off"}
           {...progressOf(found)}
         />
+        {isRefused &&
+          repairsOf(found.error).map((repair) => (
+            <button type="button" class="repair" key={repair.text} onClick={() => onRepair(repair)}>
+              {repair.text}
+            </button>
+          ))}
         {isRefused && input && (
           <button type="button" onClick={() => document.getElementById(input)?.focus()}>
             Go to the field
@@ -101,12 +122,12 @@ export function Answer({ found, plan, modelName, field, onCancel, onAgain }: Pro
   );
 }
 
-interface FiguresProps extends Pick<Props, "found" | "modelName"> {
+interface FiguresProps extends Pick<Props, "found" | "modelName" | "last"> {
   document: PlanDocument;
   plan: Plan;
 }
 
-function Figures({ found, document, plan, modelName }: FiguresProps) {
+function Figures({ found, document, plan, modelName, last }: FiguresProps) {
   const [low, high] = plan.interval_seconds;
   const speeds = [high, low].map((one) => (plan.tokens_per_second * plan.iteration_seconds) / one);
   const scale = (value: number, by: number): number => (value * by) / plan.iteration_seconds;
@@ -125,13 +146,18 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
         <Figure
           name="Training"
           word="training"
-          value={plan.train_seconds === null ? "–" : duration(plan.train_seconds)}
+          value={trainingText(plan)}
+          was={last && trainingText(last)}
         >
           {plan.train_seconds === null
             ? "give the tokens"
-            : durations(scale(plan.train_seconds, low), scale(plan.train_seconds, high))}
+            : durations(
+                scale(plan.train_seconds, low),
+                scale(plan.train_seconds, high),
+                plan.train_seconds,
+              )}
         </Figure>
-        <Figure name="Cost" word="cost" value={costText(plan)}>
+        <Figure name="Cost" word="cost" value={costText(plan)} was={last && costText(last)}>
           {plan.usd_per_hour === null
             ? "give a price"
             : plan.usd_total === null
@@ -142,12 +168,17 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
           {speeds.map((one) => amount(one ?? 0)).join(" to ")}
         </Figure>
         <Figure name="Iteration" word="iteration" value={duration(plan.iteration_seconds)}>
-          {durations(low, high)}
+          {durations(low, high, plan.iteration_seconds)}
         </Figure>
         <Figure name="MFU" word="MFU" value={percent(plan.mfu)}>
           of the peak speed
         </Figure>
-        <Figure name="Memory" word="memory" value={percent(fullest(plan))}>
+        <Figure
+          name="Memory"
+          word="memory"
+          value={percent(fullest(plan))}
+          isBad={!plan.fits || (plan.fit_chance ?? 1) < LEAST_CHANCE}
+        >
           {plan.fit_chance == null ? "on the fullest GPU" : `${chance(plan.fit_chance)} to fit`}
         </Figure>
       </dl>
@@ -161,6 +192,49 @@ function Figures({ found, document, plan, modelName }: FiguresProps) {
           </button>
         ))}
       </nav>
+    </div>
+  );
+}
+
+/** What other plans would give and take; a click shows one everywhere. */
+function Trades(
+  props: Pick<Props, "onChoose" | "onCompare"> & { document: PlanDocument; plan: Plan },
+) {
+  const { document, plan } = props;
+  const trades = useMemo(() => tradesOf(document, plan), [document, plan]);
+  const { choice } = document;
+  const fastest = choice?.fastest ?? null;
+  const isApart = choice && fastest !== null && fastest !== choice.recommended;
+  return (
+    <div class="trades">
+      {plan.rank !== 1 && (
+        <button type="button" class="trade" onClick={() => props.onChoose(1)}>
+          ← Back to plan 1
+        </button>
+      )}
+      {trades.map(({ rank, text }) => (
+        <button
+          type="button"
+          class="trade"
+          key={text}
+          title={`Shows plan ${rank}`}
+          onClick={() => props.onChoose(rank)}
+        >
+          {text}
+        </button>
+      ))}
+      {isApart && (
+        <button
+          type="button"
+          class="trade"
+          onClick={() => {
+            props.onCompare([choice.recommended, fastest]);
+            requestAnimationFrame(() => jump("compare-title"));
+          }}
+        >
+          Recommended and fastest side by side
+        </button>
+      )}
     </div>
   );
 }
@@ -183,7 +257,7 @@ const JUMPS: readonly (readonly [id: string, text: string])[] = [
   ["export-title", "Get the files"],
 ];
 
-function jump(id: string): void {
+export function jump(id: string): void {
   const title = document.getElementById(id);
   title?.closest("section")?.scrollIntoView({ block: "start" });
   // The next tab goes on from there.
@@ -221,7 +295,14 @@ function Lead(props: { document: PlanDocument; plan: Plan; modelName: string | n
   );
 }
 
+/** From here on a plan is as likely to fit as not. */
+const LEAST_CHANCE = 0.6;
+
 interface FigureProps {
+  /** Whether it breaks a limit, or nearly. */
+  isBad?: boolean;
+  /** Its value in the answer before. */
+  was?: string | null;
   name: string;
   word: Word;
   value: string;
@@ -233,13 +314,21 @@ function Figure(props: FigureProps) {
     <div>
       <dt>
         <Term word={props.word}>{props.name}</Term>
+        {props.was && props.was !== props.value && <span class="was"> was {props.was}</span>}
       </dt>
       <dd>
-        <b>{props.value}</b>
+        <b class={props.isBad ? "mistake" : ""}>
+          {props.isBad && <span aria-hidden="true">⚠ </span>}
+          {props.value}
+        </b>
         <small>{props.children}</small>
       </dd>
     </div>
   );
+}
+
+function trainingText(plan: Plan): string {
+  return plan.train_seconds === null ? "–" : duration(plan.train_seconds);
 }
 
 function costText(plan: Plan): string {
@@ -261,6 +350,13 @@ function elapsed(progress: Progress | null): string {
   return progress && progress.seconds >= 0.1 ? ` ${digits(progress.seconds, 2)} s` : "";
 }
 
+function refusalText({ error, isCurrent }: Found, isToldInForm: boolean): string {
+  const message = spoken(error?.message ?? "");
+  // Further lines point at a place in what was typed, which stands there.
+  if (isToldInForm) return `See the form: ${message.split("\n")[0] ?? ""}`;
+  return isCurrent ? `${message}\nThe best so far is shown.` : message;
+}
+
 function statusText(found: Found, isToldInForm: boolean): string {
   const { document, progress, error } = found;
   const search = document?.search;
@@ -268,6 +364,7 @@ function statusText(found: Found, isToldInForm: boolean): string {
     case "idle":
       return "";
     case "searching":
+      if (error) return refusalText(found, isToldInForm);
       return progress?.phase === "waiting" && progress.total > 0
         ? `Waiting: ${progress.total} others are searched first …`
         : "Searching …";
@@ -276,10 +373,7 @@ function statusText(found: Found, isToldInForm: boolean): string {
     case "cancelled":
       return found.isCurrent ? "Cancelled; there may be better plans." : "Cancelled.";
     case "failed":
-      return isToldInForm
-        ? // Further lines point at a place in what was typed, which stands there.
-          `See the form: ${error?.message.split("\n")[0] ?? ""}`
-        : `${error?.message ?? ""}${found.isCurrent ? "\nThe best so far is shown." : ""}`;
+      return refusalText(found, isToldInForm);
     case "done": {
       if (!document || !search) return "";
       const proof = search.optimal

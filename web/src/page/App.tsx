@@ -1,7 +1,10 @@
 /** The page: what is asked on the left, what comes of it on the right. */
 import type { VNode } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Answer } from "./Answer";
+import { duration, gpuText, usd } from "../charts/format";
+import type { Plan, PlanDocument } from "../document";
+import { Answer, jump } from "./Answer";
+import { AnswerBar } from "./AnswerBar";
 import { type Catalog, catalog as readCatalog } from "./api";
 import { Copy } from "./Copy";
 import { commandOf, optionsOf } from "./command";
@@ -10,7 +13,9 @@ import { fieldOf } from "./fields";
 import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
 import { Results } from "./Results";
 import { exampleForm, type Form, formOf, requestOf } from "./request";
-import { NOTHING_FOUND, Search } from "./search";
+import { type Found, NOTHING_FOUND, Search } from "./search";
+import { ThemeSwitch } from "./ThemeSwitch";
+import { WhyNot } from "./WhyNot";
 
 interface State {
   form: Form;
@@ -28,6 +33,7 @@ function stateOfAddress(): State {
 
 export function App() {
   const [{ form, view }, setState] = useState(stateOfAddress);
+  const [before, setBefore] = useState<State | null>(null);
   const [found, setFound] = useState(NOTHING_FOUND);
   const catalog = useCatalog();
   const search = useRef<Search | null>(null);
@@ -44,12 +50,25 @@ export function App() {
 
   const hash = hashOf(request, view);
   const opened = useRef(hash);
+  // The request whose answer the present entry of the history holds.
+  const answered = useRef("");
   useEffect(() => {
     // The plain address stays plain until something is changed.
-    if (hash !== opened.current) history.replaceState(null, "", hash);
+    if (hash === opened.current || hash === location.hash) return;
+    // What was answered stays in the history: Back leads to it.
+    const isNew = answered.current !== "" && answered.current !== key;
+    history[isNew ? "pushState" : "replaceState"](null, "", hash);
+    if (isNew) answered.current = "";
+    opened.current = "";
   }, [hash]);
   useEffect(() => {
-    const read = (): void => setState(stateOfAddress());
+    if (found.state === "done" && found.isCurrent) answered.current = key;
+  }, [found.state, found.isCurrent, key]);
+  useEffect(() => {
+    const read = (): void => {
+      answered.current = "";
+      setState(stateOfAddress());
+    };
     addEventListener("hashchange", read);
     return () => removeEventListener("hashchange", read);
   }, []);
@@ -58,6 +77,12 @@ export function App() {
   const { document } = found;
   const plan = document?.plans.find((one) => one.rank === view.rank) ?? document?.plans[0] ?? null;
   const isStale = !found.isCurrent;
+  const last = useLast(found);
+  const names = useRef(new WeakMap<PlanDocument, string>());
+  if (document && found.isCurrent && form.config) names.current.set(document, "Your model");
+  useEffect(() => {
+    globalThis.document.title = titleOf(found.isCurrent ? plan : null);
+  }, [found.isCurrent, plan]);
   useEffect(() => {
     const pressed = (event: KeyboardEvent): void => {
       // Lists and notes that it closes say so.
@@ -72,6 +97,7 @@ export function App() {
   const change = (changed: Form, isChoice = false): void => {
     isTyped.current = !isChoice;
     // Ranks of another search say nothing about the next one.
+    setBefore(null);
     setState((state) => ({
       form: changed,
       view: { ...FIRST_VIEW, strategy: state.view.strategy },
@@ -106,6 +132,9 @@ export function App() {
 
   return (
     <>
+      <button type="button" class="skip" onClick={() => jump("plans-title")}>
+        Skip to the plans
+      </button>
       <header class="top">
         <h1>Astrarium</h1>
         <p>Which GPUs, how many, and how to split a Transformer across them.</p>
@@ -113,21 +142,30 @@ export function App() {
           <Copy text={() => new URL(hash, location.href).href}>Copy link</Copy>
           <button
             type="button"
-            title="Back to the example that this page opens with"
-            onClick={() => setState({ form: exampleForm(), view: FIRST_VIEW })}
+            title={before ? "Back to what was asked" : "The example that this page opens with"}
+            onClick={() => {
+              setBefore(before ? null : { form, view });
+              setState(before ?? { form: exampleForm(), view: FIRST_VIEW });
+            }}
           >
-            Example
+            {before ? "Undo" : "Example"}
           </button>
+          <ThemeSwitch />
         </div>
       </header>
+      <AnswerBar plan={plan} last={last} isStale={isStale} />
       <main>
         <Answer
           found={found}
+          last={last}
           plan={plan}
-          modelName={form.config ? "Your model" : null}
+          modelName={(document && names.current.get(document)) ?? null}
           field={fieldOf(found.error)}
           onCancel={() => search.current?.cancel()}
           onAgain={() => search.current?.start(request, false)}
+          onChoose={(rank) => look({ rank })}
+          onCompare={(compare) => look({ compare })}
+          onRepair={(repair) => change({ ...form, ...repair.change(form) }, true)}
         />
         {panel}
         <div
@@ -140,6 +178,15 @@ export function App() {
                 <p>Plans, pictures and files appear here once a plan is found.</p>
               )}
             </div>
+          )}
+          {!results && found.state === "failed" && (
+            <WhyNot
+              document={null}
+              isFinal
+              request={request}
+              strategy={view.strategy}
+              onChange={(strategy) => look({ strategy })}
+            />
           )}
         </div>
         <section class="panel command" aria-labelledby="command-title">
@@ -158,6 +205,24 @@ export function App() {
       </main>
     </>
   );
+}
+
+/** The best plan of the answer before the present one. */
+function useLast(found: Found): Plan | null {
+  const [plans, setPlans] = useState<readonly [Plan | null, Plan | null]>([null, null]);
+  useEffect(() => {
+    const best = found.document?.plans[0];
+    if (found.state === "done" && best) setPlans(([, now]) => [now, best]);
+  }, [found.state, found.document]);
+  return plans[0];
+}
+
+/** What tells tabs apart. */
+function titleOf(plan: Plan | null): string {
+  if (!plan) return "Astrarium";
+  const run = plan.train_seconds === null ? [] : [duration(plan.train_seconds)];
+  const money = plan.usd_total === null ? [] : [usd(plan.usd_total)];
+  return `${[gpuText(plan.gpus, true), ...run, ...money].join(", ")} · Astrarium`;
 }
 
 /** The lists to choose from; the page works without them, so they are asked for until they come. */

@@ -6,6 +6,8 @@ export interface Suggestion {
   /** Further names that are searched. */
   others: readonly string[];
   about: string;
+  /** What it is listed under. */
+  group?: string;
 }
 
 interface Props {
@@ -19,7 +21,6 @@ interface Props {
   isWrong?: boolean;
 }
 
-const MOST_SHOWN = 60;
 const WAIT_MILLISECONDS = 1000;
 
 export function Combobox(props: Props) {
@@ -36,7 +37,7 @@ export function Combobox(props: Props) {
   const shown = isOpen ? matching(suggestions, isTyped ? value : "") : [];
 
   useEffect(() => {
-    list.current?.children[active]?.scrollIntoView({ block: "nearest" });
+    document.getElementById(`${listId}-${active}`)?.scrollIntoView({ block: "nearest" });
   }, [active]);
 
   useEffect(() => {
@@ -117,6 +118,7 @@ export function Combobox(props: Props) {
             // Before the text field loses the focus, which would close the list.
             onMouseDown={(event) => event.preventDefault()}
             onClick={() => choose(suggestion)}
+            data-group={suggestion.group !== shown[index - 1]?.group ? suggestion.group : undefined}
           >
             <span>{suggestion.value}</span>
             <span class="about">{suggestion.about}</span>
@@ -145,5 +147,5 @@ export function matching(suggestions: readonly Suggestion[], text: string): Sugg
   const begins = (one: Suggestion): boolean =>
     [one.value, ...one.others].some((name) => name.toLowerCase().startsWith(typed));
   const order = typed === "" ? found : [...found].sort((a, b) => +begins(b) - +begins(a));
-  return order.slice(0, MOST_SHOWN);
+  return order;
 }

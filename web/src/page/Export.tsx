@@ -5,24 +5,47 @@ import type { Plan, PlanDocument } from "../document";
 import {
   AskError,
   type CatalogTarget,
+  type Chosen,
   type ExportChoice,
   type Exported,
   exportFiles,
   exportZip,
   type Nearest,
+  targetTimes,
   trace,
 } from "./api";
+import { changeText } from "./Compare";
 import { Copy } from "./Copy";
-import { download, fileName } from "./download";
+import { download, fileName, imageOf } from "./download";
+import { csvOf } from "./plans";
 import { isObject } from "./request";
+import { useAnswer } from "./useAnswer";
 
 interface Props {
   document: PlanDocument;
   plan: Plan;
   targets: readonly CatalogTarget[];
+  isFinal: boolean;
 }
 
-export function Export({ document, plan, targets }: Props) {
+/** "as it is", "nearest, +4 %" or "cannot": what each software makes of the plan. */
+function useMarks(chosen: Chosen, isFinal: boolean): Readonly<Record<string, string>> {
+  const { value } = useAnswer(isFinal ? (signal) => targetTimes(chosen, signal) : null, [
+    chosen.document,
+    chosen.rank,
+    isFinal,
+  ]);
+  return Object.fromEntries(
+    Object.entries(value?.times ?? {}).map(([name, time]) => [name, markOf(time)]),
+  );
+}
+
+function markOf(time: number | null): string {
+  if (time === null) return "cannot";
+  return time === 1 ? "as it is" : `nearest, ${changeText(time - 1)}`;
+}
+
+export function Export({ document, plan, targets, isFinal }: Props) {
   const [target, setTarget] = useState("megatron");
   const [program, setProgram] = useState("megatron");
   const [files, setFiles] = useState<Exported | null>(null);
@@ -35,6 +58,7 @@ export function Export({ document, plan, targets }: Props) {
   }, [document, plan.rank, target, program]);
 
   const chosen = { document, rank: plan.rank };
+  const marks = useMarks(chosen, isFinal);
   const isLauncher = targets.find((one) => one.name === target)?.is_launcher ?? false;
   const choice: ExportChoice = isLauncher ? { target, program } : { target };
   const name = fileName(`${document.workload.model}-plan-${plan.rank}`);
@@ -61,7 +85,7 @@ export function Export({ document, plan, targets }: Props) {
 
   return (
     <section class="panel export" aria-labelledby="export-title">
-      <h2 id="export-title">Run plan {plan.rank}</h2>
+      <h2 id="export-title">Start plan {plan.rank}</h2>
       <p class="message">Files that start it, for the software that you train with.</p>
       <div class="bar">
         <label for="target">Files for</label>
@@ -73,6 +97,7 @@ export function Export({ document, plan, targets }: Props) {
           {targets.map((one) => (
             <option key={one.name} value={one.name}>
               {one.title} {one.version}
+              {marks[one.name] && ` – ${marks[one.name]}`}
             </option>
           ))}
         </select>
@@ -89,6 +114,7 @@ export function Export({ document, plan, targets }: Props) {
                 .map((one) => (
                   <option key={one.name} value={one.name}>
                     {one.title} {one.version}
+                    {marks[one.name] && ` – ${marks[one.name]}`}
                   </option>
                 ))}
             </select>
@@ -110,6 +136,15 @@ export function Export({ document, plan, targets }: Props) {
           }}
         >
           Plans as JSON
+        </button>
+        <button
+          type="button"
+          onClick={() => download(`${name}.csv`, new Blob([csvOf(document)], { type: "text/csv" }))}
+        >
+          Plans as CSV
+        </button>
+        <button type="button" onClick={() => void picture(`${name}-front.png`)}>
+          Time and money as PNG
         </button>
         <button
           type="button"
@@ -192,6 +227,15 @@ function Files({ exported }: { exported: Exported }) {
       ))}
     </div>
   );
+}
+
+/** What is seen of the front. */
+async function picture(name: string): Promise<void> {
+  const boxes = globalThis.document.querySelectorAll<HTMLCanvasElement>(
+    "section[aria-labelledby=front-title] canvas",
+  );
+  const content = await imageOf([...boxes]);
+  if (content) download(name, content);
 }
 
 /** "pp 8 → 1", never broken inside. */

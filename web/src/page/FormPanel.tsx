@@ -3,6 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import type { AskError, Catalog } from "./api";
 import { ChoiceField, LinesField, Message, TextField } from "./Field";
 import { fieldOf } from "./fields";
+import { LABELS, MODES, OBJECTIVES, SPOTS } from "./labels";
 import { ModelFields } from "./ModelFields";
 import { PoolFields } from "./PoolFields";
 import { type Form, isMarketAlone, type RepeatedFlag, type SingleFlag } from "./request";
@@ -16,28 +17,27 @@ interface Props {
 }
 
 interface Texts {
-  label: string;
   hint?: string;
   placeholder?: string;
 }
 
 const MORE: readonly (readonly [SingleFlag, Texts])[] = [
-  ["top", { label: "Plans to list", placeholder: "5" }],
-  ["market", { label: "Clouds", hint: "Prices of these; all: every one", placeholder: "aws,gcp" }],
-  ["region", { label: "Regions", placeholder: "us, europe, asia" }],
-  ["max_gpus", { label: "Most GPUs of a type", hint: "With clouds and no GPU rows" }],
-  ["mix", { label: "Most pools in one job" }],
-  ["checkpoint_every", { label: "Checkpoint every", placeholder: "30min; empty: best" }],
-  ["storage_bandwidth", { label: "Checkpoint bandwidth", placeholder: "1GB/s/node" }],
-  ["restart_time", { label: "Restart takes", placeholder: "10min" }],
-  ["epochs", { label: "Epochs", hint: "In place of tokens" }],
-  ["dataset_tokens", { label: "Tokens of the dataset", hint: "For epochs" }],
-  ["rampup_batch", { label: "Batch ramp", placeholder: "START,STEP,SAMPLES" }],
-  ["eval_every", { label: "Evaluate every", hint: "Iterations" }],
-  ["eval_iterations", { label: "Batches of an evaluation", placeholder: "100" }],
-  ["power_price", { label: "Power, $ per kWh", hint: "For machines of your own" }],
-  ["power_utilisation", { label: "Power drawn, %", placeholder: "100" }],
-  ["co2", { label: "CO₂, kg per kWh" }],
+  ["top", { placeholder: "5" }],
+  ["market", { hint: "Prices of these; all: every one", placeholder: "aws,gcp" }],
+  ["region", { placeholder: "us, europe, asia" }],
+  ["max_gpus", { hint: "With clouds and no GPU rows" }],
+  ["mix", {}],
+  ["checkpoint_every", { placeholder: "30min; empty: best" }],
+  ["storage_bandwidth", { placeholder: "1GB/s/node" }],
+  ["restart_time", { placeholder: "10min" }],
+  ["epochs", { hint: "In place of tokens" }],
+  ["dataset_tokens", { hint: "For epochs" }],
+  ["rampup_batch", { placeholder: "START,STEP,SAMPLES" }],
+  ["eval_every", { hint: "Iterations" }],
+  ["eval_iterations", { placeholder: "100" }],
+  ["power_price", { hint: "For machines of your own" }],
+  ["power_utilisation", { placeholder: "100" }],
+  ["co2", {}],
 ];
 
 const FOLDED: readonly string[] = [
@@ -61,6 +61,7 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
     field === name ? error?.message : undefined;
   const single = (flag: SingleFlag) => ({
     id: flag,
+    label: LABELS[flag],
     value: form.single[flag] ?? "",
     error: mistake(flag),
     onInput: (value: string) => change({ single: { ...form.single, [flag]: value } }),
@@ -73,6 +74,7 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
   });
   const repeated = (flag: RepeatedFlag) => ({
     id: flag,
+    label: LABELS[flag],
     value: form.repeated[flag] ?? "",
     error: mistake(flag),
     onInput: (value: string) => change({ repeated: { ...form.repeated, [flag]: value } }),
@@ -91,17 +93,11 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
       />
       <fieldset class="grid">
         <legend>Training run</legend>
-        <TextField
-          {...single("global_batch")}
-          label="Global batch"
-          hint="Sequences"
-          word="global_batch"
-        />
-        <TextField {...single("seq_length")} label="Sequence length" hint="Tokens each" />
-        <TextField {...single("tokens")} label="Tokens in all" hint="Such as 2T, 300B" />
+        <TextField {...single("global_batch")} hint="Sequences" word="global_batch" />
+        <TextField {...single("seq_length")} hint="Tokens each" />
+        <TextField {...single("tokens")} hint="Such as 2T, 300B" />
         <ChoiceField
           {...choice("precision", "bf16")}
-          label="Precision"
           choices={[
             ["bf16", "bf16"],
             ["fp16", "fp16"],
@@ -111,32 +107,18 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
       </fieldset>
       <fieldset class="grid">
         <legend>Goal and limits</legend>
-        <ChoiceField
-          {...choice("objective", "throughput")}
-          label="Objective"
-          word="objective"
-          choices={[
-            ["throughput", "Fastest"],
-            ["time", "Shortest run"],
-            ["cost", "Cheapest run"],
-          ]}
-        />
+        <ChoiceField {...choice("objective", "throughput")} word="objective" choices={OBJECTIVES} />
         <ChoiceField
           {...choice("mode", "exact")}
           // Of all that clouds offer nobody rents everything, whatever is asked.
           {...(isMarketAlone(form) ? { value: "up-to" } : {})}
-          label="GPUs to use"
           word="mode"
-          choices={[
-            ["exact", "All of them"],
-            ["up-to", "Fewer, if better"],
-          ]}
+          choices={MODES}
         />
-        <TextField {...single("budget")} label="Budget, $" hint="At most, such as 200k" />
-        <TextField {...single("deadline")} label="Deadline, days" hint="At most" />
+        <TextField {...single("budget")} hint="At most, such as 200k" />
+        <TextField {...single("deadline")} hint="At most" />
         <LinesField
           {...repeated("rule")}
-          label="Rules"
           word="rule"
           hint="One a line; drops matches"
           placeholder="$tp > 8"
@@ -145,27 +127,18 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
       <details class="more" open={isMore} onToggle={(event) => setMore(event.currentTarget.open)}>
         <summary>More: clouds, spot, checkpoints, power</summary>
         <div class="grid">
-          <ChoiceField
-            {...choice("spot", "never")}
-            label="Spot nodes"
-            choices={[
-              ["never", "None"],
-              ["always", "All"],
-              ["mix", "As many as is best"],
-            ]}
+          <ChoiceField {...choice("spot", "never")} choices={SPOTS} />
+          <Clouds
+            clouds={catalog?.clouds ?? []}
+            value={form.single.market ?? ""}
+            onInput={(market) => onChange({ ...form, single: { ...form.single, market } }, true)}
           />
           {MORE.map(([flag, texts]) => (
             <TextField key={flag} {...single(flag)} {...texts} />
           ))}
-          <LinesField
-            {...repeated("discount")}
-            label="Discounts, %"
-            hint="One a line"
-            placeholder="aws=30"
-          />
+          <LinesField {...repeated("discount")} hint="One a line" placeholder="aws=30" />
           <LinesField
             {...repeated("interruptions")}
-            label="Interruptions"
             hint="Of a spot node; one a line"
             placeholder="h100=10%/day"
           />
@@ -185,5 +158,48 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
         <Message id="sensitivity" error={mistake("sensitivity")} />
       </details>
     </form>
+  );
+}
+
+/** All clouds as switches; the field below takes them as a text, too. */
+function Clouds(props: {
+  clouds: readonly string[];
+  value: string;
+  onInput: (value: string) => void;
+}) {
+  const { clouds, value, onInput } = props;
+  const chosen = value
+    .split(",")
+    .map((one) => one.trim())
+    .filter((one) => one !== "");
+  const toggled = (cloud: string): string[] =>
+    chosen.includes(cloud) ? chosen.filter((one) => one !== cloud) : [...chosen, cloud];
+  return (
+    <details class="clouds">
+      <summary>Choose clouds</summary>
+      <div class="jumps">
+        {["all", ...clouds].map((cloud) => (
+          <button
+            type="button"
+            class="jump"
+            key={cloud}
+            aria-pressed={chosen.includes(cloud)}
+            onClick={() =>
+              onInput(
+                cloud === "all"
+                  ? chosen.includes("all")
+                    ? ""
+                    : "all"
+                  : toggled(cloud)
+                      .filter((one) => one !== "all")
+                      .join(","),
+              )
+            }
+          >
+            {cloud}
+          </button>
+        ))}
+      </div>
+    </details>
   );
 }

@@ -1,7 +1,7 @@
 /** The model: a name of the catalog, or the config.json of one's own. */
 import { useMemo, useRef, useState } from "preact/hooks";
 import { amount } from "../charts/format";
-import type { Catalog } from "./api";
+import type { Catalog, CatalogModel } from "./api";
 import { Combobox } from "./Combobox";
 import { Message } from "./Field";
 import { type Form, isObject } from "./request";
@@ -21,8 +21,10 @@ export function ModelFields({ form, catalog, error, onChange }: Props) {
   const [isOver, setOver] = useState(false);
   const suggestions = useMemo(
     () =>
-      (catalog?.models ?? []).map((model) => ({
+      // Families in the order of the catalog, each with all of its models.
+      grouped(catalog?.models ?? []).map((model) => ({
         value: model.name,
+        group: model.family,
         others: [...model.aliases, model.family],
         about: model.parameters ? `${amount(model.parameters)}, ${model.layers} layers` : "",
       })),
@@ -108,6 +110,11 @@ export function ModelFields({ form, catalog, error, onChange }: Props) {
       <Message id="model" hint={hint} error={mistake || error} />
     </fieldset>
   );
+}
+
+function grouped(models: readonly CatalogModel[]): CatalogModel[] {
+  const families = [...new Set(models.map((model) => model.family))];
+  return families.flatMap((family) => models.filter((model) => model.family === family));
 }
 
 /** The content of a file, or what is wrong with it. */

@@ -1,8 +1,9 @@
 /** The plans as a table: click a title to sort, a row to choose it, two boxes to compare. */
 import { useMemo, useRef, useState } from "preact/hooks";
 import { digits, duration, gpuText, padded, shortGpu, usd } from "../charts/format";
+import { fittingScale, type Scale } from "../charts/scales";
 import { listedPlans, type Plan, type PlanDocument } from "../document";
-import { days, detailText, durations, fullest, percent, strategyText, whole } from "./format";
+import { detailText, durations, fullest, percent, spotText, strategyText, whole } from "./format";
 import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted } from "./plans";
 import { STRATEGY_WORDS, WORDS } from "./words";
 
@@ -37,8 +38,16 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
     return sorted("mistake" in filter ? plans : plans.filter(filter.accepts), order);
   }, [document, isAll, filter, order]);
   const shown = rows.slice(0, MOST_ROWS);
-  const low = Math.min(...shown.map((plan) => plan.interval_seconds[0]));
-  const high = Math.max(...shown.map((plan) => plan.interval_seconds[1]));
+  // Logarithmic where some plans take many times as long: else all others would be dots.
+  const scale = useMemo(
+    () =>
+      fittingScale(
+        shown.flatMap((plan) => plan.interval_seconds),
+        2,
+        WIDTH - 2,
+      ),
+    [rows],
+  );
   const mistake = "mistake" in filter ? filter.mistake : "";
   const total = isAll ? document.plans.length : listed.length;
   const hasTypes = new Set(document.plans.flatMap((plan) => Object.keys(plan.gpus))).size > 1;
@@ -104,7 +113,7 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
         tabIndex={0}
         aria-label="Table of plans"
-        style={{ height: `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * total)}px` }}
+        style={{ "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * total)}px` }}
       >
         <table>
           <thead>
@@ -148,7 +157,7 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
                 isChosen={plan.rank === rank}
                 isStop={plan.rank === stop}
                 isCompared={compared.includes(plan.rank)}
-                range={[low, high]}
+                scale={scale}
                 hasTypes={hasTypes}
                 onChoose={onChoose}
                 onCompare={onCompare}
@@ -177,7 +186,7 @@ interface RowProps {
   isChosen: boolean;
   isStop: boolean;
   isCompared: boolean;
-  range: readonly [number, number];
+  scale: Scale;
   /** Whether plans differ in their GPUs' types. */
   hasTypes: boolean;
   onChoose: (rank: number) => void;
@@ -185,7 +194,8 @@ interface RowProps {
 }
 
 function Row(props: RowProps) {
-  const { plan, isChosen, isStop, isCompared, range, hasTypes, onChoose, onCompare } = props;
+  const { plan, isChosen, isStop, isCompared, scale, hasTypes, onChoose, onCompare } = props;
+  const spot = spotText(plan);
   const name = strategyText(plan.strategy);
   const cost = plan.usd_total ?? null;
   const isMixed = Object.keys(plan.gpus).length > 1;
@@ -211,6 +221,7 @@ function Row(props: RowProps) {
           {name}
         </button>
         <small>{detailText(plan.strategy)}</small>
+        {spot && <small class="spot">{spot}</small>}
         {!plan.fits && <small class="mistake">⚠ does not fit</small>}
       </td>
       <td class="number gpus" title={gpuText(plan.gpus)}>
@@ -224,13 +235,15 @@ function Row(props: RowProps) {
           ))}
       </td>
       <td class="number">
-        <Interval plan={plan} range={range} />
+        <Interval plan={plan} scale={scale} />
         {padded(duration(plan.iteration_seconds))}
       </td>
       <td class="number">{whole(plan.tokens_per_second)}</td>
       <td class="number mfu">{percent(plan.mfu)}</td>
-      <td class="number">{percent(fullest(plan))}</td>
-      <td class="number">{plan.train_seconds === null ? "–" : padded(days(plan.train_seconds))}</td>
+      <td class={plan.fits ? "number" : "number mistake"}>{percent(fullest(plan))}</td>
+      <td class="number">
+        {plan.train_seconds === null ? "–" : padded(duration(plan.train_seconds))}
+      </td>
       <td class="number">
         {cost === null
           ? plan.usd_per_hour === null
@@ -246,10 +259,7 @@ const WIDTH = 48;
 const HEIGHT = 12;
 
 /** From the shortest to the longest time that is expected, on the scale of all rows. */
-function Interval({ plan, range }: { plan: Plan; range: readonly [number, number] }) {
-  const [low, high] = range;
-  const at = (value: number): number =>
-    high > low ? 2 + ((value - low) / (high - low)) * (WIDTH - 4) : WIDTH / 2;
+function Interval({ plan, scale: { at } }: { plan: Plan; scale: Scale }) {
   const [from, to] = plan.interval_seconds;
   const middle = HEIGHT / 2;
   return (

@@ -21,7 +21,11 @@ export function PoolFields({ form, catalog, field, error, onChange }: Props) {
       [...(catalog?.gpus ?? [])].reverse().map((gpu) => ({
         value: gpu.aliases[0] ?? gpu.name,
         others: [gpu.name, ...gpu.aliases],
-        about: `${digits(gpu.memory_gib)} GiB${gpu.usd_per_gpu_hour ? `, $${gpu.usd_per_gpu_hour.toFixed(2)}/h` : ""}`,
+        about: [
+          `${digits(gpu.memory_gib)} GiB`,
+          ...(gpu.usd_per_gpu_hour === null ? [] : [`$${gpu.usd_per_gpu_hour.toFixed(2)}/h`]),
+          gpu.release_year,
+        ].join(", "),
       })),
     [catalog],
   );
@@ -147,5 +151,5 @@ export function gpuOf(catalog: Catalog | null, type: string): CatalogGpu | undef
 
 function listPrice(catalog: Catalog | null, type: string): string {
   const price = gpuOf(catalog, type)?.usd_per_gpu_hour;
-  return price ? price.toFixed(2) : "";
+  return price == null ? "" : price.toFixed(2);
 }

@@ -4,9 +4,12 @@ import type { Plan, PlanDocument } from "../document";
 import type { CatalogTarget } from "./api";
 import { Compare } from "./Compare";
 import { Export } from "./Export";
+import { Fallen } from "./Fallen";
 import type { View } from "./link";
 import { PlanTable } from "./PlanTable";
 import { Breakdown, Front, Memory, Timeline, Topology } from "./pictures";
+import { RunPanel } from "./RunPanel";
+import { spoken } from "./repairs";
 import type { Request } from "./request";
 import { Sensitivity } from "./Sensitivity";
 import { WhyNot } from "./WhyNot";
@@ -56,11 +59,15 @@ export function Results(props: Props) {
           <h2 id="notes-title">Notes</h2>
           <ul>
             {document.notes.map((note) => (
-              <li key={note}>{note}</li>
+              <li key={note}>{spoken(note)}</li>
             ))}
           </ul>
         </section>
       )}
+      <div class="pair">
+        <RunPanel document={document} plan={plan} />
+        {isFinal && <Fallen search={document.search} />}
+      </div>
       <Timeline document={document} plan={plan} isFinal={isFinal} {...pointed} />
       <div class="pair">
         <Topology document={document} plan={plan} {...pointed} />
@@ -72,7 +79,7 @@ export function Results(props: Props) {
           onChange={(strategy) => onLook({ strategy })}
         />
       </div>
-      <Export document={document} plan={plan} targets={targets} />
+      <Export document={document} plan={plan} targets={targets} isFinal={isFinal} />
       {document.sensitivity && <Sensitivity changes={document.sensitivity} />}
     </>
   );

@@ -5,11 +5,13 @@ import type { Plan, PlanDocument } from "../document";
 import { type Verdict, whyNot } from "./api";
 import { durations, fullest, percent, strategyText, whole } from "./format";
 import { rankAmong } from "./plans";
+import { spoken } from "./repairs";
 import { choosesGpus, onGpusOf, type Request } from "./request";
 import { useAnswer } from "./useAnswer";
 
 interface Props {
-  document: PlanDocument;
+  /** Null where the search found no plan. */
+  document: PlanDocument | null;
   isFinal: boolean;
   request: Request;
   strategy: string;
@@ -18,22 +20,27 @@ interface Props {
 
 export function WhyNot({ document, isFinal, request, strategy, onChange }: Props) {
   const [typed, setTyped] = useState(strategy);
+  // Another link, or Back.
+  useEffect(() => {
+    if (strategy !== typed.trim()) setTyped(strategy);
+  }, [strategy]);
   useEffect(() => {
     const timer = setTimeout(() => onChange(typed.trim()), 300);
     return () => clearTimeout(timer);
   }, [typed]);
-  const best = document.plans[0];
+  const best = document?.plans[0];
   const answered = useAnswer(
-    strategy === "" || !isFinal || !best
+    strategy === "" || !isFinal || (!best && choosesGpus(request))
       ? null
-      : (signal) => whyNot(onGpusOf(best, request), strategy, signal),
-    [document, isFinal, strategy],
+      : (signal) => whyNot(best ? onGpusOf(best, request) : request, strategy, signal),
+    [document, request, isFinal, strategy],
   );
   return (
     <section class="panel whynot" aria-labelledby="whynot-title">
       <h2 id="whynot-title">Why not …?</h2>
       <label for="strategy">
-        A strategy of your own, on {choosesGpus(request) ? "the GPUs of plan 1" : "all of the GPUs"}
+        A strategy of your own, on{" "}
+        {best && choosesGpus(request) ? "the GPUs of plan 1" : "all of the GPUs"}
       </label>
       <input
         id="strategy"
@@ -50,10 +57,10 @@ export function WhyNot({ document, isFinal, request, strategy, onChange }: Props
         {answered.error ? (
           <p class="mistake">
             <span aria-hidden="true">⚠ </span>
-            {answered.error.message}
+            {spoken(answered.error.message)}
           </p>
-        ) : answered.value && best ? (
-          <Verdicts {...answered.value} best={best} listed={document} />
+        ) : answered.value ? (
+          <Verdicts {...answered.value} listed={document} />
         ) : (
           <p class="message">
             {answered.isWaiting
@@ -67,21 +74,21 @@ export function WhyNot({ document, isFinal, request, strategy, onChange }: Props
 }
 
 interface VerdictProps extends Verdict {
-  best: Plan;
-  listed: PlanDocument;
+  listed: PlanDocument | null;
 }
 
-function Verdicts({ document, broken, best, listed }: VerdictProps) {
+function Verdicts({ document, broken, listed }: VerdictProps) {
   const own = document?.plans[0];
+  const best = listed?.plans[0];
   return (
     <>
       {broken.map((reason) => (
         <p class="mistake" key={reason}>
           <span aria-hidden="true">⚠ </span>
-          {reason}
+          {spoken(reason)}
         </p>
       ))}
-      {own && broken.length === 0 && <p>{placeText(own, best, listed)}</p>}
+      {own && best && broken.length === 0 && <p>{placeText(own, best, listed)}</p>}
       {own && <Estimate own={own} />}
     </>
   );

@@ -15,6 +15,7 @@ export interface CatalogGpu {
   aliases: string[];
   memory_gib: number;
   gpus_per_node: number;
+  release_year: number;
   usd_per_gpu_hour: number | null;
 }
 
@@ -130,6 +131,15 @@ export interface ExportChoice {
 
 export async function exportFiles(chosen: Chosen, choice: ExportChoice): Promise<Exported> {
   return json("export", { ...chosen, ...choice });
+}
+
+/** By target: over the time of the plan; null if it cannot express it. */
+export interface TargetTimes {
+  times: Record<string, number | null>;
+}
+
+export function targetTimes(chosen: Chosen, signal: AbortSignal): Promise<TargetTimes> {
+  return json("targets", alone(chosen), signal);
 }
 
 export async function exportZip(chosen: Chosen, choice: ExportChoice): Promise<Blob> {

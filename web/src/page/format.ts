@@ -2,20 +2,14 @@
 import { digits, duration, durationUnit, gib } from "../charts/format";
 import type { Choice, Counts, Plan, PlanDocument, Strategy } from "../document";
 
-const DAY = 86400;
-
-export function days(seconds: number): string {
-  return digits(seconds / DAY);
-}
-
 /** To the cent where cents count. */
 export function dollars(value: number): string {
   return value >= 100 ? `$${whole(value)}` : `$${value.toFixed(2)}`;
 }
 
-/** "10.7 to 17.9 min": both in the unit of the longer. */
-export function durations(from: number, to: number): string {
-  const unit = durationUnit(to);
+/** "10.7 to 17.9 min": both in the unit of what lies between them. */
+export function durations(from: number, to: number, middle = to): string {
+  const unit = durationUnit(middle);
   return `${digits(from / unit.size)} to ${digits(to / unit.size)} ${unit.name}`;
 }
 
@@ -72,6 +66,22 @@ export function fullest(plan: Plan): number {
 
 export function total(counts: Counts): number {
   return Object.values(counts).reduce((sum, count) => sum + count, 0);
+}
+
+/** "all spot, goodput 91.2 %, a checkpoint every 12 min": what tells ways to pay apart. */
+export function spotText(plan: Plan): string {
+  const { run } = plan;
+  const spot = total(run?.spot_gpus ?? {});
+  if (!run || spot === 0) return "";
+  const all = spot === total(plan.gpus) ? "all spot" : `${whole(spot)} spot`;
+  const parts = [all, `$${digits(plan.usd_per_hour ?? 0)}/h`, `goodput ${percent(run.goodput)}`];
+  if (run.interruptions_per_hour > 0) {
+    parts.push(`interrupted every ${duration(3600 / run.interruptions_per_hour)}`);
+  }
+  if (run.checkpoint_interval_seconds !== null) {
+    parts.push(`checkpoint every ${duration(run.checkpoint_interval_seconds)}`);
+  }
+  return parts.join(" · ");
 }
 
 /** "gcp, all spot": where the GPUs of a plan are rented; empty: nowhere. */

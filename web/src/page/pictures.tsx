@@ -53,7 +53,7 @@ export function Breakdown({ plan }: { plan: Plan }) {
       title={`Where the time goes, plan ${plan.rank}`}
       draw={drawBreakdown}
       data={data}
-      height={150}
+      height={196}
     />
   );
 }

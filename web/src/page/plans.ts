@@ -1,6 +1,6 @@
 /** The table of plans: what its columns are, sorted and filtered. */
 import { gpuText } from "../charts/format";
-import type { Plan } from "../document";
+import type { Plan, PlanDocument } from "../document";
 import { fullest, recomputeText, strategyText, total } from "./format";
 
 export interface Column {
@@ -30,7 +30,7 @@ export const COLUMNS: readonly Column[] = [
   { ...column("speed", "Tokens/s", (plan) => plan.tokens_per_second, "Speed"), first: "most" },
   { ...column("mfu", "MFU", (plan) => plan.mfu, "Share of the GPUs' peak speed"), first: "most" },
   column("memory", "Memory", fullest, "The fullest GPU's share of its memory"),
-  column("days", "Days", (plan) => plan.train_seconds, "Length of the whole run"),
+  column("days", "Run", (plan) => plan.train_seconds, "Length of the whole run"),
   column("usd", "Cost", (plan) => plan.usd_total ?? plan.usd_per_hour, "Dollars for the run"),
 ];
 
@@ -160,4 +160,32 @@ function worth(plan: Plan, objective: string): number {
   return objective === "time" && plan.train_seconds !== null
     ? plan.train_seconds
     : 1 / plan.tokens_per_second;
+}
+
+const CSV: readonly (readonly [string, (plan: Plan) => unknown])[] = [
+  ["rank", (plan) => plan.rank],
+  ["gpus", (plan) => gpuText(plan.gpus)],
+  ...(["tp", "pp", "dp", "cp", "ep", "micro_batch", "virtual_stages", "zero_stage"] as const).map(
+    (name) => [name, (plan: Plan) => plan.strategy[name]] as const,
+  ),
+  ["recompute", (plan) => recomputeText(plan.strategy)],
+  ...(["iteration_seconds", "tokens_per_second", "mfu", "train_seconds", "usd_total"] as const).map(
+    (name) => [name, (plan: Plan) => plan[name]] as const,
+  ),
+  ["usd_per_hour", (plan) => plan.usd_per_hour],
+  ["spot_gpus", (plan) => total(plan.run?.spot_gpus ?? {})],
+  ["goodput", (plan) => plan.run?.goodput],
+  ["kwh", (plan) => plan.run?.kwh],
+  ["memory_share", fullest],
+];
+
+/** All plans as a table for spreadsheets; what is not known is empty. */
+export function csvOf({ plans }: PlanDocument): string {
+  const rows = plans.map((plan) => CSV.map(([, value]) => cell(value(plan))));
+  return `${[CSV.map(([name]) => name), ...rows].map((row) => row.join(",")).join("\r\n")}\r\n`;
+}
+
+function cell(value: unknown): string {
+  const text = String(value ?? "");
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }

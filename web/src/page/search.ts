@@ -30,6 +30,11 @@ const WAIT_MILLISECONDS = 80;
 const MISTAKE_MILLISECONDS = 400;
 const AGAIN_MILLISECONDS = 3000;
 
+/** What another request repairs. */
+function isMistake(error: AskError | null): boolean {
+  return error !== null && [409, 422].includes(error.status);
+}
+
 export class Search {
   #found = NOTHING_FOUND;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -47,7 +52,9 @@ export class Search {
     const now = performance.now();
     const isBurst = isTyped && now - this.#edited < BURST_MILLISECONDS;
     this.#edited = isTyped ? now : Number.NEGATIVE_INFINITY;
-    this.#tell({ state: "searching", isCurrent: false, progress: null, error: null });
+    // A mistake stays told until the next answer: it must not flash with every letter.
+    const error = isTyped && isMistake(this.#found.error) ? this.#found.error : null;
+    this.#tell({ state: "searching", isCurrent: false, progress: null, error });
     if (isBurst) this.#timer = setTimeout(() => void this.#search(request), WAIT_MILLISECONDS);
     else void this.#search(request);
   }
@@ -90,9 +97,7 @@ export class Search {
 
   /** Waits until who made a mistake has had the time to type on. */
   #typedOn(problem: AskError): Promise<void> {
-    const left = [409, 422].includes(problem.status)
-      ? this.#edited + MISTAKE_MILLISECONDS - performance.now()
-      : 0;
+    const left = isMistake(problem) ? this.#edited + MISTAKE_MILLISECONDS - performance.now() : 0;
     return left > 0 ? new Promise((done) => setTimeout(done, left)) : Promise.resolve();
   }
 

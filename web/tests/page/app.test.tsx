@@ -25,6 +25,8 @@ const DOCUMENT = {
     space: 10,
     evaluated: 3,
     optimal: true,
+    rejected: { bound: 900, memory: 100 },
+    reasons: { tp_divides_heads: 5 },
     listed: 2,
   },
   plans: [plan(1), plan(2)],
@@ -135,7 +137,7 @@ test("what is wrong stands beside its field, and old plans are marked", async ()
     status: 422,
   });
   await type("tokens", "x", 400);
-  expect(text("#tokens-message")).toContain("--tokens 'x': not a number");
+  expect(text("#tokens-message")).toContain("“Tokens in all” 'x': not a number");
   expect(document.getElementById("tokens")?.getAttribute("aria-invalid")).toBe("true");
   expect(document.querySelector(".results")?.className).toContain("stale");
 });

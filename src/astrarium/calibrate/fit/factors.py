@@ -77,7 +77,7 @@ _LINKS: Final[Mapping[str, Callable[..., Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClassFit:
-    """What the rows of one class say."""
+    """The factor of one class of operators, and its rows."""
 
     ratio: float  # of true to modelled time, after regularisation
     median: float  # of measured to modelled time

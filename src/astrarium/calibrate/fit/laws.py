@@ -32,7 +32,7 @@ LEAST_ROWS: Final = 3  # of an operator and pass; fewer leave its law undetermin
 
 @dataclass(frozen=True, slots=True)
 class CoreFit:
-    """What a calibration of a processor teaches about one of its cores."""
+    """The result of a calibration for one core of a processor."""
 
     laws: Laws
     relative_error: float  # typical, of single operators
@@ -82,7 +82,7 @@ def _dispatch_seconds(rows: Iterable[Row]) -> float:
 
 
 def fit_messages(rows: Sequence[Row]) -> Laws:
-    """What messages between two cores take, by operation; none where they were not measured.
+    """The times of messages between two cores, by operation; empty if not measured.
 
     Medians: how long a message waits for the threads of both ranks to wake up is a part of it.
     """

@@ -12,12 +12,12 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from astrarium.calibrate.fit.factors import BOUNDS, DeviceFit, fit_rows
-from astrarium.calibrate.fit.laws import RUNTIME, CoreFit
+from astrarium.calibrate.fit.laws import RUNTIME
 from astrarium.calibrate.measure.cases import IDENTITY, TEXTS, TIMES
 from astrarium.calibrate.measure.journal import JournalContents
 from astrarium.calibrate.measure.sections import SEND
@@ -56,7 +56,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What the header of a profile file says."""
+    """The header of a profile file."""
 
     path: Path
     header: Mapping[str, Any]
@@ -96,7 +96,7 @@ class DeviceProfile:
 
     @property
     def core(self) -> Mapping[str, Any] | None:
-        """What the profile of a processor says of one core; None for other devices."""
+        """The part of one core in the profile of a processor; None for other devices."""
         return self.header.get("core")
 
     @property
@@ -111,7 +111,7 @@ def usable(entry: Mapping[str, Any]) -> bool:
 
 
 def warnings_of(header: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a profile that can be used all the same."""
+    """Warnings about a profile that can be used."""
     low, high = BOUNDS
     return [
         f"{name}: measured times are {entry['median']:.3g} x the modelled ones, outside"
@@ -143,35 +143,25 @@ def make_header(contents: JournalContents) -> dict[str, Any]:
 
 
 def _fit_columns(fit: DeviceFit) -> dict[str, Any]:
-    made_up, link = fit.specification, fit.intra_link
-    return {
-        "specification": None if made_up is None else _rounded(asdict(made_up)),
-        "operators": {name: _rounded(asdict(entry)) for name, entry in fit.operators.items()},
-        "links": {} if link is None else {"intra_link": _rounded(asdict(link))},
-        "host": _rounded(fit.host),
-        **({} if fit.core is None else {"core": _core_columns(fit.core)}),
+    found = {
+        "specification": fit.specification,
+        "operators": fit.operators,
+        "links": {} if fit.intra_link is None else {"intra_link": fit.intra_link},
+        "host": fit.host,
+        **({} if fit.core is None else {"core": fit.core}),
     }
+    return {name: _rounded(value) for name, value in found.items()}
 
 
-def _core_columns(core: CoreFit) -> dict[str, Any]:
-    """The core of a processor as JSON."""
-    laws, messages = (
-        {name: [_digits(each) for each in law] for name, law in of.items()}
-        for of in (core.laws, core.messages)
-    )
-    figures = {name: _digits(getattr(core, name)) for name in ("relative_error", "flops", "host")}
-    return {"laws": laws, "messages": messages, **figures}
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
-
-
-def _rounded(values: Mapping[str, float]) -> dict[str, float]:
-    return {
-        name: value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}")
-        for name, value in values.items()
-    }
+def _rounded(value: Any) -> Any:  # noqa: ANN401  as JSON
+    """Plain data with floats of a few digits."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
 
 
 def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) -> None:
@@ -297,7 +287,7 @@ def _kind(pa: Any, name: str) -> pa.DataType:  # noqa: ANN401  the module
 
 
 def with_measured_cores(cluster: Cluster, header: Mapping[str, Any]) -> Cluster:
-    """The cluster with rates, memory and links of a profile; what is no core stays as it is."""
+    """The cluster with the rates, memory and links of a profile in its pools of cores."""
     pools = tuple(_with_core(pool, header) for pool in cluster.pools)
     return replace(cluster, pools=pools)
 

@@ -1,5 +1,5 @@
 """Learns a few factors of a cluster from measured iterations.
 
-`table`, `logs` and `log_settings` read iterations as values of `measurement`; `factors` learns from
+`measurement`, `logs` and `log_settings` read iterations of tables and logs; `factors` learns from
 those that pass `checks`, and `profile` keeps the result. Inside, `regression` is the arithmetic.
 """

@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.calibrate.learn.measurement import Measurement, Predicted
+from astrarium.calibrate.learn.measurement import Measurement, Predicted, SetAside
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.tuning import Operators, Tuning
 from astrarium.errors import InputError
 from astrarium.units import format_bytes, format_seconds
-from astrarium.value import Value
 
 # Ratios of measured to predicted time that a healthy cluster can have. Beyond them something is
 # mistaken: the GPU type, the batch, the strategy, or the unit of the times.
 PLAUSIBLE_COMPUTE: Final = (0.4, 2.5)
-PLAUSIBLE_LINK: Final = (0.2, 5.0)
+_OTHERS: Final = ("intra_link", "inter_link", "attention", "host")
+PLAUSIBLE: Final = {"compute": PLAUSIBLE_COMPUTE, **dict.fromkeys(_OTHERS, (0.2, 5.0))}
 MOST_STEP_SHARE: Final = 0.5  # of the median iteration
 MOST_RESERVE_SHARE: Final = 0.25  # of the GPU's memory
 # Equal runs differ by a few per cent, by more only if something else ran beside one of them.
@@ -33,13 +33,6 @@ MOST_FROM_MEDIAN: Final = 2.5
 MOST_OF_DEVICE: Final = 1.1
 _NAMES_SHOWN: Final = 4
 _REASONS_SHOWN: Final = 12
-
-
-class SetAside(Value, frozen=True, forbid_unknown_fields=True):
-    """A run that was not learned from, and why."""
-
-    label: str
-    reason: str
 
 
 def one_cluster(runs: Sequence[Measurement]) -> tuple[str, Runtime]:
@@ -84,13 +77,9 @@ def check_runs(
 
 def check_factors(tuning: Tuning, reserve: float, runs: Sequence[Measurement]) -> None:
     """Refuse factors that no healthy cluster has."""
-    for name, value, (low, high) in (
-        ("compute", tuning.compute, PLAUSIBLE_COMPUTE),
-        ("intra_link", tuning.intra_link, PLAUSIBLE_LINK),
-        ("inter_link", tuning.inter_link, PLAUSIBLE_LINK),
-        ("attention", tuning.of(Operators.ATTENTION), PLAUSIBLE_LINK),
-        ("host", tuning.host, PLAUSIBLE_LINK),
-    ):
+    for name, (low, high) in PLAUSIBLE.items():
+        attention = name == Operators.ATTENTION
+        value = tuning.of(Operators.ATTENTION) if attention else getattr(tuning, name)
         if not low <= value <= high:
             raise InputError(
                 f"the runs ask for a factor {name} of {value:.2f}, outside {low:g} to {high:g};"

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.learn.checks import SetAside, check_factors, check_runs, one_cluster
-from astrarium.calibrate.learn.measurement import Measurement, predict
+from astrarium.calibrate.learn.checks import check_factors, check_runs, one_cluster
+from astrarium.calibrate.learn.measurement import Measurement, SetAside, predict
 from astrarium.calibrate.learn.regression import Average, TuningProblem, average
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
 from astrarium.value import Value
@@ -84,7 +84,7 @@ class Errors(Value, frozen=True, forbid_unknown_fields=True):
 
 
 class Learned(Value, frozen=True):
-    """What runs of one GPU type under one runtime taught."""
+    """Factors learned from runs of one GPU type under one runtime."""
 
     gpu: str
     runtime: str

@@ -28,7 +28,7 @@ from astrarium.strategy.document import strategy_from_dict
 
 @dataclass(frozen=True, slots=True)
 class StatedSettings:
-    """What the user says about the runs: the machines always, the rest where logs are silent."""
+    """The user's statements about the runs: always the machines, and what logs omit."""
 
     pool: Pool
     model: Model | None = None

@@ -48,7 +48,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Log:
-    """What a log says. `settings` are as printed; `peaks` are bytes by rank or stage."""
+    """The content of a log: `settings` as printed; peaks in bytes by rank or stage."""
 
     path: str
     program: LogFormat

@@ -1,9 +1,11 @@
-"""Measured runs, and what the cost model says about them under some tuning."""
+"""Measured runs: from rows of tables, and their predictions under some tuning."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -12,10 +14,15 @@ from astrarium.catalog.runtimes import ReportedMemory, Runtime
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.types import Strategy
-from astrarium.validate.predictions import reported_bytes
+from astrarium.validate.metrics import NotScored, measured_seconds, why_not_scored
+from astrarium.validate.predictions import GB, Prediction, predict_rows, reported_bytes
+from astrarium.validate.table import MeasuredRow
+from astrarium.validate.words import UNTRUSTED, ReportingRank
+from astrarium.value import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +50,15 @@ class Measurement:
 
     @property
     def scenario(self) -> tuple[Workload, Pool, Strategy, Runtime]:
-        """What two measurements have to share to be of the same run."""
+        """The key that measurements of the same run share."""
         return self.workload, self.pool, self.strategy, self.runtime
+
+
+class SetAside(Value, frozen=True, forbid_unknown_fields=True):
+    """A run that was not learned from, and why."""
+
+    label: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +93,60 @@ def _reported_peak(plan: Plan, run: Measurement) -> float:
     """The peak as the program counts it, learned bytes included."""
     stages = plan.memory if run.stage is None else (plan.memory[run.stage],)
     return max(reported_bytes(stage, run.runtime, run.reported) for stage in stages)
+
+
+MEASURED_COLUMNS: Final = ("iter_time_s", "tokens_per_s_per_gpu", "peak_mem_gb")
+
+
+def runs_of_rows(
+    rows: Sequence[MeasuredRow], gpu: str | None = None, runtime: str | None = None
+) -> tuple[list[Measurement], list[SetAside]]:
+    """The runs of rows, all or those of one GPU type and runtime, and what is left aside.
+
+    A measured cell that is no number above zero is refused: the rest of such a table is not to
+    be trusted either.
+    """
+    for row in rows:
+        if any(row.problem.startswith(column) for column in MEASURED_COLUMNS):
+            raise InputError(f"{row.place}: {row.problem}; correct the cell or leave the row out")
+    predictions = predict_rows(rows)
+    runs, aside, others = [], [], set()
+    for prediction in predictions:
+        run = _run_of(prediction)
+        if isinstance(run, SetAside):
+            aside.append(run)
+        elif gpu in (None, run.pool.gpu.name) and runtime in (None, run.runtime.name):
+            runs.append(run)
+        else:
+            others.add(f"{run.pool.gpu.name} under {run.runtime.name}")
+    if others and not runs:
+        wanted = " under ".join(filter(None, (gpu, runtime)))
+        raise InputError(
+            f"no usable run is left to learn from: none is of {wanted}; there are"
+            f" {', '.join(sorted(others))}"
+        )
+    return runs, aside
+
+
+def _run_of(prediction: Prediction) -> Measurement | SetAside:
+    row, scenario, plan = prediction.row, prediction.scenario, prediction.plan
+    if scenario is None or plan is None:
+        return SetAside(row.place, prediction.reason)
+    peak = None if re.search(UNTRUSTED, row.notes) else row.peak_mem_gb
+    reason = why_not_scored(prediction)
+    # A time that cannot be is refused with all others, not set aside.
+    seconds = measured_seconds(prediction) if reason in (None, NotScored.TOO_FAST) else None
+    if seconds is None and peak is None:
+        return SetAside(row.place, str(reason))
+    stages = {ReportingRank.FIRST: 0, ReportingRank.LAST: plan.strategy.pp - 1}
+    return Measurement(
+        label=row.place,
+        workload=scenario.workload,
+        pool=scenario.pool,
+        strategy=replace(plan.strategy, stages=()),
+        runtime=scenario.runtime,
+        seconds=seconds,
+        peak_bytes=None if peak is None else peak * GB,
+        reported=scenario.memory.kind,
+        stage=stages.get(scenario.memory.rank),
+    )

@@ -16,13 +16,9 @@ from typing import Any, Final
 import msgspec
 
 from astrarium import __version__, documents
-from astrarium.calibrate.learn.checks import (
-    MOST_RESERVE_SHARE,
-    PLAUSIBLE_COMPUTE,
-    PLAUSIBLE_LINK,
-    SetAside,
-)
+from astrarium.calibrate.learn.checks import MOST_RESERVE_SHARE, PLAUSIBLE
 from astrarium.calibrate.learn.factors import Errors, Factor, Learned
+from astrarium.calibrate.learn.measurement import SetAside
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.tuning import Operators, Tuning
@@ -46,7 +42,7 @@ class Factors(Value, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What runs of one GPU type under one runtime taught."""
+    """Factors learned from runs of one GPU type under one runtime."""
 
     schema: str
     date: str
@@ -124,12 +120,8 @@ def _check(path: Path, profile: ClusterProfile) -> None:
         known = ", ".join(runtime_names())
         raise InputError(f"{path}: runtime: unknown '{profile.runtime}'; known: {known}")
     limits = {
-        "compute": PLAUSIBLE_COMPUTE,
-        "intra_link": PLAUSIBLE_LINK,
-        "inter_link": PLAUSIBLE_LINK,
-        "attention": PLAUSIBLE_LINK,
+        **PLAUSIBLE,
         "step_seconds": (0.0, MOST_SECONDS),
-        "host": PLAUSIBLE_LINK,
         # No less than nothing is reserved, and no more than learning itself takes for true.
         "memory_bytes": (
             -find_runtime(profile.runtime).reserved_bytes,

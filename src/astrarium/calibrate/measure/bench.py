@@ -57,7 +57,7 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float], host: float, calls: int) -> Timing:
-        """Of a call in each batch, and of the host."""
+        """From the seconds of a call in each batch, and of the host."""
         least, most = min(seconds) * 1e6, max(seconds) * 1e6
         return cls(statistics.median(seconds) * 1e6, least, most, host * 1e6, calls)
 

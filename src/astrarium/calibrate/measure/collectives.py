@@ -101,7 +101,7 @@ class Ranks:
 
 
 def work(rank: int, count: int, device: str, meeting: str, pipe: Connection) -> None:
-    """What one process does: meet the others, then run cases until the pipe closes."""
+    """The work of one process: meet the others, then run cases until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us
     warnings.simplefilter("ignore")  # torch renames its collectives from version to version
     place = torch.device(device, rank) if device == "cuda" else torch.device("cpu")

@@ -40,7 +40,7 @@ def physical_cores(topology: Path = TOPOLOGY) -> list[int]:
 
 
 def _siblings(topology: Path, core: int) -> str:
-    """What the system says of the threads of a core; its own number where it says nothing."""
+    """The threads of a core as the system lists them; else its own number."""
     try:
         return (topology / f"cpu{core}/topology/thread_siblings_list").read_text().strip()
     except OSError:
@@ -48,7 +48,7 @@ def _siblings(topology: Path, core: int) -> str:
 
 
 def stay_on(core: int) -> None:
-    """Keep the process on one core, where the system has such a thing."""
+    """Keep the process on one core, if the system supports that."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 

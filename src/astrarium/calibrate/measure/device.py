@@ -41,7 +41,7 @@ COLLECTIVES_SHARE: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class MeasureRequest:
-    """What to measure: `ranks` devices for collectives, None for all GPUs there are."""
+    """The measurements wanted: `ranks` devices for collectives, None for all GPUs."""
 
     journal: Path
     device: str | None = None
@@ -141,7 +141,7 @@ def find_device(kind: str | None) -> torch.device:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """What a profile says about the device it was measured on."""
+    """The description of a device in its profile."""
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         return {

@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 @dataclass
 class JournalContents:
-    """What a journal holds."""
+    """The contents of a journal."""
 
     header: dict[str, Any]
     rows: list[Row] = field(default_factory=list)

@@ -92,7 +92,7 @@ def prepare_pointwise(bench: Bench, case: Case) -> Call:
 
 
 def prepare_nothing(bench: Bench, case: Case) -> Call:
-    """What a call of autograd takes by itself: rows of backward passes are less by this."""
+    """A call of autograd by itself, which is subtracted from rows of backward passes."""
     x = bench.take(1).detach().requires_grad_()
     out, gradient = x.view(1, 1), torch.ones(1, 1)
     return lambda i: torch.autograd.grad(out, x, gradient, retain_graph=True)

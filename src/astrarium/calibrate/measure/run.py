@@ -25,19 +25,19 @@ class DeviceLostError(AstrariumError):
 
 
 class Timer(Protocol):
-    """What the run needs of `bench.Bench`."""
+    """The part of `bench.Bench` that a run needs."""
 
     def answers(self) -> bool: ...
     def release(self) -> None: ...
 
 
 Measure = Callable[[Case], dict[str, float]]
-Progress = Callable[[Case, int, int], None]  # the case that begins, how many are done, of how many
+Progress = Callable[[Case, int, int], None]  # the case that begins, the cases done, all cases
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run went; counts are of this run alone."""
+    """The counts of one run."""
 
     measured: int = 0
     failed: int = 0
@@ -107,7 +107,7 @@ def failure_text(error: Exception) -> str:
 
 
 def header(device: dict[str, Any], versions: dict[str, str], scale: str) -> dict[str, Any]:
-    """What the first line of a journal says about the run."""
+    """The first line of a journal."""
     return {
         "device": device,
         "versions": versions,

@@ -5,13 +5,16 @@ Which options there are and what follows each of them is `strategy/data/megatron
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
-from astrarium.configs.imported import NOT_AN_OPTION, Unknown
-from astrarium.configs.shell.expansion import shown, unset_in
+from astrarium.configs.imported import NOT_AN_OPTION, AsIf, Unknown
+from astrarium.configs.shell.expansion import alternatives, shown, unset_in
 from astrarium.errors import did_you_mean
 from astrarium.strategy.options import (
     Option,
@@ -22,26 +25,25 @@ from astrarium.strategy.options import (
 )
 from astrarium.value import Value
 
+_PLACES: Final = ("deepspeed_config", "tokenizer_model")  # files, which need not be found
 _NEGATIVE: Final = re.compile(r"-\d|-\.\d")
-# Options of older versions and of forks, whose meaning is known: dest, value if none follows, and
-# what the version described calls it.
-_OLDER: Final = {
-    "--activations-checkpoint-method": (
-        "activations_checkpoint_method",
-        None,
-        "--recompute-granularity full --recompute-method",
-    ),
-    "--activations-checkpoint-num-layers": (
-        "activations_checkpoint_num_layers",
-        None,
-        "--recompute-num-layers",
-    ),
-    "--use-custom-fsdp": ("use_custom_fsdp", "True", "--use-megatron-fsdp"),
-    "--fp8-hybrid": ("fp8", "hybrid", "--fp8-format hybrid"),
-    "--fp8-e4m3": ("fp8", "e4m3", "--fp8-format e4m3"),
-    "--deepspeed": ("deepspeed", "True", ""),
-    "--zero-stage": ("zero_stage", None, ""),
-}
+_FORKS: Final = Path(__file__).parents[1] / "data" / "forks.json"
+
+
+@cache
+def _older() -> Mapping[str, Mapping[str, Any]]:
+    """Options of older versions and of forks, whose meaning is known.
+
+    Each has its `dest`, the value it has `alone` if none follows, and what the version described
+    calls it (`now`); or it is `neutral`. `as_if` is what is given, assumed, and why.
+    """
+    options: Mapping[str, Mapping[str, Any]] = json.loads(_FORKS.read_text(encoding="utf-8"))
+    return options["options"]
+
+
+def is_of_fork(flag: str) -> bool:
+    """Whether an option is one of Megatron-DeepSpeed or of older versions."""
+    return flag in _older()
 
 
 class Given(Value, frozen=True):
@@ -75,21 +77,49 @@ class Arguments:
 
     given: dict[str, Given] = field(default_factory=dict)
     older: dict[str, str] = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)  # of these
     unknown: list[Unknown] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    neutral: list[str] = field(default_factory=list)
+    as_if: list[AsIf] = field(default_factory=list)
+    open_words: list[str] = field(default_factory=list)  # what a condition adds or leaves out
 
     def settings(self) -> dict[str, str]:
         return {**self.older, **{dest: one.setting for dest, one in self.given.items()}}
 
     def unset(self) -> list[str]:
         """Variables that are never set, though an option that decides something needs them."""
-        return [
-            f"{one.flag} needs ${name}, which is never set; give it a value in the script"
-            for one in self.given.values()
-            if one.option.treatment is not Treatment.NEUTRAL
-            for name in unset_in(" ".join(one.values))
+        decisive = [one for one in self.given.values() if _decides(one.option)]
+        needed = [(one.flag, name) for one in decisive for name in unset_in(" ".join(one.values))]
+        needed += [
+            (dest, name)
+            for dest, value in self.older.items()
+            if dest not in _PLACES
+            for name in unset_in(value)
         ]
+        out = [_question(flag, name) for flag, name in needed]
+        known = options_by_flag()
+        for word in self.open_words:
+            flags = [flag for flag in alternatives(word) if flag in known and _decides(known[flag])]
+            out += [_question(flag, name) for flag in flags[:1] for name in unset_in(word)[:1]]
+        return list(dict.fromkeys(out))
+
+
+def _decides(option: Option) -> bool:
+    return option.treatment is not Treatment.NEUTRAL
+
+
+def _question(flag: str, name: str) -> str:
+    """What to ask about a variable, or about what a condition decides."""
+    variable, _, why = name.partition(", by ")
+    if why:
+        return f"{flag} depends on {why}; say what holds with --set {variable}=VALUE"
+    if variable.isdigit():
+        return f"{flag} needs ${variable}, an argument of the script; give it behind the script"
+    if variable.startswith("$"):
+        return f"{flag} needs what {variable} prints; give the variable it goes to with --set"
+    return f"{flag} needs ${variable}, which is never set; add --set {variable}=VALUE"
 
 
 def parse_arguments(words: Sequence[str]) -> Arguments:
@@ -108,6 +138,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         option = known.get(flag)
         if option is None:
             _unknown(out, flag, [joined] if equals else following)
+            # Of an option that nobody knows, all that follows is taken for its values.
             at += 1 + (0 if equals else len(following))
             continue
         taken = [joined] if equals else following[: _most(option)]
@@ -140,25 +171,32 @@ def _most(option: Option) -> int | None:
 
 def _positional(out: Arguments, word: str) -> None:
     names = unset_in(word)
-    if names:
+    if alternatives(word):
+        out.open_words.append(word)
+    elif names:
         what = f"${names[0]} is never set in the script; nothing is taken for it"
-    else:
-        what = f"'{shown(word)}' belongs to no option"
-    if what not in out.notes:
-        out.notes.append(what)
+        out.notes += [what] if what not in out.notes else []
+    elif word.strip():
+        out.complaints.append(f"unrecognized arguments: {word}")
 
 
 def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
     version = megatron_version()
-    older = _OLDER.get(flag)
-    if older is not None:
-        dest, alone, now = older
-        out.older[dest] = alone if alone is not None else " ".join(values[:1])
-        hint = f"; it is {now} now" if now else ""
+    older = _older().get(flag, {})
+    if older.get("neutral"):
+        out.neutral.append(flag)
+    elif older:
+        alone = older.get("alone")
+        out.flags[older["dest"]] = flag
+        out.older[older["dest"]] = alone if alone is not None else " ".join(values[:1])
+        hint = f"; it is {older['now']} now" if "now" in older else ""
+        if "as_if" in older:
+            given, assumed, why = older["as_if"]
+            out.as_if.append(AsIf(flag, given, assumed, why))
         out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {version}{hint}"))
-        return
-    hint = did_you_mean(flag, options_by_flag())
-    out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {version}{hint}"))
+    else:
+        hint = did_you_mean(flag, options_by_flag())
+        out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {version}{hint}"))
 
 
 def _keep(out: Arguments, given: Given) -> None:

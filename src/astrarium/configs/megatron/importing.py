@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used
-from astrarium.configs.megatron.arguments import Arguments, Given, parse_arguments
+from astrarium.configs.imported import (
+    AsIf,
+    Imported,
+    NotModelledError,
+    OpenQuestionError,
+    Unknown,
+    Used,
+)
+from astrarium.configs.megatron.arguments import (
+    Arguments,
+    Given,
+    is_of_fork,
+    parse_arguments,
+)
 from astrarium.configs.megatron.conflicts import (
     NO_MICRO_BATCH,
     conflicts_of,
@@ -17,9 +30,11 @@ from astrarium.configs.megatron.conflicts import (
     world_conflict,
 )
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron, numerics_of
-from astrarium.configs.settings import Settings
-from astrarium.configs.shell.expansion import marked
+from astrarium.configs.settings import Described, Settings
+from astrarium.configs.shell.expansion import marked, unset_in
 from astrarium.configs.shell.launch import Launch, read_launch
+from astrarium.configs.values import Answers
+from astrarium.configs.vocabulary import most_entries
 from astrarium.errors import InputError
 from astrarium.model.workload import Numerics
 from astrarium.strategy.options import (
@@ -51,28 +66,47 @@ _ONLY_WITH: Final = {
     "cp_comm_type": "is_context_parallel",
     "create_attention_mask_in_dataloader": "is_masked",
 }
+FORK: Final = "Megatron-DeepSpeed main"
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _OF_EXPERTS: Final = "num_experts"
 
 
-def read_launch_script(text: str, source: str) -> Imported:
-    """A shell script that starts Megatron-LM, or its options alone."""
-    launch = read_launch(text, source)
-    return _imported(parse_arguments(launch.arguments), source, launch)
+def read_launch_script(text: str, source: str, answers: Answers | None = None) -> Imported:
+    """A shell script that starts a training, or its options alone."""
+    launch = read_launch(text, source, answers)
+    if launch.kind == "bridge":
+        from astrarium.configs.megatron.nested import read_recipe
+
+        return read_recipe(launch, source, answers.variables if answers else {})
+    if launch.kind in ("torchtitan", "own"):
+        from astrarium.configs import python_file
+
+        reader = python_file.read_torchtitan_launch if launch.kind == "torchtitan" else None
+        return (reader or python_file.read_own)(launch, source)
+    if launch.kind == "huggingface":
+        from astrarium.configs.huggingface import read_trainer
+
+        return read_trainer(launch, source)
+    return imported(parse_arguments(launch.arguments), source, launch, answers=answers)
 
 
-def read_arguments(text: str, source: str) -> Imported:
+def read_arguments(text: str, source: str, answers: Answers | None = None) -> Imported:
     """An argument string, as it would stand behind pretrain_gpt.py; no shell reads it."""
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         raise InputError(f"{source}: {str(error).lower()} in the arguments") from None
     words = [_VARIABLE.sub(lambda found: marked(found[1]), word) for word in words]
-    return _imported(parse_arguments(words), source, Launch((), None, {}, (), is_script=False))
+    nothing = Launch((), None, {}, (), is_script=False)
+    return imported(parse_arguments(words), source, nothing, answers=answers)
 
 
 def of_settings(
-    values: Mapping[str, str], source: str, unknown: Sequence[Unknown], recipe: str = ""
+    values: Mapping[str, str],
+    source: str,
+    unknown: Sequence[Unknown],
+    recipe: str = "",
+    launch: Launch | None = None,
 ) -> Imported:
     """Settings by their names in Megatron's namespace, or those of a recipe.
 
@@ -86,7 +120,7 @@ def of_settings(
             arguments.older[dest] = value
             continue
         arguments.given[dest] = Given(option, option.flags[0], _values_for(option, value), value)
-    return _imported(arguments, source, Launch((), None, {}, (), is_script=False), recipe)
+    return imported(arguments, source, launch or Launch((), None, {}, (), is_script=False), recipe)
 
 
 def _values_for(option: Option, value: str) -> tuple[str, ...]:
@@ -95,25 +129,38 @@ def _values_for(option: Option, value: str) -> tuple[str, ...]:
     return tuple(value.split(", ")) if option.many is not None else (value,)
 
 
-def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "") -> Imported:
+def imported(
+    arguments: Arguments,
+    source: str,
+    launch: Launch,
+    recipe: str = "",
+    answers: Answers | None = None,
+) -> Imported:
     unset = arguments.unset()
     if unset:
-        raise InputError(f"{source}: {'; '.join(unset)}")
-    values = {**DEFAULTS, **arguments.settings()}
+        raise OpenQuestionError(f"{source}: {'; '.join(unset)}")
+    is_fork = "deepspeed" in arguments.older or bool(arguments.neutral)
+    values = _values(arguments, launch, answers)
+    _refuse_mamba(Settings(values), source)
+    found = _overruled(values, Settings(values))
     settings = Settings(values)
-    found = _overruled(values, settings)
-    settings = Settings(values)
-    conflicts = [*arguments.complaints, *conflicts_of(settings)]
-    if launch.gpus is not None:
+    conflicts = _conflicts(arguments, settings, is_fork=is_fork)
+    if launch.gpus is not None and not launch.is_default:
         conflicts += [text for text in [world_conflict(settings, launch.gpus)] if text]
     described = describe_megatron(settings if not conflicts else _plain(values), "configuration")
-    described.gpus = launch.gpus
+    described.gpus, described.open_gpus = launch.gpus, launch.open_gpus
+    described.gpus_is_default = launch.is_default
     if recipe:
         described.runtime = "megatron-bridge"
-        conflicts = [text for text in conflicts if text != NO_MICRO_BATCH]
+        # What the recipe says beside is not known, so nothing can be missing.
+        conflicts = [t for t in conflicts if t != NO_MICRO_BATCH and " needs " not in t]
         found.append("what the recipe itself sets is not known; Megatron's defaults are taken")
-    if launch.is_script:
+    if is_fork:
+        flash = any(settings.flag(name) for name in ("use_flash_attn", "use_flash_attn_v2"))
+        described.runtime = "megatron-local" if flash else "megatron-2021"
+    elif launch.is_script:
         found += environment_notes(settings, launch.environment)
+    assumed = _vocabulary(described) if not recipe else []
 
     def strategy_of(layers: int, _: int | None = None) -> dict[str, Any]:
         whole = {"num_layers": str(layers), **values}
@@ -125,20 +172,112 @@ def _imported(arguments: Arguments, source: str, launch: Launch, recipe: str = "
 
     return Imported(
         source=source,
-        program=recipe or f"Megatron-LM {megatron_version()}",
+        program=recipe or (FORK if is_fork else f"Megatron-LM {megatron_version()}"),
         described=described,
         strategy_of=strategy_of,
-        used=tuple(_used(arguments, values)),
-        neutral=tuple(
-            one.flag
-            for one in arguments.given.values()
-            if one.option.treatment is Treatment.NEUTRAL
+        used=(*_used(arguments, values), *(_used_of_fork(arguments) if is_fork else ())),
+        neutral=_neutral(arguments),
+        as_if=(
+            *_as_if(arguments, settings, whole=not recipe and not is_fork),
+            *arguments.as_if,
+            *assumed,
         ),
-        as_if=tuple(_as_if(arguments, settings, whole=not recipe)),
-        unknown=tuple(arguments.unknown),
+        unknown=tuple(_unknown(arguments, is_fork=is_fork)),
         conflicts=tuple(conflicts),
         notes=(*launch.notes, *(f"{source}: {note}" for note in (*arguments.notes, *found))),
     )
+
+
+def _values(arguments: Arguments, launch: Launch, answers: Answers | None) -> dict[str, str]:
+    """The settings, with Megatron's defaults and what is said elsewhere."""
+    values = {**DEFAULTS, **arguments.settings()}
+    if "deepspeed" in arguments.older:
+        values |= _of_deepspeed(values, launch)
+        if values.get("bf16") == "True" and values.get("zero_stage", "0") == "0":
+            why = "DeepSpeed's optimizer for bf16 shards its states by itself"
+            arguments.as_if.append(AsIf("--zero-stage", "0", "1", why))
+    if answers and answers.vocabulary:
+        values["vocab_size"] = str(answers.vocabulary)
+    return values
+
+
+def _refuse_mamba(s: Settings, source: str) -> None:
+    pattern = s.text("hybrid_layer_pattern") + s.text("hybrid_override_pattern")
+    if "M" in pattern:
+        raise NotModelledError(
+            f"{source}: layers of Mamba ({pattern[:40]}) are not modelled; the nearest is a model"
+            " of attention of the same sizes, without the pattern"
+        )
+
+
+def _used_of_fork(arguments: Arguments) -> list[Used]:
+    return [
+        Used(arguments.flags.get(dest, dest), value, dest)
+        for dest, value in arguments.older.items()
+    ]
+
+
+def _neutral(arguments: Arguments) -> tuple[str, ...]:
+    given = arguments.given.values()
+    own = [one.flag for one in given if one.option.treatment is Treatment.NEUTRAL]
+    return (*own, *arguments.neutral)
+
+
+def _conflicts(arguments: Arguments, s: Settings, *, is_fork: bool) -> list[str]:
+    """What the program would stop at; forks know other values than Megatron-LM."""
+    if is_fork and "num_experts" in s and any(text[-1:].isdigit() for text in arguments.complaints):
+        raise NotModelledError("a pyramid of experts (--num-experts N M ...) is not modelled")
+    if is_fork:
+        own = [text for text in arguments.complaints if "invalid choice" not in text]
+        return [*own, *([NO_MICRO_BATCH] if "micro_batch_size" not in s else [])]
+    return [*arguments.complaints, *conflicts_of(s)]
+
+
+def _unknown(arguments: Arguments, *, is_fork: bool) -> list[Unknown]:
+    """Options that nobody knows; those of a fork are known to it."""
+    if not is_fork:
+        return arguments.unknown
+    return [
+        Unknown(one.option, f"not among the known options of {FORK.rpartition(' ')[0]}")
+        for one in arguments.unknown
+        if not is_of_fork(one.option)
+    ]
+
+
+def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """What DeepSpeed's own file says; the script writes it, or it lies beside the script."""
+    name = values.get("deepspeed_config", "")
+    text = launch.files.get(name)
+    path = launch.folder / name if launch.folder and name and not unset_in(name) else None
+    if text is None and path is not None and path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        content = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    zero = content.get("zero_optimization", {})
+    out = {}
+    if isinstance(zero, Mapping):
+        if str(zero.get("stage", "")).isdigit() and "zero_stage" not in values:
+            out["zero_stage"] = str(zero["stage"])
+        offload = zero.get("offload_optimizer")
+        device = offload.get("device", "none") if isinstance(offload, Mapping) else "none"
+        if device != "none" or zero.get("cpu_offload") is True:
+            out["optimizer_cpu_offload"] = "True"
+    return out
+
+
+def _vocabulary(described: Described) -> list[AsIf]:
+    """What is taken for a vocabulary that no option states."""
+    shape = described.shape
+    if shape is None or shape.vocab or described.sizes.get("entries of the vocabulary"):
+        return []
+    if described.vocabulary:
+        why = "as the name of the tokenizer tells"
+        return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
+    described.vocabulary, described.vocabulary_is_bound = most_entries(), True
+    why = "an upper bound; with fewer entries it takes less memory and time"
+    return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
 
 
 def _experts_of_recipe(s: Settings) -> dict[str, Any]:
@@ -218,6 +357,9 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
             if option.field == "numerics"
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
+    if "mtp_num_layers" in s:
+        why = "its layers and its second head take memory and time that are not counted"
+        out.append(AsIf("--mtp-num-layers", s.text("mtp_num_layers"), "not given", why))
     if "fp4" in s:
         out.append(AsIf("--fp4-format", s.text("fp4"), "none", "4-bit products are not modelled"))
     if s.flag("use_torch_fsdp2"):

@@ -22,11 +22,11 @@ _NEEDS_MODEL: Final = {
     "experimental_attention_variant": "another sort of attention",
     "linear_attention_freq": "another sort of attention",
     "heterogeneous_layers_config_path": "layers of several kinds",
-    "window_attn_skip_freq": "windows in some layers",
     "encoder_num_layers": "an encoder",
     "attention_output_gate": "gated attention",
 }
 _LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
+_WITHOUT: Final = ("alibi", "none", "relative")  # positions that turn no heads
 _OFF: Final = ("False", "1", "0")
 MOST_LAYERS: Final = 10_000
 LAYER_NORM_VECTORS: Final = 2
@@ -35,6 +35,8 @@ LAYER_NORM_VECTORS: Final = 2
 def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     """The shape that the settings state, or None and why not."""
     for name, what in _NEEDS_MODEL.items():
+        if name == "mtp_num_layers" and where == "configuration":
+            continue  # predicted as if there were none, which is said
         if name in s and (s.text(name) not in _OFF or name == "mtp_num_layers"):
             return None, f"{what} ({name}) cannot be rebuilt from a {where}"
     hidden, layers = s.count("hidden_size"), s.count("num_layers")
@@ -46,7 +48,8 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     except InputError as error:
         return None, str(error)
     head_dim = s.count("kv_channels") or hidden // heads
-    grouped = s.flag("group_query_attention")
+    groups = s.count("num_key_value_heads")  # of Megatron-DeepSpeed
+    grouped = s.flag("group_query_attention") or groups
     ffn = s.count("ffn_hidden_size") or default_ffn(hidden, gated=s.flag("swiglu"))
     length = s.count("max_position_embeddings", "seq_length", "encoder_seq_length") or 0
     learned = has_position_table(s)
@@ -55,17 +58,17 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
         hidden=hidden,
         layers=layers,
         heads=heads,
-        kv_heads=(s.count("num_query_groups") or heads) if grouped else heads,
+        kv_heads=(groups or s.count("num_query_groups") or heads) if grouped else heads,
         head_dim=head_dim,
         ffn=ffn,
         vocab=s.count("vocab_size_before_padding", "vocab_size", "padded_vocab_size") or 0,
         max_seq_length=length,
-        gated=s.flag("swiglu") or s.flag("quick_geglu"),
+        gated=s.flag("swiglu") or s.flag("quick_geglu") or "glu_activation" in s,
         qkv_bias=s.flag("add_bias_linear") or s.flag("add_qkv_bias"),
         out_bias=s.flag("add_bias_linear"),
         mlp_bias=s.flag("add_bias_linear"),
         norm_vectors=vectors,
-        rotary_dim=0 if learned else head_dim,
+        rotary_dim=0 if learned or s.text("position_embedding_type") in _WITHOUT else head_dim,
         windows=_windows(s, layers),
         experts=_experts(s, ffn),
         expert_layers=with_experts,
@@ -98,7 +101,16 @@ def _windows(s: Settings, layers: int) -> tuple[int | None, ...]:
     """`(4095,0)` sees 4,095 earlier tokens and the token itself."""
     numbers = re.findall(r"-?\d+", s.text("window_size"))
     back = int(numbers[0]) if numbers else -1
-    return (back + 1,) * layers if back > 0 else ()
+    if back <= 0:
+        return ()
+    every = s.text("window_attn_skip_freq")
+    if not every:
+        return (back + 1,) * layers
+    if every.isdigit():  # every n-th layer sees everything
+        sees_all = tuple((number + 1) % max(int(every), 1) == 0 for number in range(layers))
+    else:
+        sees_all = tuple(not one for one in layer_pattern(every, layers, "window_attn_skip_freq"))
+    return tuple(None if whole else back + 1 for whole in sees_all)
 
 
 def _with_latent(s: Settings, shape: Shape) -> Shape:

@@ -12,6 +12,7 @@ from astrarium.configs.megatron.importing import of_settings
 from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
+from astrarium.configs.shell.launch import Launch
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
@@ -46,15 +47,18 @@ def read_overrides(text: str, source: str) -> Imported:
     except ValueError as error:
         raise InputError(f"{source}: {str(error).lower()}") from None
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
-    return _read([(key, value) for key, _, value in pairs], source)
+    return read_pairs([(key, value) for key, _, value in pairs], source)
 
 
 def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
     """A YAML file of Megatron-Bridge, with the sections of its configuration."""
-    return _read(list(_leaves(content)), source)
+    return read_pairs(list(_leaves(content)), source)
 
 
-def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
+def read_pairs(
+    pairs: Sequence[tuple[str, str]], source: str, launch: Launch | None = None
+) -> Imported:
+    """Overrides by their names; `launch` is what starts them."""
     values: dict[str, str] = {}
     unknown: list[Unknown] = []
     known = {option.dest for option in megatron_options()}
@@ -71,7 +75,7 @@ def _read(pairs: Sequence[tuple[str, str]], source: str) -> Imported:
         elif leaf not in _FOLLOWS and first in _DECIDING:
             says = f"read as Megatron-LM's, which has no such setting{did_you_mean(leaf, known)}"
             unknown.append(Unknown(key, says))
-    return of_settings(_stated_once(values), source, unknown, BRIDGE)
+    return of_settings(_stated_once(values), source, unknown, BRIDGE, launch)
 
 
 def _stated_once(values: Mapping[str, str]) -> dict[str, str]:

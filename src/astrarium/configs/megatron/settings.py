@@ -12,10 +12,12 @@ from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
     counted_chunks,
     ends_chunks,
+    filled_chunks,
     layout_chunks,
     stages_of,
 )
 from astrarium.configs.settings import Described, Settings
+from astrarium.configs.vocabulary import vocabulary_of
 from astrarium.model.workload import Numerics, Precision
 
 # Of the options read here: what Megatron 0.19.2 takes where they are not given.
@@ -37,6 +39,15 @@ DEFAULTS: Final = {
     "qk_pos_emb_head_dim": "64",
     "v_head_dim": "128",
 }
+# What tells a vocabulary, and sizes that are compared with those of a model.
+_TOKENIZERS: Final = ("vocab_file", "tokenizer_model", "tokenizer_name_or_path")
+_SIZES: Final = {
+    "num_layers": "layers",
+    "hidden_size": "hidden size",
+    "num_attention_heads": "attention heads",
+    "num_experts": "experts",
+    "vocab_size": "entries of the vocabulary",
+}
 SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -56,7 +67,15 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
         precision=_precision(s),
         numerics=numerics_of(s),
         strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
+        sizes=_sizes(s),
+        vocabulary=vocabulary_of([s.text(name) for name in _TOKENIZERS], s.text("tokenizer_type")),
     )
+
+
+def _sizes(s: Settings) -> dict[str, int]:
+    """Sizes of the model that are stated, also where they do not make a whole model."""
+    out = {word: size for name, word in _SIZES.items() if (size := s.count(name))}
+    return out if "layers" in out else {}
 
 
 def _runtime(s: Settings) -> str:
@@ -86,6 +105,8 @@ def _tokens(s: Settings) -> int | None:
     length = s.count("seq_length", "encoder_seq_length")
     batch, iterations = s.count("global_batch_size"), s.count("train_iters")
     samples = s.count("train_samples")
+    if s.count("train_tokens"):
+        return s.count("train_tokens")
     if iterations and batch:
         samples = iterations * batch
     return samples * length if samples and length else None
@@ -139,6 +160,8 @@ def uneven_chunks(s: Settings) -> list[int]:
     virtual = virtual_stages(s)
     if not layers or pp == 1:
         return []
+    if s.flag("deepspeed"):
+        return filled_chunks(layers, pp, ends="embedding" in s.text("pp_partition_method"))
     first, last = (s.count(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
     if first is not None or last is not None:
         return ends_chunks(layers, pp, virtual, first, last)
@@ -166,7 +189,8 @@ def virtual_stages(s: Settings) -> int:
 def zero_stage(s: Settings) -> int:
     """What data-parallel ranks share."""
     if s.flag("deepspeed"):
-        return s.count("zero_stage") or 0
+        # Its optimizer for bf16 shards the states by itself, whatever the stage.
+        return max(s.count("zero_stage") or 0, int(s.flag("bf16")))
     if s.flag("use_torch_fsdp2"):
         return 3
     if s.flag("use_megatron_fsdp") or s.flag("use_custom_fsdp"):

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
-from typing import Final
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
-from astrarium.configs.shell.expansion import unset_in
+from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
+from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
-from astrarium.configs.shell.syntax import Lexer
-from astrarium.errors import InputError
+from astrarium.configs.values import Answers
 from astrarium.strategy.options import Treatment, options_by_flag
 from astrarium.value import Value
 
-_SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+_PROGRAMS: Final = Path(__file__).parents[1] / "data" / "programs.json"
 _LAUNCHERS: Final = (
     "torchrun",
     "torch.distributed.run",
     "torch.distributed.launch",
     "srun",
+    "sbatch",
     "mpirun",
     "mpiexec",
     "deepspeed",
     "launch",  # of accelerate
 )
-_SCRIPT: Final = re.compile(r"[\w./-]+\.sh")
-_SBATCH: Final = re.compile(r"^#SBATCH\s+(.+)$", re.MULTILINE)
+_STARTING: Final = (*_LAUNCHERS, "accelerate.commands.launch", "deepspeed.launcher.runner")
+_SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
 # What launchers call processes on a node, nodes, and processes in all.
 _PER_NODE: Final = (
     "nproc_per_node",
@@ -39,86 +43,237 @@ _NODES: Final = ("nnodes", "nodes", "num_nodes", "num_machines", "N")
 _HOSTS: Final = ("hostfile", "H")  # files that list nodes
 _IN_ALL: Final = ("ntasks", "num_processes", "np", "n")
 _VARIABLES: Final = (
-    ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS", "N_GPUS", "SLURM_GPUS_PER_NODE"),
-    ("NNODES", "NUM_NODES", "NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS_PERNODE", "NUM_GPUS", "N_GPUS", "NUM_GPU"),
+    ("NNODES", "NUM_NODES", "NODES", "NUM_NODE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
 )
+# Variables by which machines say how many nodes and GPUs there are.
+_BY_MACHINES: Final = (
+    *("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES", "WORLD_SIZE", "SLURM_NTASKS"),
+    *("PET_NNODES", "NODE_COUNT", "GPUS_PER_NODE", "NPROC_PER_NODE"),
+)
+_ENOUGH: Final = 3  # options of Megatron by which a program that nobody knows is taken for it
 
 
 class Launch(Value, frozen=True):
-    """Arguments of the program, processes in all if stated, the environment, and notes."""
+    """A program and its arguments, processes in all if stated, the environment, and notes."""
 
     arguments: tuple[str, ...]
     gpus: int | None
     environment: Mapping[str, str]
     notes: tuple[str, ...]
     is_script: bool = True
+    program: str = ""
+    launcher: tuple[str, ...] = ()
+    kind: str = "megatron"
+    files: Mapping[str, str | None] = {}
+    folder: Path | None = None
+    open_gpus: str = ""  # the variable that the number of GPUs depends on
+    is_default: bool = False  # the number holds unless that variable is set
 
 
-def read_launch(text: str, where: str) -> Launch:
+@cache
+def _programs() -> Mapping[str, Any]:
+    table: Mapping[str, Any] = json.loads(_PROGRAMS.read_text(encoding="utf-8"))
+    return table
+
+
+def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch:
     """The training command of a script; or options alone, as one would paste them."""
+    answers = answers or Answers()
     header = _slurm(text)
-    script = read_script(text, where, _slurm_variables(header))
-    commands = [_unwrapped(command, where) for command in script.commands]
-    ranked = sorted(commands, key=lambda command: -_options_in(command.words))
+    known = slurm_variables(text)
+    script = read_script(text, where, known, answers.arguments, answers.variables)
+    if not _trainings(script) and script.stopped:
+        script = read_script(
+            text, where, known, answers.arguments, answers.variables, past_failures=True
+        )
+    trainings = _trainings(script)
+    if trainings and trainings[0][1] == "own" and not _has_settings(trainings[0][0], where):
+        trainings = []
     notes = list(script.notes)
-    if not ranked or not _options_in(ranked[0].words):
-        arguments = _loose_options(script)
-        if not arguments:
-            raise InputError(
-                f"{where}: no command here has an option of Megatron-LM; {_way_out(commands)}"
-            )
-        notes.append(f"{where}: no command starts a training; its variables hold the options")
-        return Launch(arguments, _gpus_of((), header, script), _environment(script), tuple(notes))
-    chosen = ranked[0]
-    notes += _left_out(ranked, where)
-    launcher, arguments = _parted(chosen.words)
-    gpus = _gpus_of(launcher, header, script)
-    return Launch(arguments, gpus, _environment(script), tuple(notes))
-
-
-def _way_out(commands: Sequence[Command]) -> str:
-    """What to name instead of a script that trains nothing itself."""
-    started = [word for one in commands for word in one.words if _SCRIPT.fullmatch(word)]
-    if started:
-        return f"it starts {started[0]}, so name that file"
-    return (
-        "expected a launch script such as one with `torchrun ... pretrain_gpt.py --num-layers ...`"
+    if not trainings:
+        return _without_command(script, where, header)
+    chosen, kind = trainings[0]
+    notes += _left_out([one for one, _ in trainings], script.commands, where)
+    launcher, program, arguments = _parted(chosen.words)
+    _refuse(program, arguments, where)
+    gpus, why = _gpus_of(launcher, header, script)
+    notes += [f"{where}: {why}"] if gpus and why else []
+    folder = Path(where).absolute().parent if Path(where).is_file() else None
+    return Launch(
+        arguments,
+        gpus,
+        _environment(script),
+        tuple(notes),
+        program=program,
+        launcher=tuple(launcher),
+        kind=kind,
+        files=script.files,
+        folder=folder,
+        open_gpus=_of_nodes(script) if gpus else why,
+        is_default=bool(gpus and _of_nodes(script)),
     )
 
 
-def _left_out(ranked: Sequence[Command], where: str) -> list[str]:
-    """Other commands that look as if they belonged to the training."""
-    chosen = ranked[0]
-    others = [c for c in ranked[1:] if _options_in(c.words) and c.words != chosen.words]
-    notes = []
-    for other in others:
-        if other.words[0].startswith("--"):
-            what = f"'{other.words[0]}' begins a command of its own: a comment or a missing \\ ends"
-            notes.append(f"{where}:{other.line}: {what} the one above, so it is left out")
-        else:
-            notes.append(
-                f"{where}:{other.line}: another command with options of Megatron-LM; the one of"
-                f" line {chosen.line} is read"
+def _of_nodes(script: Script) -> str:
+    """The variable of the machine that the number of nodes or GPUs has a default for, if any."""
+    return next((name for name in _BY_MACHINES if name in script.variables.defaults), "")
+
+
+def _has_settings(command: Command, where: str) -> bool:
+    """Whether the settings of a program without options lie beside the script."""
+    launcher = list(command.words)
+    named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
+    folder = Path(where).absolute().parent
+    return any((folder / shown(name)).is_file() for name in (*named[:1], "ds_config.json"))
+
+
+def _without_command(script: Script, where: str, header: Mapping[str, str]) -> Launch:
+    """Options that variables hold; else what the script does instead."""
+    for command in script.commands:
+        _, program, arguments = _parted(command.words)
+        for word in (program, *arguments[:1]):
+            _refuse(word, arguments, where)
+    arguments = _loose_options(script)
+    needs = [word for word in arguments if alternatives(word)]
+    if needs:
+        raise NotTrainingError(
+            f"{where}: no command starts a training; it holds options for another script, which"
+            f" depend on {unset_in(needs[0])[0]}; name the script that starts the training"
+        )
+    if arguments and not script.commands:
+        note = f"{where}: no command starts a training; its variables hold the options"
+        gpus, _ = _gpus_of((), header, script)
+        return Launch(arguments, gpus, _environment(script), (*script.notes, note))
+    _ask(script, where)
+    unknown = [program for program in map(_unknown_program, script.commands) if program]
+    if unknown:
+        raise NotModelledError(
+            f"{where}: starts {unknown[0]}, a program whose model and options are not known; say"
+            " what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
+        )
+    started = list(dict.fromkeys(shown(one.words[0]) for one in script.commands if one.words))
+    what = f"it starts {', '.join(started)[:80]}" if started else "it starts nothing"
+    raise NotTrainingError(
+        f"{where}: no training is started here: {what}; expected a launch script such as one with"
+        " `torchrun ... pretrain_gpt.py --num-layers ...`"
+    )
+
+
+def _ask(script: Script, where: str) -> None:
+    """Ask for what keeps a script from starting anything that is known."""
+    nested = [word for one in script.commands for word in one.words if word.endswith(".sh")]
+    for name in nested:
+        _refuse(name, (), where)
+    if nested:
+        raise OpenQuestionError(
+            f"{where}: it starts {shown(nested[0])}, which is not beside it; name that file"
+        )
+    open_words = [" ".join(one.words) for one in script.commands if len(one.words) < _ENOUGH]
+    names = [name for words in open_words for name in unset_in(words)]
+    if not script.commands:
+        names += script.assumed
+    names = [name.partition(", by ")[0] for name in names]
+    if names:
+        way = (
+            "give the script's arguments behind its name"
+            if names[0].isdigit()
+            else f"add --set {names[0]}=VALUE"
+        )
+        raise OpenQuestionError(f"{where}: what it starts depends on ${names[0]}; {way}")
+    if script.stopped:
+        raise OpenQuestionError(
+            f"{where}: the script stops at {script.stopped} as it is started here; give the"
+            " arguments that it wants behind its name, and --set NAME=VALUE for variables"
+        )
+
+
+def _unknown_program(command: Command) -> str:
+    """A Python program that a command starts on GPUs, as far as one can tell."""
+    launcher, program, _ = _parted(command.words)
+    is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
+    name = shown(program).rpartition("/")[2]
+    return name if is_started and name.endswith(".py") else ""
+
+
+def _refuse(program: str, arguments: Sequence[str], where: str) -> None:
+    """Refuse a program by name, if it is known and is no training that is modelled."""
+    name = program.rpartition("/")[2]
+    table = _programs()
+    for pattern, what in table["not_modelled"].items():
+        if name and fnmatchcase(name, pattern):
+            raise NotModelledError(
+                f"{where}: starts {name}, which trains {what}; that is not modelled, only"
+                " decoders of text are; `astrarium synthesize` plans any torch module"
             )
+    given = {word.partition("=")[0] for word in arguments}
+    for option, what in table["not_modelled_options"].items():
+        if option in given:
+            raise NotModelledError(
+                f"{where}: {option} says that it trains {what}; that is not modelled"
+            )
+    for option, what in table["no_training_options"].items():
+        if option in given:
+            raise NotTrainingError(f"{where}: {option} says that it is {what}, and no training")
+    for pattern, what in table["no_training"].items():
+        if name and fnmatchcase(name, pattern):
+            raise NotTrainingError(f"{where}: starts {name}, which is {what} and no training")
+
+
+def kind_of(command: Command) -> str:
+    """What reads the training of a command; "" if it is none that is known."""
+    launcher, program, arguments = _parted(command.words)
+    name = program.rpartition("/")[2]
+    table = _programs()
+    refused = (*table["not_modelled"], *table["no_training"])
+    flags = {word.partition("=")[0] for word in arguments}
+    has_file = "accelerate" in launcher and "--config_file" in launcher
+    is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
+    kinds = {
+        "bridge": name in table["bridge"],
+        "megatron": name in table["megatron"],
+        "": any(fnmatchcase(name, pattern) for pattern in refused),
+        "huggingface": "--model_name_or_path" in flags or "--config_name" in flags,
+        "megatron ": _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags),
+        "torchtitan": name == "torchtitan.train",
+        "own": name.endswith(".py") and (has_file or (is_started and not flags)),
+    }
+    return next((kind.strip() for kind, holds in kinds.items() if holds), "")
+
+
+def _trainings(script: Script) -> list[tuple[Command, str]]:
+    """Commands that train, those with most options first, and what they train with."""
+    # What begins with an option is the rest of a command above, unless there is nothing else.
+    begun = [one for one in script.commands if not one.words[one.begin].startswith("-")]
+    alone = [] if any(one.begin for one in script.commands) else script.commands
+    found = [(command, kind) for command in begun or alone if (kind := kind_of(command))]
+    whole = [one for one in found if not one[0].depends] or found
+    return sorted(whole, key=lambda one: (one[1] == "own", -_options_in(one[0].words)))
+
+
+def _left_out(trainings: Sequence[Command], commands: Sequence[Command], where: str) -> list[str]:
+    """Other commands that look as if they belonged to the training."""
+    chosen, notes = trainings[0], []
+    others = [one for one in trainings[1:] if one.words != chosen.words]
+    if others:
+        lines = ", ".join(dict.fromkeys(str(one.line) for one in others[:5]))
+        notes.append(
+            f"{where}: {len(others)} more commands train (line {lines}); the one of line"
+            f" {chosen.line} is read"
+        )
+    if chosen.depends:
+        notes.append(f"{where}: whether this command is started depends on {chosen.depends}")
+    for other in commands:
+        first = other.words[other.begin]
+        if first.startswith("--") and _options_in(other.words) and other != chosen:
+            what = f"'{first}' begins a command of its own: a comment or a missing \\ ends"
+            notes.append(f"{where}:{other.line}: {what} the one above, so it is left out")
     return notes
 
 
 def _environment(script: Script) -> dict[str, str]:
     values = {**script.variables.values, **script.environment}
     return {name: value for name, value in values.items() if isinstance(value, str)}
-
-
-def _unwrapped(command: Command, where: str) -> Command:
-    """The command inside of `bash -c "..."`, with what stands before it."""
-    for number, (first, second) in enumerate(pairwise(command.words)):
-        if first in _SHELLS and re.fullmatch(r"-\w*c", second):
-            inner = " ".join(command.words[number + 2 : number + 3])
-            tokens = Lexer(inner, where, command.line).tokens()
-            words = [
-                "".join(part.text for part in token.parts) for token in tokens if not token.operator
-            ]
-            return Command((*command.words[:number], *words), command.line)
-    return command
 
 
 def _options_in(words: Sequence[str]) -> int:
@@ -128,21 +283,24 @@ def _options_in(words: Sequence[str]) -> int:
     return sum(o is not None and o.treatment is not Treatment.NEUTRAL for o in found)
 
 
-def _parted(words: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
-    """The launcher's words, and the arguments of the program."""
+def _parted(words: Sequence[str]) -> tuple[Sequence[str], str, tuple[str, ...]]:
+    """The launcher's words, the program, and its arguments."""
     for number, word in enumerate(words):
-        if word.endswith(".py") and not word.startswith("-"):
-            return words[:number], tuple(words[number + 1 :])
+        module = number and words[number - 1] == "-m" and word not in _STARTING
+        if (word.endswith(".py") or module) and not word.startswith("-"):
+            return words[:number], word, tuple(words[number + 1 :])
     known = options_by_flag()
-    first = next(i for i, word in enumerate(words) if word.partition("=")[0] in known)
-    return words[:first], tuple(words[first:])
+    first = next((i for i, word in enumerate(words) if word.partition("=")[0] in known), None)
+    if first is None:
+        return words, "", ()
+    return words[:first], "", tuple(words[first:])
 
 
 def _loose_options(script: Script) -> tuple[str, ...]:
     """Options that variables hold, where no command uses them."""
     out: list[str] = []
     for value in script.variables.values.values():
-        words = value.split() if isinstance(value, str) else value
+        words = split_words(value) if isinstance(value, str) else list(value)
         if words and words[0].startswith("--") and _options_in(words):
             out += words
     return tuple(out)
@@ -154,7 +312,9 @@ def _slurm(text: str) -> dict[str, str]:
     return _flags(words)
 
 
-def _slurm_variables(header: Mapping[str, str]) -> dict[str, str]:
+def slurm_variables(text: str) -> dict[str, str]:
+    """Variables that Slurm sets, as far as the #SBATCH lines of a script tell."""
+    header = _slurm(text)
     nodes, tasks = header.get("nodes") or header.get("N"), header.get("ntasks_per_node")
     gpus = _of_gres(header)
     out = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS_PER_NODE": tasks}
@@ -185,26 +345,71 @@ def _flags(words: Sequence[str]) -> dict[str, str]:
     return out
 
 
-def _gpus_of(launcher: Sequence[str], header: Mapping[str, str], script: Script) -> int | None:
-    """Processes in all: as the nearest launcher says, else the job, else usual variables."""
+def _gpus_of(
+    launcher: Sequence[str], header: Mapping[str, str], script: Script
+) -> tuple[int | None, str]:
+    """Processes in all, as the nearest launcher says, else the job, else usual variables.
+
+    With them comes what they are taken from where nothing states them; without them, the
+    variable that they depend on.
+    """
     starts = [i for i, word in enumerate(launcher) if word.rpartition("/")[2] in _LAUNCHERS]
     parts = [launcher[i:] for i in reversed(starts)] if starts else [launcher]
+    open_on = ""
+    gpus_of_node = 1
     for flags in (*(_flags(part) for part in parts), header):
+        gpus_of_node = max(gpus_of_node, _whole(_of_gres(flags)) or 1)
+    for part, flags in (*((part, _flags(part)) for part in parts), ((), header)):
         per_node, nodes, in_all = (_first(flags, names) for names in (_PER_NODE, _NODES, _IN_ALL))
-        if per_node is None:
-            per_node = _whole(_of_gres(flags))
+        open_on = open_on or _open_variable(flags)
+        if per_node is None or (flags is header and "nproc_per_node" not in flags):
+            per_node = _whole(_of_gres(flags)) or per_node
+        if per_node is None and "nproc_per_node" not in flags and _is_torchrun(part):
+            per_node = 1  # what torchrun starts if nothing is said
+            nodes = nodes or (None if _names(flags, _NODES) else 1)
         if per_node and _on_one_node(flags):
             nodes = nodes or (None if _names(flags, _NODES) else 1)
             if nodes:
-                return per_node * nodes
-        if in_all:
-            return in_all
+                return per_node * nodes, ""
+        if in_all and not (flags is header and gpus_of_node > 1):
+            return in_all, ""
         if per_node and nodes:
-            return per_node * nodes
+            return per_node * nodes, ""
+    return _by_variables(launcher, script, open_on)
+
+
+def _by_variables(launcher: Sequence[str], script: Script, open_on: str) -> tuple[int | None, str]:
     set_to = _environment(script)
     per_node, nodes = (_first(set_to, names) for names in _VARIABLES)
     world = _whole(set_to.get("WORLD_SIZE"))
-    return world or (per_node * nodes if per_node and nodes else None)
+    count = world or (per_node * nodes if per_node and nodes else None)
+    if count is None and per_node and not _names(set_to, _VARIABLES[1]) and not open_on:
+        count = per_node
+    if count:
+        named = [name for group in _VARIABLES for name in group if name in set_to]
+        names = "$WORLD_SIZE" if world else " and ".join(f"${name}" for name in named[:2])
+        return count, f"no launcher states the number of GPUs; {count}, as {names} says"
+    if not open_on and not any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher):
+        return (1, "no launcher: one process") if _is_python(launcher) else (None, "")
+    return None, open_on
+
+
+def _is_python(launcher: Sequence[str]) -> bool:
+    return any(re.fullmatch(r"python[\d.]*", word.rpartition("/")[2]) for word in launcher)
+
+
+def _open_variable(flags: Mapping[str, str]) -> str:
+    """The variable that a number of processes or nodes needs, and that nothing sets."""
+    for name in (*_PER_NODE, *_NODES, *_IN_ALL):
+        found = unset_in(flags.get(name, ""))
+        if found:
+            return found[0]
+    return ""
+
+
+def _is_torchrun(part: Sequence[str]) -> bool:
+    name = part[0].rpartition("/")[2] if part else ""
+    return name in ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 
 def _on_one_node(flags: Mapping[str, str]) -> bool:

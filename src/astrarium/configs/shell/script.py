@@ -1,343 +1,597 @@
 """What a shell script does with its variables, up to the commands it starts.
 
-Assignments, arrays, `if` and `case` with plain tests, functions, the first turn of a `for`, and
-`eval` are followed. What depends on the machine (loops with conditions, other programs, files that
-are sourced) is left out, with a note. Nothing is ever executed.
+Nothing is ever executed: the statements are followed as bash would, on variables alone. Where a
+condition depends on the machine (a file, what another program prints), both ways are followed, and
+what they leave different stays open (`expansion.either`). Files that the script sources or starts
+are followed if they lie beside it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
 from typing import Final
 
-from astrarium.configs.shell.expansion import Variables, unset_in
-from astrarium.configs.shell.syntax import Lexer, Token
+from astrarium.configs.shell import builtins
+from astrarium.configs.shell.conditions import Conditions
+from astrarium.configs.shell.expansion import Held, Variables, marked, shown, unset_in
+from astrarium.configs.shell.merging import merged
+from astrarium.configs.shell.nodes import (
+    AndOr,
+    Arithmetic,
+    Assignment,
+    CaseStatement,
+    For,
+    Function,
+    GroupStatement,
+    If,
+    Pipeline,
+    Redirection,
+    Simple,
+    Statement,
+    Test,
+    While,
+    WordPart,
+    plain,
+)
+from astrarium.configs.shell.syntax import parse
+from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
 from astrarium.value import Value
 
-_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+MOST_STEPS: Final = 50_000  # commands that are followed, loops and functions included
+MOST_TURNS: Final = 1_000  # of a loop
+_DEEPEST: Final = 30  # functions, files and blocks inside of each other
+_LARGEST_FILE: Final = 1_000_000  # bytes of a file beside the script
+_ANCESTORS: Final = 6  # folders above the script in which files that it names are looked for
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
-_SILENT: Final = ("echo", "printf", "set", "cd", "mkdir", "shift", "trap", "ulimit", "module", ":")
-_SOURCING: Final = ("source", ".")
-_TESTS: Final = ("[", "[[", "test")
-_SEPARATORS: Final = ("\n", ";", "&", ";;", "|", "&&", "||", "(", ")")
-_REDIRECTIONS: Final = ("<", ">", ">>", "<<<", "&>", ">&", "<&")
-_OPENING: Final = ("if", "case", "do")  # of blocks that end in fi, esac, done
-_CLOSING: Final = ("fi", "esac", "done")
-_DEEPEST: Final = 20
-_NUMERIC: Final[Mapping[str, Callable[[int, int], bool]]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-}
+_SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
+_WITH_TEXT: Final = re.compile(r"-\w*c")
+_SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+# What a machine or a job sets; what it is, and whether it is set, cannot be known.
+_OF_MACHINES: Final = re.compile(
+    r"(SLURM|PBS|LSB|OMPI|PMI|NCCL|CUDA|HF|WANDB|AWS|AZ|K8S|KUBERNETES)_\w*|HOME|USER|HOSTNAME|PWD"
+    r"|OLDPWD|PATH|LD_LIBRARY_PATH|PYTHONPATH|TMPDIR|RANDOM|SECONDS|RANK|LOCAL_RANK|NODE_RANK"
+    r"|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|[$!?-]|\$.*"
+)
+
+
+class _EnoughError(Exception):
+    """A script goes on for too long."""
 
 
 class Command(Value, frozen=True):
-    """A command with its variables filled in."""
+    """A command with its variables filled in, and what decides whether it is started at all."""
 
     words: tuple[str, ...]
     line: int
+    depends: str = ""
+    begin: int = 0  # where the command itself begins, behind launchers of an inner shell
 
 
 @dataclass(slots=True)
 class Script:
-    """What a script sets and starts."""
+    """What a script sets and starts; `files` are those it writes, by the names it gives them."""
 
     variables: Variables
-    environment: dict[str, str | list[str]] = field(default_factory=dict)  # of single commands
+    environment: dict[str, Held] = field(default_factory=dict)  # of single commands
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    files: dict[str, str | None] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)  # unset variables that conditions depend on
+    stopped: str = ""  # why it ends before its last line
 
 
-def read_script(text: str, where: str, known: Mapping[str, str] | None = None) -> Script:
-    """Follow a script; `known` are variables that something else sets."""
-    script = Script(Variables(where))
-    script.variables.values.update(known or {})
-    _Reader(script, where).run(list(Lexer(text, where).tokens()), 0)
+def read_script(
+    text: str,
+    where: str,
+    known: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+    given: Mapping[str, str] | None = None,
+    *,
+    past_failures: bool = False,
+) -> Script:
+    """Follow a script; `known` are variables that something else sets, `given` the user's.
+
+    Scripts check what they are given, and stop; `past_failures` goes on where they would.
+    """
+    script = Script(Variables(where, given))
+    script.variables.values = {**(known or {}), **script.variables.values}
+    script.variables.positional = list(arguments)
+    text = text.replace("\0", "")  # as bash, which uses it for nothing either
+    _Reader(script, where, past_failures=past_failures).whole(parse(text, where), text)
     return script
 
 
 class _Reader:
-    def __init__(self, script: Script, where: str) -> None:
-        self.script, self.where = script, where
+    """Follows statements; `flow` is what ends a list early: break, continue, return, exit."""
+
+    def __init__(self, script: Script, where: str, *, past_failures: bool) -> None:
+        self.script, self.where, self.past_failures = script, where, past_failures
+        self.folder = Path(where).absolute().parent if Path(where).is_file() else None
+        self.sources = [where]
+        self.functions: dict[str, Statement] = {}
+        self.prefix: tuple[str, ...] = ()  # launchers around `bash -c`
+        self.depends = ""
+        self.printed: list[str] | None = None  # what commands print, where somebody reads it
+        self.input: str | None = None
+        self.flow = ""
+        self.steps = self.depth = 0
+        self.misses_files = False  # a file that it sources is not there
+        self.local: list[dict[str, Held | None]] = []
+        self.said = ""
+        self.conditions = Conditions(self)
         self.variables = script.variables
-        self.functions: dict[str, list[Token]] = {}
+        self.variables.run = self._substituted
+
+    def whole(self, body: Sequence[Statement], text: str) -> None:
+        found = PLACEHOLDER.search(re.sub(r"(?m)(^|\s)#.*$", "", text))
+        if found:
+            self.note(0, f"{found[0]} is a place to fill in, at which bash itself would stop")
+        try:
+            self.run(body)
+        except _EnoughError:
+            self.note(0, f"only its first {MOST_STEPS:,} commands are followed")
 
     def note(self, line: int, what: str) -> None:
-        note = f"{self.where}:{line}: {what}"
-        if note not in self.script.notes:
+        place = f"{self.sources[-1]}:{line}" if line else self.sources[-1]
+        note = f"{place}: {what}"
+        if note not in self.script.notes and len(self.script.notes) < MOST_TURNS:
             self.script.notes.append(note)
 
-    def run(self, tokens: Sequence[Token], depth: int) -> None:
-        """Follow statements one after another."""
-        if depth > _DEEPEST:
+    def unknown_in(self, text: str) -> list[str]:
+        """What a condition needs and cannot know; variables that nothing sets are empty."""
+        return [
+            name
+            for name in unset_in(text)
+            if self.misses_files or _OF_MACHINES.fullmatch(name) or name in self.variables.values
+        ]
+
+    # Statements
+
+    def run(self, body: Sequence[Statement]) -> bool | None:
+        """Follow statements; whether the last one succeeds, None if that is not known."""
+        met: bool | None = True
+        self.variables.values["BASH_SOURCE"] = list(reversed(self.sources))
+        self.depth += 1
+        if self.depth > _DEEPEST:
             raise InputError(f"{self.where}: nested deeper than {_DEEPEST} levels")
-        at = 0
-        while at < len(tokens):
-            token = tokens[at]
-            word = token.plain
-            if token.operator or word in ("{", "}", "then", "!", "time"):
-                at += 1
-            elif word == "if":
-                at = self._if(tokens, at, depth)
-            elif word == "case":
-                at = self._case(tokens, at, depth)
-            elif word in ("for", "while", "until"):
-                at = self._loop(tokens, at, depth)
-            elif self._defines(tokens, at):
-                at = self._function(tokens, at)
-            else:
-                at = self._simple(tokens, at, depth)
-
-    def _if(self, tokens: Sequence[Token], at: int, depth: int) -> int:
-        end = _end_of(tokens, at)
-        branches = _branches(tokens[at + 1 : end])
-        for condition, body in branches:
-            met = True if condition is None else self._condition(condition)
-            if met is None:
-                line = tokens[at].line
-                self.note(line, "this condition depends on the machine; taken as not met")
-            if met:
-                self.run(body, depth + 1)
+        for statement in body:
+            met = self.follow(statement)
+            if self.flow:
                 break
-        return end + 1
+        self.depth -= 1
+        return met
 
-    def _case(self, tokens: Sequence[Token], at: int, depth: int) -> int:
-        end = _end_of(tokens, at)
-        subject = " ".join(self.variables.expand(tokens[at + 1])) if at + 1 < end else ""
-        if unset_in(subject):
-            name = unset_in(subject)[0]
-            self.note(tokens[at].line, f"${name} is never set, so no case is taken")
-            return end + 1
-        for patterns, body in _cases(tokens[at + 2 : end]):
-            texts = [" ".join(self.variables.expand(pattern)) for pattern in patterns]
-            if any(fnmatchcase(subject, text) for text in texts):
-                self.run(body, depth + 1)
-                break
-        return end + 1
+    def follow(self, statement: Statement) -> bool | None:
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise _EnoughError
+        kinds: dict[type, Callable[..., bool | None]] = {
+            Simple: self._simple,
+            Test: lambda one: self.conditions.of_words(one.words, one.line),
+            Arithmetic: self._arithmetic,
+            Pipeline: self._pipeline,
+            AndOr: self._and_or,
+            If: self._if,
+            For: self._for,
+            While: self._while,
+            CaseStatement: self._case,
+            Function: self._function,
+            GroupStatement: self._group,
+        }
+        return kinds[type(statement)](statement)
 
-    def _loop(self, tokens: Sequence[Token], at: int, depth: int) -> int:
-        """The first turn of a `for`; other loops are left out."""
-        end = _end_of(tokens, at)
-        line = tokens[at].line
-        begin = next((i for i in range(at, end) if tokens[i].plain == "do"), end)
-        head = [t for t in tokens[at + 1 : begin] if not t.operator]
-        values = self.variables.words(head[2:]) if tokens[at].plain == "for" else []
-        if not values:
-            self.note(line, "this loop depends on the machine and is left out")
-            return end + 1
-        if len(values) > 1:
-            self.note(line, f"of this loop the first turn is taken: {head[0].plain}={values[0]}")
-        self.variables.set(head[0].plain, values[0])
-        self.run(tokens[begin + 1 : end], depth + 1)
-        return end + 1
+    def _arithmetic(self, one: Arithmetic) -> bool | None:
+        value = self.variables.arithmetic(one.text)
+        return None if unset_in(value) else value != "0"
 
-    def _defines(self, tokens: Sequence[Token], at: int) -> bool:
-        if tokens[at].plain == "function":
-            return True
-        following = [t.operator for t in tokens[at + 1 : at + 3]]
-        named = bool(tokens[at].plain) and not _ASSIGNED.match(tokens[at].plain)  # not A=()
-        return named and following == ["(", ")"] and tokens[at + 1].joined
-
-    def _function(self, tokens: Sequence[Token], at: int) -> int:
-        name = tokens[at + (tokens[at].plain == "function")].plain if at + 1 < len(tokens) else ""
-        begin = next((i for i in range(at, len(tokens)) if tokens[i].plain == "{"), len(tokens))
-        depth, end = 0, begin
-        for end in range(begin, len(tokens)):
-            depth += (tokens[end].plain == "{") - (tokens[end].plain == "}")
-            if depth == 0:
-                break
-        self.functions[name] = list(tokens[begin + 1 : end])
-        return end + 1
-
-    def _simple(self, tokens: Sequence[Token], at: int, depth: int) -> int:
-        """Assignments and one command."""
-        line, before = tokens[at].line, dict(self.variables.values)
-        words: list[Token] = []
-        while at < len(tokens) and tokens[at].operator not in _SEPARATORS:
-            token = tokens[at]
-            if token.operator in _REDIRECTIONS:
-                at += 2
-                continue
-            if token.operator:
-                at += 1
-                continue
-            assigned = _ASSIGNED.match(token.parts[0].text) if token.parts else None
-            leads = not words or words[0].plain in _DECLARING
-            if assigned and leads and not token.parts[0].quoted:
-                at = self._assign(tokens, at, assigned)
-                continue
-            words.append(token)
-            at += 1
-        met = True if not words else self._with(before, words, line, depth)
-        return self._after(tokens, at, met)
-
-    def _with(
-        self, before: dict[str, str | list[str]], words: Sequence[Token], line: int, depth: int
-    ) -> bool | None:
-        """A command behind assignments, which are made for it alone."""
-        values = self.variables.values
-        changed = {name: value for name, value in values.items() if before.get(name) != value}
-        if changed and words[0].plain not in _DECLARING:
-            self.script.environment |= changed
-            self.variables.values = before
-        return self._command(words, line, depth)
-
-    def _after(self, tokens: Sequence[Token], at: int, met: bool | None) -> int:
-        """Skip what && or || behind a test forbids; what is unknown counts as not met."""
-        operator = tokens[at].operator if at < len(tokens) else ""
-        if operator not in ("&&", "||") or (met is True and operator == "&&"):
-            return at
-        if operator == "||" and met is False:
-            return at
-        at += 1
-        while at < len(tokens) and tokens[at].operator not in ("\n", ";", "&&", "||"):
-            at += 1
-        return at
-
-    def _assign(self, tokens: Sequence[Token], at: int, assigned: re.Match[str]) -> int:
-        token, name, append = tokens[at], assigned[1], bool(assigned[2])
-        rest = token.parts[0].text[assigned.end() :]
-        following = tokens[at + 1] if at + 1 < len(tokens) else None
-        opens = following is not None and following.operator == "(" and following.joined
-        if opens and not rest and len(token.parts) == 1:
-            return self._assign_array(tokens, at, name, append=append)
-        first = type(token.parts[0])(token.parts[0].kind, rest, token.parts[0].quoted)
-        value = self.variables.joined([first, *token.parts[1:]])
-        self.variables.set(name, value, append=append)
-        return at + 1
-
-    def _assign_array(self, tokens: Sequence[Token], at: int, name: str, *, append: bool) -> int:
-        end = next((i for i in range(at + 2, len(tokens)) if tokens[i].operator == ")"), None)
-        if end is None:
-            raise InputError(f"{self.where}:{tokens[at].line}: the array {name} is never closed")
-        elements = self.variables.words([t for t in tokens[at + 2 : end] if not t.operator])
-        if append and name not in self.variables.values:
-            append = False
-        if append and isinstance(self.variables.values[name], str):
-            self.variables.values[name] = [str(self.variables.text(name))]
-        self.variables.set(name, elements, append=append)
-        return end + 1
-
-    def _command(self, tokens: Sequence[Token], line: int, depth: int) -> bool | None:
-        """Follow a command; whether it succeeds, which is taken for granted unless it is a test."""
-        head = tokens[0].plain
-        if head in _TESTS:
-            return self._test(tokens)
-        words = self.variables.words(tokens)
-        if not words or head in _DECLARING or head in _SILENT:
-            return True
-        if head in _SOURCING:
-            self.note(line, f"{' '.join(words[1:2])} is not read; what it sets is not known")
-        elif head == "unset":
-            for name in words[1:]:
-                self.variables.values.pop(name, None)
-        elif head == "eval":
-            inner = Lexer(" ".join(words[1:]), self.where, line)
-            self.run(list(inner.tokens()), depth + 1)
-        elif head in self.functions:
-            self.run(self.functions[head], depth + 1)
+    def _pipeline(self, one: Pipeline) -> bool | None:
+        met: bool | None = True
+        if len(one.commands) > 1:
+            printed, before = self.printed, self.input
+            with self._own_variables():
+                for number, command in enumerate(one.commands):
+                    is_last = number == len(one.commands) - 1
+                    self.printed = printed if is_last else []
+                    met = self.follow(command)
+                    self.input = None if is_last else "".join(self.printed or [])
+            self.printed, self.input = printed, before
+            self.flow = ""
         else:
-            self.script.commands.append(Command(tuple(words), line))
+            met = self.follow(one.commands[0])
+        return met if not one.negated or met is None else not met
+
+    def _and_or(self, one: AndOr) -> bool | None:
+        met: bool | None = True
+        for operator, part in one.parts:
+            if operator == "&&" and met is False:
+                continue
+            if operator == "||" and met is True:
+                continue
+            follow = partial(self.follow, part)
+            if operator and met is None:
+                self._both(follow, _nothing, one.line)
+            else:
+                met = self._unless_failing(follow, _nothing, one.line)
+            if self.flow:
+                return met
+        return met
+
+    def _if(self, one: If, begin: int = 0) -> bool | None:
+        if begin == len(one.branches):
+            return self.run(one.otherwise)
+        condition, body = one.branches[begin]
+        met = self.run(condition)
+        if self.flow:
+            return met
+        if met is None:
+            self._both(lambda: self.run(body), lambda: self._if(one, begin + 1), one.line)
+            return None
+        if not met:
+            return self._if(one, begin + 1)
+        return self._unless_failing(
+            lambda: self.run(body), lambda: self._if(one, begin + 1), one.line
+        )
+
+    def _unless_failing(
+        self, one: Callable[[], bool | None], other: Callable[[], bool | None], line: int
+    ) -> bool | None:
+        """The first way; the other one if it stops the script, and stops are to be passed."""
+        values = dict(self.variables.values) if self.past_failures else {}
+        met = one()
+        if not self.past_failures or self.flow != "exit" or met:
+            return met
+        self.variables.values, self.flow, self.script.stopped = values, "", ""
+        self.note(line, "the script stops here unless it is given more; read as if it went on")
+        return other()
+
+    def _case(self, one: CaseStatement) -> bool | None:
+        subject = self.variables.joined(one.subject)
+        if self.unknown_in(subject):
+            self.said = shown(subject)
+            bodies = [body for _, body in one.branches]
+            self._any(bodies, one.line)
+            return None
+        subject = self.conditions.known(subject)
+        for patterns, body in one.branches:
+            texts = [self.variables.joined(pattern) for pattern in patterns]
+            if any(fnmatchcase(subject, text) for text in texts):
+                return self._unless_failing(partial(self.run, body), _nothing, one.line)
         return True
 
-    def _condition(self, tokens: Sequence[Token]) -> bool | None:
-        """Whether the condition of an `if` holds; None where the machine decides."""
-        words = [t for t in tokens if not t.operator]
-        joins = {t.operator for t in tokens if t.operator in ("&&", "||", "|")}
-        if not words or joins or words[0].plain not in (*_TESTS, "!"):
-            return None
-        if words[0].plain == "!":
-            inner = self._test(words[1:])
-            return None if inner is None else not inner
-        return self._test(words)
+    def _any(self, bodies: Sequence[Sequence[Statement]], line: int) -> None:
+        """Follow each of some bodies, or none."""
+        if bodies:
+            self._both(lambda: self.run(bodies[0]), lambda: self._any(bodies[1:], line), line)
 
-    def _test(self, tokens: Sequence[Token]) -> bool | None:
-        words = [" ".join(self.variables.expand(token)) for token in tokens[1:]]
-        words = words[:-1] if words and words[-1] in ("]", "]]") else words
-        if words[:1] == ["!"]:
-            inner = _verdict(words[1:])
-            return None if inner is None else not inner
-        return _verdict(words)
+    def _function(self, one: Function) -> bool:
+        self.functions[one.name] = one.body
+        return True
 
+    def _group(self, one: GroupStatement) -> bool | None:
+        with self._redirected(one.redirections):
+            if not one.own:
+                return self.run(one.body)
+            with self._own_variables():
+                met = self.run(one.body)
+            self.flow = ""
+            return met
 
-def _verdict(words: Sequence[str]) -> bool | None:
-    """A test of texts or numbers; None for files and variables that are not known."""
-    match words:
-        case [text]:
-            return None if unset_in(text) else bool(text)
-        case ["-z" | "-n" as sign, text]:
-            empty = not text or bool(unset_in(text))  # what nothing sets is empty
-            return empty if sign == "-z" else not empty
-        case [left, "=" | "==" | "!=" as sign, right]:
-            if unset_in(left + right):
-                return None
-            return fnmatchcase(left, right) == (sign != "!=")
-        case [left, sign, right] if sign in _NUMERIC:
-            if not all(re.fullmatch(r"-?\d{1,18}", side) for side in (left, right)):
-                return None
-            return _NUMERIC[sign](int(left), int(right))
-    return None
+    def _for(self, one: For) -> bool | None:
+        if one.count is not None:
+            first, condition, step = one.count
+            self.variables.arithmetic(first)
+            check = Arithmetic(one.line, condition or "1")
+            return self._turns(lambda: self._arithmetic(check), one, step)
+        words = one.words
+        values = self.variables.positional if words is None else self.variables.words(words)
+        if len(values) > MOST_TURNS:
+            self.note(one.line, f"of this loop the first {MOST_TURNS:,} turns are followed")
+        for value in values[:MOST_TURNS]:
+            self.variables.set(one.name, value)
+            self.run(one.body)
+            if self._leaves():
+                break
+        return True
 
+    def _leaves(self) -> bool:
+        """Whether a loop ends now; break and continue are its own."""
+        ends = self.flow in ("break", "return", "exit")
+        self.flow = "" if self.flow in ("break", "continue") else self.flow
+        return ends
 
-def _end_of(tokens: Sequence[Token], begin: int) -> int:
-    """Where the block that begins here ends: its fi, esac or done."""
-    depth = 0
-    for at in range(begin, len(tokens)):
-        word = tokens[at].plain
-        depth += word in _OPENING
-        depth -= word in _CLOSING
-        if depth == 0 and word in _CLOSING:
-            return at
-    return len(tokens)
+    def _while(self, one: While) -> bool | None:
+        def goes_on() -> bool | None:
+            met = self.run(one.condition)
+            return None if met is None else met != one.until
 
+        return self._turns(goes_on, one, "")
 
-def _branches(
-    tokens: Sequence[Token],
-) -> list[tuple[Sequence[Token] | None, Sequence[Token]]]:
-    """Conditions and bodies of an `if`; the condition of `else` is None."""
-    out: list[tuple[Sequence[Token] | None, Sequence[Token]]] = []
-    depth, begin, then = 0, 0, -1
-    condition: Sequence[Token] | None = ()
-    for at, token in enumerate(tokens):
-        word = token.plain
-        depth += word in _OPENING
-        depth -= word in _CLOSING
-        if depth:
-            continue
-        if word == "then" and then < 0:
-            condition, then = tokens[begin:at], at
-        elif word in ("elif", "else"):
-            out.append((condition, tokens[then + 1 : at]))
-            begin, then = at + 1, at if word == "else" else -1
-            condition = None
-    return [*out, (condition, tokens[then + 1 :])]
+    def _turns(self, goes_on: Callable[[], bool | None], one: While | For, step: str) -> bool:
+        for _ in range(MOST_TURNS):
+            met = goes_on()
+            if met is None:
+                self._both(lambda: self.run(one.body), lambda: None, one.line)
+                self._leaves()
+                return True
+            if not met:
+                return True
+            self.run(one.body)
+            if self._leaves():
+                return True
+            if step:
+                self.variables.arithmetic(step)
+        self.note(one.line, f"of this loop the first {MOST_TURNS:,} turns are followed")
+        return True
 
+    # Two ways
 
-def _cases(tokens: Sequence[Token]) -> list[tuple[list[Token], list[Token]]]:
-    """Patterns and bodies of a `case`."""
-    out: list[tuple[list[Token], list[Token]]] = []
-    depth, in_body = 0, False
-    patterns: list[Token] = []
-    body: list[Token] = []
-    for token in tokens:
-        if not in_body:
-            if token.operator == ")":
-                in_body = True
-            elif not token.operator and token.plain != "in":
-                patterns.append(token)
-            continue
-        depth += token.plain in _OPENING
-        depth -= token.plain in _CLOSING
-        if token.operator == ";;" and depth == 0:
-            out.append((patterns, body))
-            patterns, body, in_body = [], [], False
+    def _both(self, one: Callable[[], object], other: Callable[[], object], line: int) -> None:
+        """Follow both ways of a condition that is not known; what they leave different is open."""
+        why = f"line {line} ({self.said})" if self.said else f"line {line}"
+        before, depends = dict(self.variables.values), self.depends
+        place = list(self.variables.positional)
+        self.depends = depends or why
+        one()
+        first, flow = self.variables.values, self.flow
+        self.variables.values, self.flow = before, ""
+        self.variables.positional = place
+        other()
+        self.depends = depends
+        if flow in ("exit", "return", "break", "continue") and not self.flow:
+            return  # the first way leaves; the second goes on
+        if self.flow and not flow:
+            self.variables.values, self.flow = first, ""
+            return
+        self.variables.values = merged(self.variables, first, why)
+
+    # Commands
+
+    def _simple(self, one: Simple) -> bool | None:
+        if len(one.words) == 0:
+            for assignment in one.assignments:
+                self.assign(assignment)
+            with self._redirected(one.redirections):
+                return True
+        head = plain(one.words[0])
+        if head in _DECLARING:
+            return builtins.declare(self, one)
+        before = {one.name: self.variables.values.get(one.name) for one in one.assignments}
+        exported = set(self.variables.exported)
+        if one.assignments:
+            words = self.variables.words(one.words)
+            for assignment in one.assignments:
+                self.assign(assignment)
+            names = {assignment.name for assignment in one.assignments}
+            self.script.environment.update({name: self.variables.values[name] for name in names})
+            self.variables.exported |= names
+        with self._redirected(one.redirections):
+            if not one.assignments:
+                words = self.variables.words(one.words)
+            met = self.call(words, one.line)
+        if one.assignments:
+            self._restore(before)
+            self.variables.exported = exported
+        return met
+
+    def _restore(self, before: Mapping[str, Held | None]) -> None:
+        for name, value in before.items():
+            if value is None:
+                self.variables.values.pop(name, None)
+            else:
+                self.variables.values[name] = value
+
+    def assign(self, one: Assignment) -> None:
+        variables = self.variables
+        if one.elements is not None:
+            if isinstance(variables.values.get(one.name), dict) or _is_keyed(one.elements):
+                variables.values[one.name] = _keyed(variables, one)
+                return
+            elements = variables.words(one.elements)
+            variables.set(one.name, elements, append=one.append)
+        elif one.index is not None:
+            index = variables.joined(parse_index(one.index, self.where))
+            variables.set_element(one.name, index, variables.joined(one.value))
         else:
-            body.append(token)
-    return [*out, (patterns, body)] if patterns else out
+            variables.set(one.name, variables.joined(one.value), append=one.append)
+
+    def call(self, words: list[str], line: int) -> bool | None:
+        """Follow a command by its words; whether it succeeds, None if that is not known."""
+        if not words:
+            return True
+        head = words[0]
+        if head in self.functions:
+            return self._call_function(words)
+        builtin = builtins.BUILTINS.get(head)
+        if builtin is not None:
+            return builtin(self, words, line)
+        if head in builtins.SILENT:
+            return None if head in builtins.UNSURE else True
+        inner = self._inner_shell(words)
+        if inner is not None:
+            return inner(line)
+        if self.printed is not None:
+            self.printed.append(marked(f"$({shown(' '.join(words))[:40]})"))
+        self.record(words, line)
+        return True if self._is_program(words) else None
+
+    def _is_program(self, words: Sequence[str]) -> bool:
+        """Whether a command is long enough to be what the script is for: it is taken to succeed."""
+        return any(word.endswith((".py", ".sh")) or word.startswith("--") for word in words)
+
+    def record(self, words: Sequence[str], line: int) -> None:
+        if len(self.script.commands) < MOST_TURNS:
+            command = Command((*self.prefix, *words), line, self.depends, len(self.prefix))
+            self.script.commands.append(command)
+
+    def _call_function(self, words: list[str]) -> bool | None:
+        variables = self.variables
+        before, variables.positional = variables.positional, words[1:]
+        self.local.append({})
+        met = self.follow(self.functions[words[0]])
+        self._restore(self.local.pop())
+        variables.positional = before
+        self.flow = "" if self.flow == "return" else self.flow
+        return met
+
+    def _inner_shell(self, words: list[str]) -> Callable[[int], bool | None] | None:
+        """`bash -c "text"`, `bash file`, `./file`: another shell, with what is exported alone."""
+        at = next((i for i, word in enumerate(words) if word in _SHELLS), None)
+        if at is not None:
+            rest = words[at + 1 :]
+            while rest and rest[0].startswith("-") and not _WITH_TEXT.fullmatch(rest[0]):
+                rest = rest[1:]
+            if rest and _WITH_TEXT.fullmatch(rest[0]):
+                text = rest[1] if len(rest) > 1 else ""
+                return partial(self._other_shell, text, rest[3:], words[:at])
+            if not rest and self.input:
+                return partial(self._other_shell, self.input, [], words[:at])
+            file, arguments, prefix = (rest or [""])[0], rest[1:], words[:at]
+        elif words[0] == "sbatch" and self.input:
+            return partial(self._other_shell, self.input, [], words)
+        else:
+            begin = words[0] == "sbatch"
+            at = next((i for i, w in enumerate(words[begin:], begin) if w.endswith(_SCRIPTS)), 0)
+            at = at if begin else 0
+            file, arguments, prefix = words[at], words[at + 1 :], words[:at]
+            if not file.endswith(_SCRIPTS):
+                return None
+        path = self.beside(file)
+        return None if path is None else partial(self._other_file, path, arguments, prefix)
+
+    def _other_file(
+        self, path: Path, arguments: list[str], prefix: list[str], line: int
+    ) -> bool | None:
+        name = self.variables.name
+        self.variables.name = str(path)
+        self.sources.append(str(path))
+        met = self._other_shell(_text_of(path), arguments, prefix, line)
+        self.sources.pop()
+        self.variables.name = name
+        return met
+
+    def _other_shell(
+        self, text: str, arguments: list[str], prefix: list[str], line: int
+    ) -> bool | None:
+        body = parse(text, self.sources[-1], line if text.count("\n") == 0 else 1)
+        with self._own_variables():
+            variables = self.variables
+            variables.values = {
+                name: held
+                for name, held in variables.values.items()
+                if name in variables.exported or _OF_MACHINES.fullmatch(name)
+            }
+            before, variables.positional = variables.positional, arguments
+            outer, self.prefix = self.prefix, (*self.prefix, *prefix)
+            met = self.run(body)
+            self.prefix, variables.positional = outer, before
+        self.flow = ""
+        return met
+
+    def source(self, path: Path, arguments: list[str]) -> bool | None:
+        """Follow a file in this very shell."""
+        before = self.variables.positional
+        self.variables.positional = arguments or before
+        self.sources.append(str(path))
+        met = self.run(parse(_text_of(path), str(path)))
+        self.sources.pop()
+        self.variables.positional = before
+        self.flow = "" if self.flow == "return" else self.flow
+        return met
+
+    def beside(self, name: str) -> Path | None:
+        """A file that the script names, if it lies beside the script or in a folder above it."""
+        if self.folder is None or not name or unset_in(name) or "\n" in name:
+            return None
+        given = Path(name)
+        root = self.folder
+        for _ in range(_ANCESTORS):
+            path = (root / given).resolve()
+            inside = path.is_relative_to(root.resolve())
+            if inside and path.is_file() and path.stat().st_size <= _LARGEST_FILE:
+                return path
+            root = root.parent
+        return None
+
+    # What commands print and write
+
+    def _substituted(self, part: WordPart) -> str:
+        """What commands in $(...) print; a mark where that is not known."""
+        printed, flow = self.printed, self.flow
+        self.printed = []
+        commands = len(self.script.commands)
+        with self._own_variables():
+            self.run(part.body)
+        text = "".join(self.printed).rstrip("\n")
+        del self.script.commands[commands:]
+        self.printed, self.flow = printed, flow
+        return marked(f"$({part.text.strip()[:40]})") if unset_in(text) else text
+
+    @contextmanager
+    def _own_variables(self) -> Iterator[None]:
+        """Changes stay inside, as in a process of its own."""
+        values, exported = dict(self.variables.values), set(self.variables.exported)
+        positional = list(self.variables.positional)
+        yield
+        self.variables.values, self.variables.exported = values, exported
+        self.variables.positional = positional
+
+    @contextmanager
+    def _redirected(self, redirections: Sequence[Redirection]) -> Iterator[None]:
+        """What is read comes from a text; what is printed goes into a file of the script's."""
+        printed, before = self.printed, self.input
+        into: tuple[str, bool] | None = None
+        for one in redirections:
+            if one.operator == ">&" or one.operator == "<&":
+                continue
+            text = self.variables.joined(one.target)
+            if one.is_text:
+                self.input = text + ("\n" if one.operator == "<<<" else "")
+            elif one.operator == "<":
+                self.input = self.script.files.get(text)
+            elif text != "/dev/null":
+                into, self.printed = (text, one.operator.endswith(">>")), []
+        yield
+        if into is not None:
+            text = "".join(self.printed or [])
+            name, appends = into
+            before_text = (self.script.files.get(name) or "") if appends else ""
+            if len(self.script.files) < MOST_TURNS and text:
+                self.script.files[name] = before_text + text
+        self.printed, self.input = printed, before
+
+
+def _nothing() -> bool:
+    return True
+
+
+def _is_keyed(elements: Sequence[Sequence[WordPart]]) -> bool:
+    return bool(elements) and all(
+        word[0].text.startswith("[") and not word[0].quoted for word in elements
+    )
+
+
+def _keyed(variables: Variables, one: Assignment) -> dict[str, str]:
+    """`([key]=value ...)`."""
+    before = variables.values.get(one.name)
+    out = dict(before) if one.append and isinstance(before, dict) else {}
+    for word in one.elements or ():
+        key, _, value = variables.joined(word).partition("]=")
+        out[key.removeprefix("[")] = value
+    return out
+
+
+def parse_index(text: str, where: str) -> Sequence[WordPart]:
+    from astrarium.configs.shell.syntax import Parser
+
+    return Parser(text, where).quoted_text()
+
+
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace").replace("\0", "")

@@ -1,222 +1,396 @@
-"""Words of a shell script: quotes, comments, line continuations and variables.
+"""The grammar of shell scripts: from a text to statements, words and their parts.
 
-Only the grammar is here; what variables hold is the business of `expansion`, what commands do that
-of `script`.
+A parser by recursive descent, as bash has it: keywords count only where a command begins, quotes
+nest inside of `$(...)`, texts of `<<EOF` begin on the next line. What variables hold is the
+business of `expansion`, what commands do that of `script`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
-from astrarium.errors import InputError
-from astrarium.value import Value
+from astrarium.configs.shell.nodes import (
+    AndOr,
+    Arithmetic,
+    Assignment,
+    CaseStatement,
+    For,
+    Function,
+    GroupStatement,
+    If,
+    PartKind,
+    Pipeline,
+    Redirection,
+    Simple,
+    Statement,
+    Test,
+    While,
+    Word,
+    WordPart,
+    plain,
+)
+from astrarium.configs.shell.words import WordParser
 
-_OPERATORS: Final = (";;", "&&", "||", "<<<", "<<", ">>", "&>", ">&", "<&")
-_OPERATOR_LETTERS: Final = ";&|()<>"
-_NAME: Final = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]")
-_HEREDOC: Final = re.compile(r"<<-?[ \t]*(['\"\\]?)(\w+)\1")
-_ESCAPED_IN_QUOTES: Final = '"\\$`\n'
-
-
-class PartKind(StrEnum):
-    """What a part of a word is."""
-
-    TEXT = "text"
-    VARIABLE = "variable"  # what stands between ${ and }, or behind $
-    ARITHMETIC = "arithmetic"  # what stands between $(( and ))
-    COMMAND = "command"  # what another program would print
-
-
-class WordPart(Value, frozen=True):
-    kind: PartKind
-    text: str
-    quoted: bool = False
-
-
-@dataclass(slots=True)
-class Token:
-    """A word, or an operator (then `operator` names it; a line's end is a newline)."""
-
-    line: int
-    parts: list[WordPart] = field(default_factory=list)
-    operator: str = ""
-    joined: bool = False  # no blank before it
-
-    @property
-    def plain(self) -> str:
-        """The word, if it is nothing but unquoted text; else ""."""
-        if (
-            len(self.parts) == 1
-            and self.parts[0].kind is PartKind.TEXT
-            and not self.parts[0].quoted
-        ):
-            return self.parts[0].text
-        return ""
+_REDIRECTIONS: Final = ("<", ">", ">>", "<<<", "&>", "&>>", ">&", "<&", "<>", ">|")
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
+_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.:-]*")
+_BRACKETS: Final = re.compile(r"[ \t]*\([ \t]*\)")
+_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?)=")
+_DELIMITER: Final = re.compile(r"[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([^\s;&|()<>'\"]+))")
+# Letters that end words, replaced for a regular expression and put back afterwards.
+_AS_TEXT: Final = {ord(letter): 0xE000 + i for i, letter in enumerate("()|<>;&")}
+_FROM_TEXT: Final = {0xE000 + i: letter for i, letter in enumerate("()|<>;&")}
+_ENDS: Final = ("then", "else", "elif", "fi", "do", "done", "esac", "}")
 
 
-class Lexer:
-    """Cuts a text into tokens."""
+def parse(text: str, where: str, line: int = 1) -> tuple[Statement, ...]:
+    """The statements of a script."""
+    return Parser(text, where, line).script()
 
-    def __init__(self, text: str, where: str, line: int = 1) -> None:
-        self.text = text.replace("\r\n", "\n")
-        self.where, self.line, self.at = where, line, 0
-        self._ends: list[str] = []  # of heredocs whose text begins on the next line
 
-    def fail(self, what: str, line: int) -> InputError:
-        return InputError(f"{self.where}:{line}: {what}")
+class Parser(WordParser):
+    """Cuts a text into statements."""
 
-    def tokens(self) -> Iterator[Token]:
-        blank = True
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if self.text.startswith("\\\n", self.at):
-                self.at, self.line, blank = self.at + 2, self.line + 1, True
-            elif letter == "\n":
-                yield Token(self.line, operator="\n")
-                self._end_line()
-                blank = True
-            elif letter.isspace():
-                self.at, blank = self.at + 1, True
-            elif letter == "#" and blank:
-                self.at = self._find("\n")
-            elif letter in _OPERATOR_LETTERS:
-                yield self._operator(joined=not blank)
-                blank = True
-            else:
-                token = self._word()
-                # The number of a stream that is redirected is no word.
-                redirected = self.text[self.at : self.at + 1] in ("<", ">") and token.plain
-                if not (redirected and token.plain.isdigit()):
-                    yield token
-                blank = False
+    def script(self) -> tuple[Statement, ...]:
+        body = self._list(())
+        if self.at < len(self.text):
+            raise self.fail(f"'{self._shown_here()}' has no beginning")
+        return body
 
-    def _find(self, mark: str) -> int:
-        found = self.text.find(mark, self.at)
-        return len(self.text) if found < 0 else found
+    def _list(self, ends: tuple[str, ...]) -> tuple[Statement, ...]:
+        """Statements up to one of the keywords, a bracket, or the end."""
+        out: list[Statement] = []
+        while True:
+            self._newlines()
+            operator = self._operator()
+            if self.at >= len(self.text) or operator in (")", ";;", ";&", ";;&"):
+                return tuple(out)
+            word = self._keyword()
+            if word in ends:
+                return tuple(out)
+            if word in _ENDS:
+                raise self.fail(f"'{word}' has no beginning")
+            if operator in (";", "&", "|", "&&", "||") or operator == "<(":
+                raise self.fail(f"nothing stands before '{operator}'")
+            out.append(self._and_or())
+            self._blanks()
+            if self._operator() in (";", "&"):
+                self._take(self._operator())
 
-    def _end_line(self) -> None:
-        """Go to the next line, past texts that were announced by <<."""
-        self.at, self.line = self.at + 1, self.line + 1
-        while self._ends:
-            end = self._find("\n")
+    def _and_or(self) -> Statement:
+        line = self.line
+        parts = [("", self._pipeline())]
+        self._blanks()
+        while (operator := self._operator()) in ("&&", "||"):
+            self._take(operator)
+            self._newlines()
+            parts.append((operator, self._pipeline()))
+            self._blanks()
+        return parts[0][1] if len(parts) == 1 else AndOr(line, tuple(parts))
+
+    def _pipeline(self) -> Statement:
+        line, negated = self.line, False
+        while self._keyword() in ("!", "time"):
+            negated ^= self._keyword() == "!"
+            self.at += len(self._keyword())
+            self._blanks()
+        commands = [self._command()]
+        self._blanks()
+        while (operator := self._operator()) in ("|", "|&"):
+            self._take(operator)
+            self._newlines()
+            commands.append(self._command())
+            self._blanks()
+        one = len(commands) == 1 and not negated
+        return commands[0] if one else Pipeline(line, tuple(commands), negated)
+
+    def _command(self) -> Statement:
+        self._deeper()
+        try:
+            return self._compound() or self._simple()
+        finally:
+            self.depth -= 1
+
+    def _compound(self) -> Statement | None:
+        line, word = self.line, self._keyword()
+        if self.text.startswith("((", self.at):
+            text = self._arithmetic(self.at)
+            return Arithmetic(line, text)
+        if self._operator() == "(":
+            self._take("(")
+            body = self._list(())
+            self._close(")", line)
+            return self._redirected(GroupStatement(line, body, own=True))
+        readers = {
+            "if": self._if,
+            "for": self._for,
+            "select": self._for,
+            "while": self._while,
+            "until": self._while,
+            "case": self._case,
+            "[[": self._test,
+            "{": self._braces,
+            "function": self._function,
+        }
+        if word in readers:
+            return self._redirected(readers[word](line))
+        found = _BRACKETS.match(self.text, self.at + len(word))
+        if found and _FUNCTION.fullmatch(word):
+            self.at = found.end()
+            return self._function_body(line, word)
+        return None
+
+    def _close(self, operator: str, line: int) -> None:
+        self._newlines()
+        if self._operator() != operator:
+            raise self.fail(f"the ( of this line has no {operator}", line)
+        self._take(operator)
+
+    def _redirected(self, statement: Statement) -> Statement:
+        """Redirections behind a block; what a block is given to read belongs to its commands."""
+        found = []
+        while (one := self._redirection()) is not None:
+            found.append(one)
+        if not found:
+            return statement
+        if isinstance(statement, GroupStatement):
+            return GroupStatement(statement.line, statement.body, statement.own, tuple(found))
+        return GroupStatement(statement.line, (statement,), False, tuple(found))
+
+    def _braces(self, line: int) -> Statement:
+        self.at += 1
+        body = self._list(("}",))
+        self._expect("}", line, "{")
+        return GroupStatement(line, body, own=False)
+
+    def _if(self, line: int) -> Statement:
+        branches: list[tuple[tuple[Statement, ...], tuple[Statement, ...]]] = []
+        otherwise: tuple[Statement, ...] = ()
+        word = "if"
+        while word in ("if", "elif"):
+            self.at += len(word)
+            condition = self._list(("then",))
+            self._expect("then", line, "if")
+            branches.append((condition, self._list(("elif", "else", "fi"))))
+            word = self._keyword()
+        if word == "else":
+            self.at += 4
+            otherwise = self._list(("fi",))
+        self._expect("fi", line, "if")
+        return If(line, tuple(branches), otherwise)
+
+    def _for(self, line: int) -> Statement:
+        self.at += len(self._keyword())
+        self._blanks()
+        if self.text.startswith("((", self.at):
+            parts = [part.strip() for part in self._arithmetic(self.at).split(";")]
+            if len(parts) != 3:
+                raise self.fail("for ((...)) has three parts with ; between them", line)
+            body = self._body(line)
+            return For(line, "", None, body, (parts[0], parts[1], parts[2]))
+        name = self._keyword()
+        if not _IDENTIFIER.fullmatch(name):
+            raise self.fail("for needs the name of a variable", line)
+        self.at += len(name)
+        self._newlines()
+        words: tuple[Word, ...] | None = None
+        if self._keyword() == "in":
+            self.at += 2
+            words = self._words()
+        return For(line, name, words, self._body(line))
+
+    def _body(self, line: int) -> tuple[Statement, ...]:
+        self._blanks()
+        if self._operator() == ";":
+            self._take(";")
+        self._expect("do", line, "loop")
+        body = self._list(("done",))
+        self._expect("done", line, "loop")
+        return body
+
+    def _while(self, line: int) -> Statement:
+        until = self._keyword() == "until"
+        self.at += 5
+        condition = self._list(("do",))
+        return While(line, condition, self._body(line), until)
+
+    def _case(self, line: int) -> Statement:
+        self.at += 4
+        self._blanks()
+        subject = self._word()
+        self._expect("in", line, "case")
+        branches = []
+        self._newlines()
+        while self._keyword() != "esac":
+            patterns = self._patterns(line)
+            body = self._list(("esac",))
+            branches.append((patterns, body))
+            self._newlines()
+            if self._operator() in (";;", ";&", ";;&"):
+                self._take(self._operator())
+                self._newlines()
+            elif self._keyword() != "esac":
+                raise self.fail("this case has no esac", line)
+        self.at += 4
+        return CaseStatement(line, subject, tuple(branches))
+
+    def _patterns(self, line: int) -> tuple[Word, ...]:
+        if self._operator() == "(":
+            self._take("(")
+        out = []
+        while True:
+            self._blanks()
+            out.append(self._word())
+            self._blanks()
+            operator = self._operator()
+            if operator not in ("|", ")"):
+                raise self.fail("a pattern of this case has no )", line)
+            self._take(operator)
+            if operator == ")":
+                return tuple(out)
+
+    def _test(self, line: int) -> Statement:
+        self.at += 2
+        out: list[Word] = []
+        while True:
+            self._newlines()
             if self.at >= len(self.text):
-                break
-            line = self.text[self.at : end]
-            if line.strip() == self._ends[0]:
-                self._ends.pop(0)
-            self.at, self.line = end + 1, self.line + 1
-
-    def _operator(self, *, joined: bool) -> Token:
-        heredoc = _HEREDOC.match(self.text, self.at)
-        if heredoc and not self.text.startswith("<<<", self.at):
-            self._ends.append(heredoc[2])
-            self.at = heredoc.end()
-            return Token(self.line, operator="<<")
-        found = next((o for o in _OPERATORS if self.text.startswith(o, self.at)), "")
-        found = found or self.text[self.at]
-        self.at += len(found)
-        return Token(self.line, operator=found, joined=joined)
-
-    def _word(self) -> Token:
-        token = Token(self.line)
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter.isspace() or letter in _OPERATOR_LETTERS:
-                break
-            if self.text.startswith("\\\n", self.at):
-                self.at, self.line = self.at + 2, self.line + 1
-            elif letter == "\\":
-                token.parts.append(
-                    WordPart(PartKind.TEXT, self.text[self.at + 1 : self.at + 2], True)
-                )
+                raise self.fail("this [[ has no ]]", line)
+            if self._keyword() == "]]":
                 self.at += 2
-            elif letter == "'":
-                token.parts.append(WordPart(PartKind.TEXT, self._single_quoted(), True))
-            elif letter == '"':
-                token.parts += self._double_quoted()
-            elif letter in "$`":
-                token.parts.append(self._dollar(quoted=False))
+                return Test(line, tuple(out))
+            before = plain(out[-1]) if out else ""
+            operator = self._operator()
+            if before == "=~":
+                out.append(self._pattern_word())
+            elif operator:
+                self._take(operator)
+                out.append((WordPart(PartKind.TEXT, operator),))
             else:
-                self._add_letter(token, letter)
-        return token
+                out.append(self._word())
 
-    def _add_letter(self, token: Token, letter: str) -> None:
-        last = token.parts[-1] if token.parts else None
-        if last is not None and last.kind is PartKind.TEXT and not last.quoted:
-            token.parts[-1] = WordPart(PartKind.TEXT, last.text + letter)
-        else:
-            token.parts.append(WordPart(PartKind.TEXT, letter))
-        self.at += 1
-
-    def _single_quoted(self) -> str:
-        begin, line = self.at + 1, self.line
-        end = self.text.find("'", begin)
-        if end < 0:
-            raise self.fail("this ' is never closed", line)
-        self.at = end + 1
-        self.line += self.text.count("\n", begin, end)
-        return self.text[begin:end]
-
-    def _double_quoted(self) -> list[WordPart]:
-        line, text = self.line, ""
-        parts = [WordPart(PartKind.TEXT, "", True)]
-        self.at += 1
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == '"':
-                self.at += 1
-                return [*parts, WordPart(PartKind.TEXT, text, True)]
-            if letter in "$`":
-                parts += [WordPart(PartKind.TEXT, text, True), self._dollar(quoted=True)]
-                text = ""
-                continue
-            following = self.text[self.at + 1 : self.at + 2]
-            if letter == "\\" and following and following in _ESCAPED_IN_QUOTES:
-                text += "" if following == "\n" else following
-                self.line += following == "\n"
-                self.at += 2
-                continue
-            text += letter
-            self.line += letter == "\n"
+    def _pattern_word(self) -> Word:
+        """A regular expression: brackets and bars belong to it."""
+        begin = self.at
+        while self.at < len(self.text) and not self.text[self.at].isspace():
             self.at += 1
-        raise self.fail('this " is never closed', line)
+        inner = Parser(self.text[begin : self.at].translate(_AS_TEXT), self.where, self.line)
+        return tuple(
+            WordPart(part.kind, part.text.translate(_FROM_TEXT), part.quoted, part.body)
+            for part in inner._word()
+        )
 
-    def _dollar(self, *, quoted: bool) -> WordPart:
-        """What begins with $ or `."""
-        text, begin = self.text, self.at
-        if text[begin] == "`":
-            end = text.find("`", begin + 1)
-            if end < 0:
-                raise self.fail("this ` is never closed", self.line)
-            return self._until(end + 1, PartKind.COMMAND, text[begin + 1 : end], quoted)
-        if text.startswith("$((", begin):
-            end = self._closing(begin + 1, "(", ")")
-            return self._until(end, PartKind.ARITHMETIC, text[begin + 3 : end - 2], quoted)
-        if text.startswith("$(", begin):
-            end = self._closing(begin + 1, "(", ")")
-            return self._until(end, PartKind.COMMAND, text[begin + 2 : end - 1], quoted)
-        if text.startswith("${", begin):
-            end = self._closing(begin + 1, "{", "}")
-            return self._until(end, PartKind.VARIABLE, text[begin + 2 : end - 1], quoted)
-        name = _NAME.match(text, begin + 1)
-        if name is None:
-            return self._until(begin + 1, PartKind.TEXT, "$", quoted)
-        return self._until(name.end(), PartKind.VARIABLE, name[0], quoted)
+    def _function(self, line: int) -> Statement:
+        self.at += len("function")
+        self._blanks()
+        name = self._keyword()
+        self.at += len(name)
+        brackets = _BRACKETS.match(self.text, self.at)
+        self.at = brackets.end() if brackets else self.at
+        return self._function_body(line, name)
 
-    def _until(self, end: int, kind: PartKind, text: str, quoted: bool) -> WordPart:
-        self.line += self.text.count("\n", self.at, end)
-        self.at = end
-        return WordPart(kind, text, quoted)
+    def _function_body(self, line: int, name: str) -> Statement:
+        self._newlines()
+        body = self._command()
+        if isinstance(body, Simple):
+            raise self.fail(f"the function {name} has no body", line)
+        return Function(line, name, body)
 
-    def _closing(self, begin: int, opening: str, closing: str) -> int:
-        """Where the bracket at `begin` ends, its mate included."""
-        depth = 0
-        for at in range(begin, len(self.text)):
-            depth += (self.text[at] == opening) - (self.text[at] == closing)
-            if depth == 0:
-                return at + 1
-        raise self.fail(f"this ${opening} is never closed", self.line)
+    def _simple(self) -> Statement:
+        line = self.line
+        assignments: list[Assignment] = []
+        words: list[Word] = []
+        redirections: list[Redirection] = []
+        while True:
+            self._blanks()
+            redirected = self._redirection()
+            if redirected is not None:
+                redirections.append(redirected)
+                continue
+            if self.at >= len(self.text) or (self._operator() and not self._placeholder()):
+                break
+            assigned = None
+            if not words or plain(words[0]) in (
+                "export",
+                "declare",
+                "local",
+                "readonly",
+                "typeset",
+            ):
+                assigned = self._assignment()
+            if assigned is None:
+                words.append(self._word())
+            else:
+                assignments.append(assigned)
+        if not (assignments or words or redirections):
+            raise self.fail(f"a command is missing before '{self._shown_here()}'")
+        return Simple(line, tuple(assignments), tuple(words), tuple(redirections))
+
+    def _assignment(self) -> Assignment | None:
+        found = _ASSIGNED.match(self.text, self.at)
+        if found is None:
+            return None
+        self.at = found.end()
+        name, index, append = found[1], found[2], bool(found[3])
+        if self._operator() == "(":
+            self._take("(")
+            elements = self._elements(name)
+            return Assignment(name, index, append, (), elements)
+        following = self.text[self.at : self.at + 1]
+        ends = not following or following.isspace() or following in ";&|)"
+        return Assignment(name, index, append, () if ends else self._word())
+
+    def _elements(self, name: str) -> tuple[Word, ...]:
+        line = self.line
+        out: list[Word] = []
+        while True:
+            self._newlines()
+            if self._operator() == ")":
+                self._take(")")
+                return tuple(out)
+            if self.at >= len(self.text) or (self._operator() and not self._placeholder()):
+                raise self.fail(f"the array {name} is never closed", line)
+            out.append(self._word())
+
+    def _words(self) -> tuple[Word, ...]:
+        out: list[Word] = []
+        while True:
+            self._blanks()
+            if self.at >= len(self.text) or self._operator():
+                return tuple(out)
+            out.append(self._word())
+
+    def _redirection(self) -> Redirection | None:
+        self._blanks()
+        number = re.compile(r"\d+(?=[<>])|\{\w+\}(?=[<>])").match(self.text, self.at)
+        begin, self.at = self.at, number.end() if number else self.at
+        operator = self._operator()
+        is_process = operator in ("<", ">") and self.text[self.at + 1 : self.at + 2] == "("
+        if self._placeholder() or is_process:
+            self.at = begin
+            return None
+        if operator in ("<<", "<<-"):
+            return self._announce(operator)
+        if operator not in _REDIRECTIONS:
+            self.at = begin
+            return None
+        self._take(operator)
+        self._blanks()
+        if self.at >= len(self.text) or self._operator() in ("\n", ";", "&", "|", ")"):
+            raise self.fail(f"nothing stands behind '{operator}'")
+        return Redirection(operator, self._word(), is_text=operator == "<<<")
+
+    # Texts of <<EOF
+
+    def _announce(self, operator: str) -> Redirection:
+        self._take(operator)
+        found = _DELIMITER.match(self.text, self.at)
+        if found is None:
+            raise self.fail("<< needs the word that ends the text")
+        end = found[1] or found[2] or found[3]
+        is_literal = bool(found[1] or found[2]) or "\\" in found[0]
+        self.at = found.end()
+        into: list[WordPart] = []
+        self._announced.append((end, operator == "<<-", is_literal, into))
+        return Redirection(operator, into, is_text=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from astrarium.catalog.gpu_names import name_in
+from astrarium.catalog.gpus import name_in
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.target import Target
@@ -30,6 +30,7 @@ PRODUCT_LABELS: Final[Mapping[str, str]] = {
     "NVIDIA": "nvidia.com/gpu.product",
     "AMD": "amd.com/gpu.product-name",
 }
+PATCHED: Final = "trainingRuntimeSpec.template.spec.replicatedJobs"
 Yaml = dict[str, Any]
 
 
@@ -77,19 +78,25 @@ def _replicated_job(job: Job, program: RankProgram, nodes: shared.NamedNodes) ->
         "containers": [_container(job, program, nodes)],
         "volumes": _volumes(job, program),
     }
+    spec = {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        "backoffLimit": 0,
+        "template": {"spec": pod},
+    }
     return {
         "name": nodes.name,
         "replicas": 1,
-        "template": {
-            "spec": {
-                "completionMode": "Indexed",
-                "completions": count,
-                "parallelism": count,
-                "backoffLimit": 0,
-                "template": {"spec": pod},
-            }
-        },
+        **_within("template.spec", spec),
     }
+
+
+def _within(path: str, value: object) -> Yaml:
+    """A value under nested keys: {"a": {"b": value}} of "a.b"."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return cast("Yaml", value)
 
 
 def _container(job: Job, program: RankProgram, nodes: shared.NamedNodes) -> Yaml:
@@ -115,19 +122,14 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
     """The same for Kubeflow Trainer, whose runtime gives every node its number."""
     (nodes,) = shared.named_nodes(job)
     number = "export NODE_RANK=$PET_NODE_RANK MASTER_ADDR=$PET_MASTER_ADDR"
+    pod = {
+        "nodeSelector": _selector(job, nodes),
+        "containers": [{"name": RUNTIME_JOB, "volumeMounts": _mounts()}],
+        "volumes": _volumes(job, program),
+    }
     patched = {
         "name": RUNTIME_JOB,
-        "template": {
-            "spec": {
-                "template": {
-                    "spec": {
-                        "nodeSelector": _selector(job, nodes),
-                        "containers": [{"name": RUNTIME_JOB, "volumeMounts": _mounts()}],
-                        "volumes": _volumes(job, program),
-                    }
-                }
-            }
-        },
+        **_within("template.spec.template.spec", pod),
     }
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -143,14 +145,7 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
                 "env": _env(shared.usual_values(program)),
                 "resourcesPerNode": _resources(nodes),
             },
-            "runtimePatches": [
-                {
-                    "manager": "astrarium",
-                    "trainingRuntimeSpec": {
-                        "template": {"spec": {"replicatedJobs": [patched]}},
-                    },
-                }
-            ],
+            "runtimePatches": [{"manager": "astrarium", **_within(PATCHED, [patched])}],
         },
     }
 

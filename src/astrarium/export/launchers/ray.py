@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from astrarium.catalog.gpu_names import name_in
+from astrarium.catalog.gpus import name_in
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
@@ -48,7 +48,7 @@ def script(job: Job, program: RankProgram) -> str:
 
 
 def scaling(job: Job) -> dict[str, Any]:
-    """What ScalingConfig takes beside GPUs: a selector for each worker, in the order of ranks."""
+    """Arguments of ScalingConfig: a selector for each worker, in the order of ranks."""
     selectors = [_selector(job, group) for group in job.nodes for _ in range(group.nodes)]
     return {
         "num_workers": job.num_nodes,
@@ -69,12 +69,12 @@ def _pools(job: Job) -> dict[str, str]:
 
 
 def _accelerator_type(gpu: str) -> str:
-    """What Ray calls a GPU type; "" if that is not known."""
+    """Ray's name of a GPU type; "" if it is not known."""
     return name_in("ray", gpu)
 
 
 def _command(program: RankProgram) -> str:
-    """What is set where the command is typed does not reach the nodes; the job's own does."""
+    """The command passes variables as those of the job: others do not reach the nodes."""
     values = {name: f"<{name.lower()}>" for name in program.variables}
     given = f" --runtime-env-json '{json.dumps({'env_vars': values})}'" if values else ""
     return f"ray job submit --working-dir .{given} -- python {SCRIPT}"

@@ -113,7 +113,7 @@ def label(text: str) -> str:
 
 
 def usual_value(variable: str) -> str:
-    """What a variable is set to where a file needs a value: a folder of the image, or mounted."""
+    """The usual value of a variable in a file: a folder of the image, or a mounted one."""
     if variable == CHECKPOINTS:
         return "/checkpoints"
     return f"/opt/{label(variable.removesuffix('_PATH'))}" if variable.endswith("_PATH") else ""

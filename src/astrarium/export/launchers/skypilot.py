@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any, Final
 
-from astrarium.catalog.gpu_names import name_in, names_of
-from astrarium.catalog.prices import offers
-from astrarium.catalog.regions import ANY_REGION, REGIONS
+from astrarium.catalog.gpus import name_in, names_of
+from astrarium.catalog.prices import ANY_REGION, REGIONS, offers
+from astrarium.cluster.interconnect import Network
 from astrarium.errors import flag
 from astrarium.export.features import Feature
 from astrarium.export.launchers import shared, torchrun
@@ -113,11 +113,13 @@ def _resources(job: Job, nodes: shared.NamedNodes) -> Iterator[tuple[str, Any]]:
     # An instance brings its GPUs, under a name that differs between clouds; some take them apart.
     if not known or pool.instance.startswith(WITHOUT_GPUS):
         yield "accelerators", f"{accelerator(nodes.gpu)}:{nodes.group.gpus_per_node}"
+    if job.num_nodes > 1 and pool.network is Network.INFINIBAND:
+        yield "network_tier", "best"  # the plan assumes it, and clouds give less unless asked
     yield "use_spot", shared.spot_gpus(job, nodes.gpu) > 0
 
 
 def accelerator(gpu: str) -> str:
-    """What SkyPilot calls a GPU type; "" if that is not known."""
+    """SkyPilot's name of a GPU type; "" if it is not known."""
     return name_in("skypilot", gpu)
 
 
@@ -131,7 +133,7 @@ def _instance_gpus(nodes: shared.NamedNodes) -> int:
 
 
 def _setup(program: RankProgram) -> str:
-    """What is missing shows before the GPUs are waited for."""
+    """Checks that fail before the job waits for GPUs."""
     needs = [line for need in program.needs for line in wrap(f"Needs {need}", COMMENT_WIDTH)]
     wanted = "".join(f"# {line}\n" for line in needs)
     paths = [name for name in program.variables if shared.usual_value(name)]

@@ -59,7 +59,7 @@ def _component(job: Job, nodes: shared.NamedNodes) -> Iterator[str]:
 
 
 def _gres(job: Job, gpu: str) -> str:
-    """What a GPU type is asked for as; in full where the short name does not tell types apart."""
+    """The name of a GPU type for Slurm; in full where the short name is ambiguous."""
     short = shared.family(gpu)
     alike = sum(shared.family(other) == short for other in job.gpu_types) > 1
     return gpu.lower() if alike else short

@@ -24,14 +24,24 @@ OVERRIDE: Final = re.compile(r"[A-Za-z_][\w.]*=")
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """The script and how to call it."""
+    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job, program))
+    return on_every_node(job, program, script(job, program), notes)
+
+
+def on_every_node(job: Job, program: RankProgram, script: str, notes: Iterable[str]) -> LaunchFiles:
+    """A script that is started on every node, with the number of the node."""
     alone = job.num_nodes == 1
     numbers = "" if alone else "NODE_RANK=<number of this node> MASTER_ADDR=<address of node 0> "
     variables = "".join(f"{name}=<{name.lower()}> " for name in program.variables)
-    last = job.num_nodes - 1
-    where = "" if alone else f"on every node, numbered from 0 to {last}"
-    notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job, program))
-    return LaunchFiles(
-        {SCRIPT: script(job, program)}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes)
+    where = "" if alone else f"on every node, numbered from 0 to {job.num_nodes - 1}"
+    return LaunchFiles({SCRIPT: script}, f"{variables}{numbers}./{SCRIPT}", where, tuple(notes))
+
+
+def numbers_asked(job: Job) -> str:
+    """Lines of a shell that stop where the number or the address of a node is not set."""
+    return (
+        f': "${{NODE_RANK:?set it to the number of this node, 0 to {job.num_nodes - 1}}}"\n'
+        ': "${MASTER_ADDR:?set it to the address of the node with NODE_RANK 0}"\n'
     )
 
 
@@ -64,9 +74,7 @@ def _nodes(job: Job) -> Iterator[str]:
         yield f"nodes=1\nprocesses={job.nodes[0].gpus_per_node}\n"
         return
     yield commented(tuple(node_notes(job)))
-    last = job.num_nodes - 1
-    yield f': "${{NODE_RANK:?set it to the number of this node, 0 to {last}}}"\n'
-    yield ': "${MASTER_ADDR:?set it to the address of the node with NODE_RANK 0}"\n'
+    yield numbers_asked(job)
     yield f"nodes={job.num_nodes}\n"
     counts = [(group.nodes, group.gpus_per_node) for group in job.nodes]
     if len({count for _, count in counts}) == 1:
@@ -122,7 +130,7 @@ def mixed_notes(job: Job) -> Iterator[str]:
 
 
 def spot_notes(job: Job, program: RankProgram) -> Iterator[str]:
-    """How to live with nodes that are taken away."""
+    """Notes on nodes that may be taken away."""
     run = job.plan.run
     if run is None or not program.checkpoints:
         return

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, estimate_note, header_lines
+from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import yaml_text
-from astrarium.export.launchers.torchrun import PORT, node_notes
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
 from astrarium.export.target import Target
@@ -23,7 +23,6 @@ from astrarium.strategy.types import Granularity
 
 VERSION: Final = "1.15.0"
 FILE: Final = "accelerate.yaml"
-LAUNCH: Final = "launch.sh"
 
 _LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE: "it has no pipelines of its own; Megatron-LM can be exported to directly",
@@ -100,7 +99,7 @@ def _degrees(job: Job) -> dict[str, Any]:
 
 
 def environment(job: Job) -> dict[str, str]:
-    """What `accelerate launch` would set."""
+    """The environment variables that `accelerate launch` would set."""
     words = {"ACCELERATE_MIXED_PRECISION": str(job.workload.precision)}
     if _is_sharded(job):
         words |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
@@ -122,7 +121,7 @@ def text(job: Job) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     constants = {
         # Under FSDP2 it is the wrapper that recomputes.
         "RECOMPUTE": _recomputes(job) and not _is_sharded(job),
@@ -154,30 +153,22 @@ def program(job: Job) -> RankProgram:
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
     """`accelerate launch` on every node."""
     alone = job.num_nodes == 1
-    last = job.num_nodes - 1
     words = [f"exec accelerate launch --config_file {FILE}"]
-    checks = ""
     if not alone:
-        checks = (
-            f': "${{NODE_RANK:?set it to the number of this node, 0 to {last}}}"\n'
-            ': "${MASTER_ADDR:?set it to the address of the node with NODE_RANK 0}"\n\n'
-        )
         words += [
             '--machine_rank "$NODE_RANK"',
             '--main_process_ip "$MASTER_ADDR"',
-            f'--main_process_port "${{MASTER_PORT:-{PORT}}}"',
+            f'--main_process_port "${{MASTER_PORT:-{torchrun.PORT}}}"',
         ]
     script = (
         "#!/usr/bin/env bash\n"
         + commented(header_lines(job, program.software))
         + '\nset -euo pipefail\ncd "$(dirname "${BASH_SOURCE[0]}")"\n\n'
-        + checks
+        + ("" if alone else torchrun.numbers_asked(job) + "\n")
         + " \\\n  ".join([*words, f'{program.script} "$@"'])
         + "\n"
     )
-    numbers = "" if alone else "NODE_RANK=<number of this node> MASTER_ADDR=<address of node 0> "
-    where = "" if alone else f"on every node, numbered from 0 to {last}"
-    return LaunchFiles({LAUNCH: script}, f"{numbers}./{LAUNCH}", where, tuple(node_notes(job)))
+    return torchrun.on_every_node(job, program, script, torchrun.node_notes(job))
 
 
 TARGET = Target(

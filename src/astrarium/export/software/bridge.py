@@ -49,7 +49,7 @@ MIXED_PRECISION: Final[Mapping[Precision, str]] = {
 
 
 def recipe_of(job: Job) -> str:
-    """The recipe of the model, found by what it is; "" if there is none.
+    """The recipe whose model has the same layers and facts; "" if there is none.
 
     Some models differ only in what they were trained on; then the name decides.
     """
@@ -69,7 +69,7 @@ def _as_large(model: Model) -> list[ModelEntry]:
 
 
 def _differences(model: Model, entry: ModelEntry) -> tuple[str, ...]:
-    """What another model would be trained by the recipe of this entry."""
+    """The differences between the model and that of the recipe."""
     published = model_of_entry(entry)
     if (published.blocks, published.head) != (model.blocks, model.head):
         return ("its layers are other ones",)
@@ -204,7 +204,7 @@ def _text(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     words = [word(key, value) for key, value in overrides(job).items()]
     header = commented(header_lines(job, SOFTWARE))
     return RankProgram(

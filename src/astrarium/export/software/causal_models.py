@@ -79,7 +79,7 @@ def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def script_notes(job: Job) -> tuple[str, ...]:
-    """What to know of the script."""
+    """Notes on the script."""
     trial = f" The plan names no tokens: {TRIAL_ITERATIONS} steps." if is_trial(job) else ""
     return (
         f"`{SCRIPT}` builds the model of `{CONFIG}` with random weights and trains it on random"

@@ -90,7 +90,7 @@ def settings(job: Job) -> dict[str, Any]:
 
 
 def _gradients(job: Job) -> str:
-    """How gradients are summed and reduced, and how that differs from the plan."""
+    """A note on the sums of gradients, where they differ from the plan."""
     if job.strategy.zero_stage == 0:
         return (
             "Without ZeRO it sums the gradients of micro-batches in 16 bits and reduces them after"
@@ -105,7 +105,7 @@ def _gradients(job: Job) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     recompute = job.strategy.recompute.granularity is Granularity.FULL
     files = {
         FILE: json.dumps(settings(job), indent=2) + "\n",

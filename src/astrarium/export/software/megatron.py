@@ -1,7 +1,7 @@
 """Megatron-LM: the options of `pretrain_gpt.py` for a plan, started by torchrun.
 
 The strategy, the assumptions of the cost model (options whose value differs from Megatron's
-default, `strategy/data/megatron_options.json`), the model, and a training run that works as it is.
+default, `strategy/data/megatron_options.json`), the model, and a training run with usual values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ONLY_WITH: Final[Mapping[str, str]] = {
     "megatron_fsdp_main_grads_dtype": "fsdp",
     "accumulate_allreduce_grads_in_fp32": "strict",
 }
-# Common values for a run from scratch; no part of the plan, and the last one given wins.
+# Usual values for a run from scratch, which the user may override. Not part of the plan.
 OPTIMISER: Final[Flags] = {
     "optimizer": "adam",
     "lr": 3e-4,
@@ -133,7 +133,7 @@ def _recompute(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _sharing(job: Job) -> Iterator[tuple[str, object]]:
-    """What data-parallel ranks share, and what goes to host memory."""
+    """State that data-parallel ranks share, and state in host memory."""
     strategy = job.strategy
     if strategy.zero_stage:
         yield "use-distributed-optimizer", True
@@ -172,7 +172,7 @@ def precision_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """What the cost model takes for granted where Megatron's default is another."""
+    """Assumptions of the cost model that differ from Megatron's defaults."""
     present = {
         "experts": bool(job.model.max_experts),
         "fsdp": job.strategy.zero_stage in SHARDING,
@@ -195,7 +195,7 @@ def _value(option: Option) -> object:
 
 
 def run_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """How long it trains, on which batches, and when it is evaluated."""
+    """The length of the run, its batches and its evaluations."""
     ramp, evaluation = ramp_of(job), evaluation_of(job)
     if ramp is None:
         yield "train-iters", iterations(job)
@@ -245,7 +245,7 @@ def data_of(job: Job) -> Data:
 
 
 def environment(job: Job) -> Mapping[str, str]:
-    """What Megatron's validation asks of the environment."""
+    """Environment variables that Megatron's validation asks for."""
     strategy = job.strategy
     if strategy.zero_stage in SHARDING:
         return {"CUDA_DEVICE_MAX_CONNECTIONS": CUDA_QUEUES}
@@ -265,7 +265,7 @@ def checkpoints(job: Job) -> tuple[str, ...]:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     return RankProgram(
         software=SOFTWARE,
         script='"$MEGATRON_PATH"/pretrain_gpt.py',

@@ -142,7 +142,7 @@ def _factor(rope: facts.Rope) -> float:
     return float(rope.scaling.get("factor", 1.0))
 
 
-# Asked in this order; the first that holds is told.
+# Checked in this order; the message is that of the first condition that holds.
 _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
     (
         lambda m, s: any(block.parallel_residual for block in _blocks(m)),
@@ -270,7 +270,7 @@ def _positions(model: Model) -> Iterator[tuple[str, object]]:
 
 
 def _stretched(rope: facts.Rope, *, latent: bool) -> Iterator[tuple[str, object]]:
-    """How rotary positions are stretched beyond the length they were made for."""
+    """Options that stretch rotary positions beyond their original length."""
     given = rope.scaling
     if rope.kind == "llama3":
         yield "use-rope-scaling", True

@@ -20,7 +20,7 @@ _VECTORS: Final = {"LayerNorm": 2, "RMSNorm": 1}
 
 
 def difference(model: Model, seq_length: int, flags: Flags) -> str:
-    """What Megatron would build differently; "" if it is the same model."""
+    """The difference between Megatron's model and the planned one; "" if there is none."""
     built = build.assemble(
         model.name, model.family, build.Architecture.DECODER, shape_of(flags, model.vocab)
     )
@@ -43,7 +43,7 @@ def _weights(block: Block) -> tuple[Any, ...]:
 
 
 def _same_attention(own: Block, other: Block, seq_length: int) -> bool:
-    """Windows that reach beyond the sequence are none."""
+    """A window beyond the end of the sequence counts as no window."""
     seen = [
         replace(one, window=one.window if one.window and one.window < seq_length else None)
         for block in (own, other)

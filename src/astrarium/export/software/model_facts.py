@@ -22,7 +22,7 @@ NO_LIMIT: Final = 1
 
 
 class Router(Value, frozen=True):
-    """How experts are chosen: Megatron's names, keys of the config where it decides."""
+    """The choice of experts: Megatron's names, and the keys of the config that decide."""
 
     score: str = "softmax"
     normalised: Key = ("norm_topk_prob", True)  # false: scores are taken before the choice
@@ -40,7 +40,7 @@ class Router(Value, frozen=True):
 
 
 class ModelFamily(Value, frozen=True):
-    """What models of one `model_type` have in common."""
+    """Facts that models of one `model_type` share."""
 
     normalization: str = RMS
     epsilon: Key = ("rms_norm_eps", 1e-6)
@@ -160,7 +160,7 @@ def _router(values: Mapping[str, Any], router: Router) -> Iterator[tuple[str, ob
 
 
 def differing(planned: Facts, offered: Facts) -> dict[str, str]:
-    """What differs, in words; numbers of a stretch tell nothing beside one of another kind."""
+    """The differences in words; numbers of a stretch count only within one kind."""
     numbers = {key for kind in _STRETCH.values() for key in kind}
     other_kind = planned.get("rope_type") != offered.get("rope_type")
     every = dict.fromkeys((*planned, *offered))

@@ -17,12 +17,14 @@ from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram, filled
 from astrarium.export.software import torchtitan_settings as titan
 from astrarium.export.software.model_facts import trained_facts
-from astrarium.export.software.torchtitan_llama import IMPORTS, llama_refused, llama_spec
 from astrarium.export.software.torchtitan_models import (
+    IMPORTS,
     Flavor,
     flavor_of,
     flavor_refused,
     known_flavors,
+    llama_refused,
+    llama_spec,
 )
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
@@ -164,7 +166,7 @@ def _python(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     arguments = ("--module", MODULE, "--config", FUNCTION)
     made = titan.titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
     return replace(made, notes=(*made.notes, *_GATHERS)) if job.strategy.cp > 1 else made

@@ -110,7 +110,7 @@ def overlaps_tensor(job: Job) -> bool:
 def titan_program(
     job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
 ) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     return RankProgram(
         software=f"torchtitan {version}",
         script="-m torchtitan.train",
@@ -133,7 +133,7 @@ def needs(version: str) -> tuple[str, ...]:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """What the user should know, whichever the version."""
+    """Notes for the user, for all versions."""
     s = job.strategy
     yield estimate_note(job, RUNTIME, "torchtitan with compiled layers")
     if s.pp > 1 and s.dp * s.cp > 1:

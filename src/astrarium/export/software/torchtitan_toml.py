@@ -80,7 +80,7 @@ def _value(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """What every process runs."""
+    """The program of every process."""
     data = Data(
         variable="DATASET_PATH",
         own=("--training.dataset_path", '"$DATASET_PATH"'),

@@ -82,8 +82,7 @@ ADAPTERS: Mapping[str, Adapter] = {
     "vit_parallel": published.vit_parallel,
 }
 
-# Models that see and read, of which only the part that reads is planned where the config does
-# not say how many layers see.
+# Multimodal models, planned without their tower if the config does not state its layers.
 _OFF: tuple[object, ...] = (None, False, 0, "", [], {})
 TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
 

@@ -7,43 +7,30 @@ from dataclasses import replace
 from astrarium.model.build import PRE_NORMS, Shape
 from astrarium.model.huggingface.common import base
 from astrarium.model.huggingface.config import Config
-from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS, SINGLE_NORM
+from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS, SINGLE_NORM, biased
 
 OPT_POSITION_OFFSET = 2  # OPT's position table has two rows that no token uses
 FALCON_PAIR_OF_NORMS = 2
 
 
-def biased(config: Config) -> Shape:
+def unrotated(config: Config) -> Shape:
     """A stack with a bias on every weight and without rotary positions."""
-    return replace(
-        base(config),
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_vectors=LAYER_NORM_VECTORS,
-        rotary_dim=0,
-    )
+    return replace(biased(base(config)), rotary_dim=0)
 
 
 def gpt2(config: Config) -> Shape:
-    shape = biased(config)
+    shape = unrotated(config)
     return replace(shape, embedding_parameters=shape.max_seq_length * shape.hidden)
 
 
 def gpt_neox(config: Config) -> Shape:
     bias = config.flag("attention_bias")
-    return replace(
-        biased(config),
-        qkv_bias=bias,
-        out_bias=bias,
-        rotary_dim=base(config).rotary_dim,
-        parallel_residual=config.flag("use_parallel_residual"),
-    )
+    parallel = config.flag("use_parallel_residual")
+    return replace(biased(base(config), attention=bias), parallel_residual=parallel)
 
 
 def gptj(config: Config) -> Shape:
-    shape = biased(config)
+    shape = unrotated(config)
     return replace(
         shape,
         qkv_bias=False,
@@ -57,7 +44,7 @@ def gptj(config: Config) -> Shape:
 
 def opt(config: Config) -> Shape:
     """The 350M model projects its narrow token table and normalises after the sublayers."""
-    shape = biased(config)
+    shape = unrotated(config)
     bias = config.flag("enable_bias")
     narrow = config.count_or("word_embed_proj_dim", shape.hidden)
     projection = narrow * shape.hidden if narrow != shape.hidden else 0
@@ -79,7 +66,7 @@ def opt(config: Config) -> Shape:
 
 def bloom(config: Config) -> Shape:
     """Linear biases on the scores instead of positions; the embedding has a norm of its own."""
-    shape = biased(config)
+    shape = unrotated(config)
     ffn = 4 * shape.hidden
     return replace(shape, ffn=ffn, embedding_parameters=LAYER_NORM_VECTORS * shape.hidden)
 
@@ -96,13 +83,8 @@ def falcon(config: Config) -> Shape:
         kv_heads = 1
     norms = config.count_or("num_ln_in_parallel_attn", FALCON_PAIR_OF_NORMS if grouped else 1)
     return replace(
-        shape,
+        biased(shape, bias, bias),
         kv_heads=kv_heads,
-        gated=False,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
-        norm_vectors=LAYER_NORM_VECTORS,
         norms=SINGLE_NORM if parallel and norms != FALCON_PAIR_OF_NORMS else PRE_NORMS,
         parallel_residual=parallel or grouped,
         rotary_dim=0 if config.flag("alibi") else shape.rotary_dim,

@@ -65,7 +65,7 @@ LIKENESS = 0.9
 
 
 class ConfigSource(Value, frozen=True):
-    """Where a config comes from: a file, or an entry known by its label."""
+    """The source of a config: a file, or an entry known by its label."""
 
     label: str
     path: Path | None = None

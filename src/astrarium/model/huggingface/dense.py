@@ -21,6 +21,12 @@ LAYER_NORM_VECTORS = 2  # scale and shift; RMS norms have only a scale
 SINGLE_NORM = ("attention_norm",)
 
 
+def biased(shape: Shape, attention: bool = True, mlp: bool = True) -> Shape:
+    """The stack with layer norms, no gate, and biases."""
+    shape = replace(shape, qkv_bias=attention, out_bias=attention, mlp_bias=mlp)
+    return replace(shape, gated=False, norm_vectors=LAYER_NORM_VECTORS)
+
+
 def with_attention_bias(config: Config, shape: Shape) -> Shape:
     """All four attention projections have a bias where the config says so."""
     bias = config.flag("attention_bias")
@@ -102,17 +108,7 @@ def nemotron(config: Config) -> Shape:
 
 
 def phi(config: Config) -> Shape:
-    shape = replace(
-        base(config),
-        gated=False,
-        qkv_bias=True,
-        out_bias=True,
-        mlp_bias=True,
-        norm_vectors=LAYER_NORM_VECTORS,
-        norms=SINGLE_NORM,
-        parallel_residual=True,
-        head_bias=True,
-    )
+    shape = replace(biased(base(config)), norms=SINGLE_NORM, parallel_residual=True, head_bias=True)
     if not config.flag("qk_layernorm"):
         return shape
     return with_head_norms(shape, vectors=LAYER_NORM_VECTORS)

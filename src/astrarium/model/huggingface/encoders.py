@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
-from astrarium.model.huggingface.classic import biased
+from astrarium.model.huggingface.classic import unrotated
 from astrarium.model.huggingface.config import Config
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
 from astrarium.value import Value
@@ -36,7 +36,7 @@ _BERT_HEADS = {
 
 def bert(name: str, family: str, config: Config) -> Model:
     """BERT and RoBERTa: norms after the sublayers, three embedding tables and a norm."""
-    shape = replace(biased(config), causal=False, final_norm=False)
+    shape = replace(unrotated(config), causal=False, final_norm=False)
     hidden = shape.hidden
     heads = _BERT_HEADS[_class_suffix(config, ("Bert", "Roberta"), tuple(_BERT_HEADS))]
     dense = hidden * hidden + hidden
@@ -84,7 +84,7 @@ def vision(config: Config, tokens: int) -> Shape:
     sizes = {"vocab_size": 1, "max_position_embeddings": tokens}
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     known = {key: config.get(key) for key in (*keys, "head_dim")}
-    shape = biased(Config(known | sizes, {}, config.source))
+    shape = unrotated(Config(known | sizes, {}, config.source))
     return replace(shape, vocab=0, causal=False)
 
 

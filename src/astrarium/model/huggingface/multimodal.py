@@ -28,7 +28,7 @@ MLLAMA_PADDING = 8  # tokens of a tile are filled up to a multiple of this
 
 
 class Tower(Value, frozen=True):
-    """What sees: its blocks, tokens and width of an image, and parameters before and behind."""
+    """A vision tower: blocks, tokens and width of an image, parameters before and behind."""
 
     blocks: tuple[Block, ...]
     hidden: int
@@ -91,7 +91,7 @@ def llama4(name: str, family: str, config: Config) -> Model:
 
 
 def qwen2_vl(name: str, family: str, config: Config) -> Model:
-    """Images of any size; rotated patches, of which each square becomes one token."""
+    """Images of any size with rotary positions; a square of patches becomes one token."""
     vision = config.section("vision_config", TOWERS["qwen2_vl"])
     hidden = vision.count("embed_dim")
     shape = replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import date
 from itertools import groupby
 from typing import Any
@@ -13,11 +13,11 @@ from rich.text import Text
 
 from astrarium.catalog import Gpu, Instance
 from astrarium.catalog.book import Book
-from astrarium.catalog.prices import STALE_AFTER_DAYS, Offer, age_days, is_stale
-from astrarium.catalog.regions import REGIONS
+from astrarium.catalog.prices import REGIONS, STALE_AFTER_DAYS, Offer, age_days, is_stale
 from astrarium.report.catalog.entries import marked, numbered, price_to_dict, source_line, usd
 from astrarium.report.tables import Field, listing, title
 from astrarium.report.wording import unit_price
+from astrarium.value import replace
 
 CURRENCY = "USD"
 

@@ -143,6 +143,14 @@ def _binds(plan: Plan, time: tuple[TimeTerm, ...]) -> Iterator[str]:
     first = max(kinds, key=lambda kind: kinds[kind])
     others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in TimeKind if kind is not first)
     yield f"{first} binds: {_percent(kinds[first])} of the iteration; {others}"
+    stages = plan.stage_seconds
+    if len(stages) > 1:
+        busiest = max(stages, key=lambda stage: stage.busy_share)
+        idle = 1 - sum(stage.busy_share for stage in stages) / len(stages)
+        yield (
+            f"these are the times of stage {busiest.stage}, the busiest; on average the"
+            f" {len(stages)} stages wait {_percent(idle)} of the iteration"
+        )
     waits = next((term for term in time if term.cause == "host"), None)
     if waits and waits.share >= LAUNCH_BOUND:
         yield (

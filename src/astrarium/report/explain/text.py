@@ -7,41 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from rich.console import RenderableType
 
 from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
+from astrarium.report import tables, wording
 from astrarium.report.explain.pools import contributions_report
 from astrarium.report.explain.terms import Explanation, PlanComparison, PlanDifference
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
-from astrarium.report.tables import (
-    Field,
-    dollars,
-    gib,
-    indented,
-    interval,
-    labelled,
-    percent,
-    table,
-    terms_table,
-    title,
-)
-from astrarium.report.wording import (
-    MEMORY_CAUSES,
-    layers_words,
-    pipeline_words,
-    strategy_words,
-    switches_words,
-    time_cause,
-)
 from astrarium.units import format_bytes, format_count, format_seconds, format_usd
 
 # What a result is called, and how it is written.
 RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "iteration_seconds": ("iteration", format_seconds),
     "tokens_per_second": ("tokens/s", format_count),
-    "mfu": ("MFU", percent),
+    "mfu": ("MFU", tables.percent),
     "peak_bytes": ("fullest GPU", format_bytes),
-    "usd_per_hour": ("dollars per hour", dollars),
+    "usd_per_hour": ("dollars per hour", tables.dollars),
     "train_seconds": ("length of the run", format_seconds),
-    "usd_total": ("price of the run", dollars),
+    "usd_total": ("price of the run", tables.dollars),
 }
 
 
@@ -51,52 +32,52 @@ def explanation_report(
     """Where the time, memory and money of a plan go, its limits, and what would improve it."""
     plan = explained.plan
     yield header(document.workload, document.cluster, document.notes)
-    yield title(f"Plan {plan.rank}")
+    yield tables.title(f"Plan {plan.rank}")
     yield from plan_lines(plan, document.workload)
-    yield title("What limits it")
+    yield tables.title("What limits it")
     yield from bullets(explained.binds)
-    yield title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
+    yield tables.title(f"Time: {format_seconds(plan.iteration_seconds)} an iteration")
     rows = [(t.title, format_seconds(t.seconds), t.share, t.meaning) for t in explained.time]
-    yield terms_table(rows, width)
+    yield tables.terms_table(rows, width)
     yield from contributions_report(explained, width)
     stage = plan.fullest
-    yield title(
-        f"Memory: {gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB"
+    yield tables.title(
+        f"Memory: {tables.gib(stage.peak_bytes)} of {tables.gib(stage.capacity_bytes)} GiB"
         f" on stage {stage.stage}, the fullest"
     )
     terms = [(t.title, format_bytes(t.bytes), t.share, t.meaning) for t in explained.memory]
-    yield terms_table(terms, width)
-    if len(plan.memory) > 1 or layers_words(plan.strategy):
-        yield title("Memory of every stage: GiB on each GPU")
+    yield tables.terms_table(terms, width)
+    if len(plan.memory) > 1 or wording.layers_words(plan.strategy):
+        yield tables.title("Memory of every stage: GiB on each GPU")
         yield memory_table(plan, width, every_stage=True)
-    yield title("Money")
-    yield indented(money_words(plan))
+    yield tables.title("Money")
+    yield tables.indented(money_words(plan))
     if plan.run is not None:
         from astrarium.report.plan.run import run_section
 
         yield from run_section(plan, plan.run, document.cluster, width)
     if explained.remedies:
-        yield title("What would improve it")
+        yield tables.title("What would improve it")
         yield from bullets(explained.remedies)
 
 
 def plan_lines(plan: Plan, workload: WorkloadPart) -> Iterator[RenderableType]:
     """A strategy and its headline figures in a few lines."""
-    likely = interval(plan.interval_seconds, plan.iteration_seconds)
-    words = strategy_words(plan.strategy, experts=workload.has_experts)
+    likely = tables.interval(plan.interval_seconds, plan.iteration_seconds)
+    words = wording.strategy_words(plan.strategy, experts=workload.has_experts)
     if not plan.fits:
-        yield indented(verdict(plan))
-    yield indented(words)
+        yield tables.indented(verdict(plan))
+    yield tables.indented(words)
     if plan.is_mixed:
-        yield indented(f"pipeline: {pipeline_words(plan)}")
-    yield indented(f"switched on: {switches_words(plan.strategy)}")
+        yield tables.indented(f"pipeline: {wording.pipeline_words(plan)}")
+    yield tables.indented(f"switched on: {wording.switches_words(plan.strategy)}")
     speed = (
         f"{format_seconds(plan.iteration_seconds)} an iteration (likely {likely}),"
-        f" {format_count(plan.tokens_per_second)} tokens/s, MFU {percent(plan.mfu)}"
+        f" {format_count(plan.tokens_per_second)} tokens/s, MFU {tables.percent(plan.mfu)}"
     )
     if plan.precision not in (None, workload.precision):
         speed += f", in {plan.precision}"
-    yield indented(speed)
+    yield tables.indented(speed)
 
 
 def money_words(plan: Plan) -> str:
@@ -105,40 +86,40 @@ def money_words(plan: Plan) -> str:
     hourly = f"{format_usd(plan.usd_per_hour)} per hour for {plan.num_gpus:,} GPUs"
     if plan.train_seconds is None:
         return f"{hourly}; with --tokens the plan has a length and a price"
-    return f"{hourly}; {format_seconds(plan.train_seconds)} make {dollars(plan.usd_total)}"
+    return f"{hourly}; {format_seconds(plan.train_seconds)} make {tables.dollars(plan.usd_total)}"
 
 
 def bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
-    yield labelled([("  -", line) for line in lines], gap=1)
+    yield tables.labelled([("  -", line) for line in lines], gap=1)
 
 
 def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Iterator[RenderableType]:
     """Two plans side by side."""
     first, second = names
-    yield title(f"A: {first}, plan {compared.first.rank}")
+    yield tables.title(f"A: {first}, plan {compared.first.rank}")
     yield from plan_lines(compared.first, compared.workloads[0])
-    yield title(f"B: {second}, plan {compared.second.rank}")
+    yield tables.title(f"B: {second}, plan {compared.second.rank}")
     yield from plan_lines(compared.second, compared.workloads[1])
     if compared.context:
-        yield title("Different questions: the figures are not of one workload")
+        yield tables.title("Different questions: the figures are not of one workload")
         yield _texts(compared.context)
-    yield title("Different choices" if compared.choices else "All choices are the same")
+    yield tables.title("Different choices" if compared.choices else "All choices are the same")
     if compared.choices:
         yield _texts(compared.choices)
-    yield title("Result")
+    yield tables.title("Result")
     yield _numbers(compared.results, lambda d: RESULTS[d.name])
-    yield title("Time by cause")
+    yield tables.title("Time by cause")
     by_size = sorted(compared.time, key=lambda d: -max(d.first, d.second))
-    yield _numbers(by_size, lambda d: (time_cause(d.name).title, format_seconds))
-    yield title("Memory on the fullest stage by cause")
-    yield _numbers(compared.memory, lambda d: (MEMORY_CAUSES[d.name][0], format_bytes))
+    yield _numbers(by_size, lambda d: (wording.time_cause(d.name).title, format_seconds))
+    yield tables.title("Memory on the fullest stage by cause")
+    yield _numbers(compared.memory, lambda d: (wording.MEMORY_CAUSES[d.name][0], format_bytes))
 
 
 def _texts(pairs: Mapping[str, tuple[str, str]]) -> RenderableType:
     names = [name.replace("_", " ") for name in pairs]
     firsts, seconds = zip(*pairs.values(), strict=True)
     columns = {"": names, "A": firsts, "B": seconds}
-    return table([Field(head, cells, prose=True) for head, cells in columns.items()])
+    return tables.table([tables.Field(head, cells, prose=True) for head, cells in columns.items()])
 
 
 def _numbers(
@@ -154,6 +135,9 @@ def _numbers(
         rows.append((name, write(difference.first), write(difference.second), shown, change))
     names, *numbers = zip(*rows, strict=True)
     columns = zip(("A", "B", "B - A", "change"), numbers, strict=True)
-    return table(
-        [Field("", names, prose=True), *(Field(head, cells, right=True) for head, cells in columns)]
+    return tables.table(
+        [
+            tables.Field("", names, prose=True),
+            *(tables.Field(head, cells, right=True) for head, cells in columns),
+        ]
     )

@@ -7,7 +7,7 @@ the report says so.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import floor, log10
 from typing import Any, Final
@@ -159,10 +159,8 @@ def _timeline_text(plan: Plan) -> str:
         data["events"][key] = [round(second, digits) for second in data["events"][key]]
     for stage in data["memory"]:
         stage["moments"] = [round(second, digits) for second in stage["moments"]]
-        stage["bytes"] = list(_rounded(stage["bytes"]))
+        stage["bytes"] = [
+            int(round(size, BYTES_DIGITS - 1 - floor(log10(size)))) if size >= 1 else 0
+            for size in stage["bytes"]
+        ]
     return json_for_script(data)
-
-
-def _rounded(sizes: Sequence[float]) -> Iterator[int]:
-    for size in sizes:
-        yield int(round(size, BYTES_DIGITS - 1 - floor(log10(size)))) if size >= 1 else 0

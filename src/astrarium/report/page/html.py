@@ -16,14 +16,14 @@ from typing import Final
 
 from rich.console import Console, RenderableType
 
-from astrarium.plans.document import MEMORY_KEYS, Plan, PlanDocument
+from astrarium.plans.document import Plan, PlanDocument
 from astrarium.report.front.points import front_of
 from astrarium.report.front.table import fields, thinned
 from astrarium.report.page.data import caption, embedded
+from astrarium.report.plan.stages import memory_fields
 from astrarium.report.plan.text import choices, facts, reasons, results, search_words
-from astrarium.report.tables import Field, gib, percent, title
+from astrarium.report.tables import Field, percent, title
 from astrarium.report.wording import (
-    MEMORY_CAUSES,
     gpus_words,
     layers_of_stages,
     link_words,
@@ -114,7 +114,7 @@ def _body(document: PlanDocument, chosen: Plan) -> Iterator[str]:
     words = caption(chosen, experts=document.workload.has_experts)
     yield f"""<section id="chosen"><h2>Plan <span data-rank>{chosen.rank}</span></h2>
 <p class="caption" data-caption>{escape(words)}</p></section>"""
-    time, memory = _times(chosen), _memory(chosen)
+    time, memory = _times(chosen), _table(memory_fields(chosen, chosen.memory, full=True))
     yield '<div class="pair">'
     yield from _picture("breakdown", "Where the time of an iteration goes", time)
     yield from _picture("memory", "Memory of each stage", memory)
@@ -205,23 +205,6 @@ def _times(plan: Plan) -> str:
             Field("time", [format_seconds(seconds) for _, seconds in spent], right=True),
             Field("share", [percent(seconds / total) for _, seconds in spent], right=True),
             Field("meaning", [cause.meaning for cause, _ in spent]),
-        ]
-    )
-
-
-def _memory(plan: Plan) -> str:
-    """GiB on each GPU of every stage."""
-    types = stage_gpus(plan)
-    sizes = {MEMORY_CAUSES[key][0]: key for key in MEMORY_KEYS}
-    sizes |= {"peak": "peak_bytes", "of GiB": "capacity_bytes"}
-    return _table(
-        [
-            Field("stage", [str(stage.stage) for stage in plan.memory], right=True),
-            Field("GPU", [types.get(stage.stage, stage.gpu) for stage in plan.memory]),
-            *(
-                Field(head, [gib(getattr(stage, key)) for stage in plan.memory], right=True)
-                for head, key in sizes.items()
-            ),
         ]
     )
 

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from astrarium.plans.document import ClusterPart, ComparePart, Plan, PlanDocument
 from astrarium.report.front.points import gpus_of
-from astrarium.report.tables import HUNDRED, Field, dollars, gib, indented, percent, table, title
+from astrarium.report.plan.text import lacking_words
+from astrarium.report.tables import HUNDRED, Field, dollars, indented, percent, table, title
 from astrarium.report.wording import pipeline_words, short_types, strategy_words
 from astrarium.units import HOUR, format_count, format_seconds
 from astrarium.value import Value
@@ -135,15 +136,6 @@ def saved_words(own: Plan, answer: Plan, compare: ComparePart) -> str:
     if not less:
         return f"{subject} takes {spent} more than yours"
     return f"{subject} saves {saved}, and takes {spent} more"
-
-
-def lacking_words(plan: Plan) -> str:
-    """By how much the fullest stage does not fit."""
-    stage = plan.fullest
-    return (
-        f"stage {stage.stage} needs {gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB on"
-        f" {stage.gpu}, {gib(-stage.free_bytes)} too much"
-    )
 
 
 def _differ(own: Plan, answer: Plan) -> bool:

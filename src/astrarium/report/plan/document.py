@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ import msgspec
 import numpy as np
 
 from astrarium.catalog import describe_gpu, sources
+from astrarium.catalog.prices import ANY_REGION
 from astrarium.catalog.provenance import STALE_AFTER_DAYS
-from astrarium.catalog.regions import ANY_REGION
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.uncertainty import chance_within
@@ -39,6 +38,7 @@ from astrarium.search.outcome import Limits
 from astrarium.search.planner import Planned
 from astrarium.search.recommended import is_tied
 from astrarium.units import HOUR, format_bytes, format_seconds
+from astrarium.value import replace
 
 if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms

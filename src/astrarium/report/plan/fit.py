@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import field
-from msgspec.structs import replace
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -18,7 +18,7 @@ from astrarium.report.tables import Field, gib, indented, table, title
 from astrarium.report.wording import pipeline_words, strategy_words
 from astrarium.search.fit import FitReport
 from astrarium.units import format_seconds
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 SCHEMA = "astrarium.fit/1"
 CHANGES_SHOWN = 5
@@ -116,7 +116,9 @@ def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableTyp
         yield indented(_way_out(document))
         return
     yield title("Single changes that make it fit, the cheapest first")
-    shown = changes[:CHANGES_SHOWN]
+    # Of changes that differ in numbers alone, the cheapest.
+    first = {re.sub(r"\d+", "", change.text): change for change in reversed(changes)}
+    shown = [change for change in changes if change in first.values()][:CHANGES_SHOWN]
     times = [change.plan.iteration_seconds for change in shown]
     slower = [time / plan.iteration_seconds - 1 for time in times]
     yield table(
@@ -128,8 +130,8 @@ def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableTyp
             Field("spare GiB", [gib(one.plan.fullest.free_bytes) for one in shown], right=True),
         ]
     )
-    if len(changes) > CHANGES_SHOWN:
-        yield Text(f"  and {len(changes) - CHANGES_SHOWN} more that also fit", style="dim")
+    if len(changes) > len(shown):
+        yield Text(f"  and {len(changes) - len(shown)} more that also fit", style="dim")
 
 
 def _way_out(document: FitDocument) -> str:

@@ -21,6 +21,7 @@ from astrarium.value import Value
 
 SCHEMA = "astrarium.import/1"
 AS_MODELLED = "as modelled"
+VALUELESS = ("True", "False", "")
 AS_IF_MENDED = "yours does not run; it is predicted as if what stands against it were mended"
 
 
@@ -39,7 +40,9 @@ class ImportDocument(Value, frozen=True):
     `conflicts` say why it would not start. `fit` says whether it fits, as if the conflicts were
     corrected; null if it cannot be predicted even so. `answer` is the plan document of a search
     with the same GPUs and workload, in whose `compare` the configuration stands beside plan 1 (null
-    if there is no plan at all: `error`). `faster` is the speed of plan 1 over its speed.
+    if there is no plan at all: `error`). `faster` is the speed of plan 1 over its speed. Where it
+    does not fit as predicted, `unsure` has what it states and what would save memory, but is not
+    modelled; `runs` is null then.
     """
 
     schema: str
@@ -50,12 +53,13 @@ class ImportDocument(Value, frozen=True):
     cluster: ClusterPart
     options: OptionsPart
     conflicts: tuple[str, ...]
-    runs: bool
+    runs: bool | None
     fit: FitDocument | None
     answer: PlanDocument | None
     faster: float | None
     error: str
     notes: tuple[str, ...]
+    unsure: tuple[str, ...] = ()
 
 
 def options_part(imported: Imported) -> OptionsPart:
@@ -107,6 +111,12 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
     if of_a_fork:
         words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"
         yield Text(words, style="yellow")
+    if document.unsure:
+        words = (
+            "NOT SURE whether it fits: it does not as predicted, but it states what saves memory"
+        )
+        yield Text(words, style="bold yellow")
+        yield from bullets(document.unsure)
     if plan.fits:
         yield verdict(plan)  # otherwise the first of the lines
     yield from plan_lines(plan, document.workload)
@@ -131,7 +141,10 @@ def _options(options: OptionsPart) -> Iterator[RenderableType]:
     deciding = [one for one in options.used if one.sets != AS_MODELLED]
     same = [one for one in options.used if one.sets == AS_MODELLED]
     lists = {
-        "  decide": [_written(one) for one in deciding],
+        "  decide": [
+            one.option if one.value in VALUELESS else f"{one.option} {one.value}"
+            for one in deciding
+        ],
         "  as modelled": [one.option for one in same],
         "  change nothing": options.neutral,
     }
@@ -144,7 +157,3 @@ def _options(options: OptionsPart) -> Iterator[RenderableType]:
         ],
         style="dim",
     )
-
-
-def _written(one: Used) -> str:
-    return one.option if one.value in ("True", "False", "") else f"{one.option} {one.value}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from astrarium.cost.measured import nearest_measured
-from astrarium.model.blocks import CustomBlock, LayerTiming, Model, Timings
+from astrarium.model.blocks import CustomBlock, Model, Timings
 from astrarium.search.plan import Plan
 
 
@@ -36,13 +36,11 @@ def _of_degree(gpu: str, degree: int, parts: Sequence[Timings]) -> Iterator[str]
     measured = [timings[gpu] for timings in parts if gpu in timings]
     lacking = [by_degree for by_degree in measured if degree not in by_degree]
     if lacking:
-        taken = " or ".join(map(str, sorted({_stand_in(d, degree) for d in lacking})))
+        at = np.array(degree)
+        instead = {sorted(degrees)[int(nearest_measured(degrees, at))] for degrees in lacking}
+        taken = " or ".join(map(str, sorted(instead)))
         what = _some(len(lacking), len(parts))
         yield f"{what} not measured on {gpu} with tp {degree}: those with tp {taken} are taken"
-
-
-def _stand_in(timings: Mapping[int, LayerTiming], degree: int) -> int:
-    return sorted(timings)[int(nearest_measured(timings, np.array(degree)))]
 
 
 def _some(lacking: int, measured: int) -> str:

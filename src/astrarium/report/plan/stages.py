@@ -33,7 +33,7 @@ def memory_table(plan: Plan, width: int, *, every_stage: bool = False) -> Render
     full = width >= FULL_NAMES
     gap = GAP if full else 1
     shown = plan.memory if every_stage else _telling_stages(plan.memory)
-    fields = fitting(_fields(plan, shown, full=full), width, gap)
+    fields = fitting(memory_fields(plan, shown, full=full), width, gap)
     alike = len({gib(stage.capacity_bytes) for stage in plan.memory}) == 1
     scale = f"of {gib(plan.memory[0].capacity_bytes)}" if alike else ""
     bar = min(BAR[0] if full else BAR[1], width - width_of(fields, gap) - gap)
@@ -43,7 +43,7 @@ def memory_table(plan: Plan, width: int, *, every_stage: bool = False) -> Render
     return Group(table(fields, gap, bars=bars, scale=scale), *_below(plan, hidden))
 
 
-def _fields(plan: Plan, stages: Sequence[StageMemory], *, full: bool) -> list[Field]:
+def memory_fields(plan: Plan, stages: Sequence[StageMemory], *, full: bool) -> list[Field]:
     """GPU types where there are several; capacities where they differ."""
     layers, gpus = layers_of_stages(plan), stage_gpus(plan)
     held = [f"{layers[s.stage]:,}" if s.stage in layers else "" for s in stages]

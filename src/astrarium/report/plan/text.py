@@ -21,39 +21,13 @@ from astrarium.plans.document import (
     SearchPart,
     WorkloadPart,
 )
+from astrarium.report import tables, wording
 from astrarium.report.plan.stages import FULL_NAMES, memory_table
-from astrarium.report.tables import (
-    GAP,
-    Field,
-    dollars,
-    fits,
-    gib,
-    indented,
-    interval,
-    labelled,
-    percent,
-    shares_table,
-    table,
-    title,
-)
-from astrarium.report.wording import (
-    gpus_words,
-    pipeline_words,
-    recompute_words,
-    rejection,
-    rule_words,
-    short_types,
-    strategy_words,
-    switches_words,
-    time_cause,
-    unit_price,
-    zero_words,
-)
 from astrarium.units import DAY, format_count, format_rate, format_seconds
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
-LEAST_GAP = 0.001  # that is told apart from none
+LEAST_GAP = 0.001  # the smallest gap that is shown as a number
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
 KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
@@ -72,12 +46,12 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     best, listed = document.plans[0], document.listed
     used = {pool for plan in listed for pool in plan.pools}
     yield header(document.workload, document.cluster, document.notes, used)
-    yield title("Best strategies" if len(listed) > 1 else "Best strategy")
+    yield tables.title("Best strategies" if len(listed) > 1 else "Best strategy")
     experts = document.workload.has_experts
     yield strategies_table(listed, document.cluster, width, experts=experts)
     if document.choice is not None and document.choice.why:
         yield ""
-        yield indented(choice_words(document.choice))
+        yield tables.indented(choice_words(document.choice))
     yield from pipelines(listed)
     if document.compare is not None:
         from astrarium.report.plan.compare import compare_section
@@ -94,14 +68,14 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     if best.run is not None:
         from astrarium.report.plan.run import run_section
 
-        yield title(f"The run of plan {best.rank}")
+        yield tables.title(f"The run of plan {best.rank}")
         yield from run_section(best, best.run, document.cluster, width)
-    yield title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
+    yield tables.title(f"Memory of plan {best.rank}: GiB on each GPU of a stage")
     yield memory_table(best, width)
-    yield title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
+    yield tables.title(f"Where the {format_seconds(best.iteration_seconds)} of an iteration go")
     yield time_table(best, width)
     if document.search is not None:
-        yield title("Search")
+        yield tables.title("Search")
         yield search_summary(document.search)
 
 
@@ -111,16 +85,16 @@ def prediction_report(document: PlanDocument, width: int) -> Iterator[Renderable
     yield header(document.workload, document.cluster, document.notes)
     yield ""
     yield verdict(plan)
-    words = strategy_words(plan.strategy, experts=document.workload.has_experts)
-    yield indented(words)
+    words = wording.strategy_words(plan.strategy, experts=document.workload.has_experts)
+    yield tables.indented(words)
     if plan.is_mixed:
-        yield indented(f"pipeline: {pipeline_words(plan)}")
-    yield indented(f"switched on: {switches_words(plan.strategy)}")
+        yield tables.indented(f"pipeline: {wording.pipeline_words(plan)}")
+    yield tables.indented(f"switched on: {wording.switches_words(plan.strategy)}")
     yield ""
-    yield indented(results_table(document.plans, width - 2))
-    yield title("Memory: GiB on each GPU of a stage")
+    yield tables.indented(results_table(document.plans, width - 2))
+    yield tables.title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width)
-    yield title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
+    yield tables.title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
     yield time_table(plan, width)
 
 
@@ -134,7 +108,7 @@ def header(
 
     Of very many pools only those in use are described.
     """
-    return labelled(facts(workload, cluster, notes, used), style="dim")
+    return tables.labelled(facts(workload, cluster, notes, used), style="dim")
 
 
 def facts(
@@ -189,7 +163,7 @@ def pool_words(pool: PoolPart) -> str:
             part = f"1/{pool.oversubscription:g} of it"
             links += f", {part} between blocks of {pool.block_nodes:,} nodes"
     return (
-        f"{pool.gpus:,} x {pool.gpu}{alias}, {gib(pool.memory_bytes_per_gpu)} GiB each;"
+        f"{pool.gpus:,} x {pool.gpu}{alias}, {tables.gib(pool.memory_bytes_per_gpu)} GiB each;"
         f" {nodes}; {links}"
     )
 
@@ -198,30 +172,33 @@ def price_words(pool: PoolPart) -> str:
     if pool.usd_per_gpu_hour is None:
         own = f"--price {pool.gpu_as_given}=USD, or usd_per_gpu_hour in a cluster file,"
         return f"none known for {pool.gpu}; {own} sets one"
-    return f"{unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
+    return f"{wording.unit_price(pool.usd_per_gpu_hour)} per GPU and hour ({pool.price_source})"
 
 
 def verdict(plan: Plan) -> RenderableType:
     """Whether a strategy fits, as a line that cannot be overlooked."""
     stage = plan.fullest
     if plan.fits:
-        free = f"stage {stage.stage} has {gib(stage.free_bytes)} GiB to spare"
+        free = f"stage {stage.stage} has {tables.gib(stage.free_bytes)} GiB to spare"
         return Text(f"FITS: {free}", style="bold green")
-    needs = f"{gib(stage.peak_bytes)} of {gib(stage.capacity_bytes)} GiB on {stage.gpu}"
-    return Text(
-        f"DOES NOT FIT: stage {stage.stage} needs {needs}, {gib(-stage.free_bytes)} too much",
-        style="bold red",
-    )
+    return Text(f"DOES NOT FIT: {lacking_words(plan)}", style="bold red")
+
+
+def lacking_words(plan: Plan) -> str:
+    """By how much the fullest stage does not fit."""
+    stage = plan.fullest
+    needs, has, lacks = map(tables.gib, (stage.peak_bytes, stage.capacity_bytes, -stage.free_bytes))
+    return f"stage {stage.stage} needs {needs} of {has} GiB on {stage.gpu}, {lacks} too much"
 
 
 def strategies_table(
     plans: Sequence[Plan], cluster: ClusterPart, width: int, *, experts: bool = False
 ) -> RenderableType:
     """The plans: their choices and results, in one table if the width allows."""
-    rank = Field("#", [str(plan.rank) for plan in plans], right=True)
+    rank = tables.Field("#", [str(plan.rank) for plan in plans], right=True)
     what, gives = choices(plans, cluster, experts), results(plans)
     together = [rank, *what, *gives]
-    if fits(together, width, GAP):
+    if tables.fits(together, width, tables.GAP):
         return _tables([together])
     # What tells plans apart stands in front of every part of what they set.
     key = [rank, *(field for field in what if field.head in KEY_HEADS)]
@@ -234,8 +211,10 @@ def pipelines(plans: Sequence[Plan]) -> Iterator[RenderableType]:
     mixed = [plan for plan in plans if plan.is_mixed]
     if not mixed:
         return
-    yield title("Pipelines: GPUs in order, and the layers of their stages")
-    yield labelled([(str(plan.rank), pipeline_words(plan)) for plan in mixed], right=True)
+    yield tables.title("Pipelines: GPUs in order, and the layers of their stages")
+    yield tables.labelled(
+        [(str(plan.rank), wording.pipeline_words(plan)) for plan in mixed], right=True
+    )
 
 
 def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
@@ -243,33 +222,37 @@ def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
     return _tables(_packed([], results(plans), width))
 
 
-def _tables(groups: Sequence[Sequence[Field]]) -> RenderableType:
+def _tables(groups: Sequence[Sequence[tables.Field]]) -> RenderableType:
     """Tables below each other; of several plans the first is in bold."""
     parts: list[RenderableType] = []
     for fields in groups:
         rows = len(fields[0].cells)
-        parts += [table(fields, styles=["bold"] * (rows > 1) + [""] * (rows - 1)), ""]
+        parts += [tables.table(fields, styles=["bold"] * (rows > 1) + [""] * (rows - 1)), ""]
     return Group(*parts[:-1])
 
 
-def _packed(first: Sequence[Field], fields: Sequence[Field], width: int) -> list[list[Field]]:
+def _packed(
+    first: Sequence[tables.Field], fields: Sequence[tables.Field], width: int
+) -> list[list[tables.Field]]:
     """Fields in groups that fit the width, each after the fields of `first`."""
     groups = [[*first]]
     for field in fields:
-        if len(groups[-1]) > len(first) and not fits([*groups[-1], field], width, GAP):
+        if len(groups[-1]) > len(first) and not tables.fits(
+            [*groups[-1], field], width, tables.GAP
+        ):
             groups.append([*first])
         groups[-1].append(field)
     return groups
 
 
-def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[Field]:
+def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[tables.Field]:
     """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
 
     Models with experts always show etp, also where it is 1: runtimes default to tp.
     """
 
-    def of(head: str, text: Callable[[Plan], str], *, prose: bool = False) -> Field:
-        return Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
+    def of(head: str, text: Callable[[Plan], str], *, prose: bool = False) -> tables.Field:
+        return tables.Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
 
     fields = [
         of("tp", lambda p: str(p.strategy.tp)),
@@ -279,8 +262,8 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
         of("ep", lambda p: str(p.strategy.ep)),
         of("dp", lambda p: f"{p.strategy.dp:,}"),
         of("micro", lambda p: str(p.strategy.micro_batch)),
-        of("recompute", lambda p: recompute_words(p.strategy.recompute), prose=True),
-        of("ZeRO", lambda p: zero_words(p.strategy)),
+        of("recompute", lambda p: wording.recompute_words(p.strategy.recompute), prose=True),
+        of("ZeRO", lambda p: wording.zero_words(p.strategy)),
     ]
     if experts or any(plan.strategy.etp > 1 for plan in plans):
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
@@ -289,8 +272,8 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
     if len({plan.precision for plan in plans}) > 1:
         fields.append(of("format", lambda p: p.precision or ""))
     if any(plan.is_mixed for plan in plans):
-        types = short_types(pool.gpu for pool in cluster.pools)
-        return [of("GPUs", lambda p: gpus_words(p.gpus, types), prose=True), *fields]
+        types = wording.short_types(pool.gpu for pool in cluster.pools)
+        return [of("GPUs", lambda p: wording.gpus_words(p.gpus, types), prose=True), *fields]
     if any(plan.num_gpus != cluster.gpus for plan in plans):
         fields.insert(0, of("GPUs", lambda p: f"{p.num_gpus:,}"))
     if len(cluster.pools) > 1:
@@ -301,28 +284,31 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
     return fields
 
 
-def results(plans: Sequence[Plan]) -> list[Field]:
+def results(plans: Sequence[Plan]) -> list[tables.Field]:
     """What a plan gives; the run's length and price only where tokens were stated."""
     texts: dict[str, Callable[[Plan], str]] = {
         "iteration": lambda p: format_seconds(p.iteration_seconds),
-        "likely": lambda p: interval(p.interval_seconds, p.iteration_seconds),
+        "likely": lambda p: tables.interval(p.interval_seconds, p.iteration_seconds),
         "tokens/s": lambda p: format_count(p.tokens_per_second),
-        "MFU": lambda p: percent(p.mfu),
+        "MFU": lambda p: tables.percent(p.mfu),
         "GiB, fits": _peak,
-        "$/h": lambda p: dollars(p.usd_per_hour),
+        "$/h": lambda p: tables.dollars(p.usd_per_hour),
     }
     if all(plan.train_seconds is not None for plan in plans):
         texts["days"] = lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"
-        texts["in all"] = lambda p: dollars(p.usd_total)
-    return [Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()]
+        texts["in all"] = lambda p: tables.dollars(p.usd_total)
+    return [
+        tables.Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()
+    ]
 
 
 def choice_words(choice: ChoicePart) -> str:
     """Why the first plan is recommended, and what it costs."""
     fastest = "the fastest" if choice.fastest is None else f"plan {choice.fastest}, the fastest"
+    slower = tables.percent(choice.slower)
     return (
         f"Plan {choice.recommended} is recommended: {', '.join(choice.why)}. Predicted"
-        f" {percent(choice.slower)} slower than {fastest}, which is too little to tell them apart"
+        f" {slower} slower than {fastest}, which is too little to tell them apart"
         f" (the odds are {100 * choice.chance:.0f} to {100 * (1 - choice.chance):.0f})."
     )
 
@@ -336,33 +322,35 @@ def _peak(plan: Plan) -> str:
     """The fullest stage, and the chance that all stages fit."""
     stage = plan.fullest
     if plan.fit_chance is None:
-        return f"{gib(stage.peak_bytes)}/{gib(stage.capacity_bytes)}"
-    return f"{gib(stage.peak_bytes)} {chance(plan.fit_chance)}"
+        return f"{tables.gib(stage.peak_bytes)}/{tables.gib(stage.capacity_bytes)}"
+    return f"{tables.gib(stage.peak_bytes)} {chance(plan.fit_chance)}"
 
 
 def time_table(plan: Plan, width: int) -> RenderableType:
     """The causes of an iteration's time, largest first; small ones summed up."""
     total = plan.iteration_seconds
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
-    large = [(time_cause(key).title, s) for key, s in ranked if s / total >= SMALL_SHARE]
-    rest = [(time_cause(key).title, s) for key, s in ranked if 0 < s / total < SMALL_SHARE]
+    large = [(wording.time_cause(key).title, s) for key, s in ranked if s / total >= SMALL_SHARE]
+    rest = [(wording.time_cause(key).title, s) for key, s in ranked if 0 < s / total < SMALL_SHARE]
     if len(rest) > 1:
         rest = [(f"{len(rest)} smaller causes", sum(seconds for _, seconds in rest))]
-    return shares_table([*large, *rest], total, 40 if width >= FULL_NAMES else 20)
+    return tables.shares_table([*large, *rest], total, 40 if width >= FULL_NAMES else 20)
 
 
 def search_summary(search: SearchPart) -> RenderableType:
     """The size of the space, and why strategies were rejected."""
-    rows = [(f"    {count:,}", rejection(key)) for key, count in search.rejected.items()]
-    below = map(indented, reasons(search))
-    return Group(indented(search_words(search)), labelled(rows, right=True), *below)
+    rows = [(f"    {count:,}", wording.rejection(key)) for key, count in search.rejected.items()]
+    below = map(tables.indented, reasons(search))
+    return Group(tables.indented(search_words(search)), tables.labelled(rows, right=True), *below)
 
 
 def search_words(search: SearchPart) -> str:
     """The number of strategies considered, and whether the best is proved optimal."""
     proof = "proved optimal under the cost model"
     if not search.optimal:
-        gap = "less than 0.1 %" if search.bound_gap < LEAST_GAP else percent(search.bound_gap)
+        gap = (
+            "less than 0.1 %" if search.bound_gap < LEAST_GAP else tables.percent(search.bound_gap)
+        )
         proof = f"not proved optimal: at most {gap} from the best"
     return (
         f"{search.space:,} strategies considered in {format_seconds(search.seconds)},"
@@ -375,7 +363,7 @@ def reasons(search: SearchPart) -> Iterator[str]:
     if not search.reasons:
         return
     ranked = sorted(search.reasons.items(), key=lambda item: -item[1])
-    shown = [f"{rule_words(rule)} {count:,}" for rule, count in ranked[:REASONS_SHOWN]]
+    shown = [f"{wording.rule_words(rule)} {count:,}" for rule, count in ranked[:REASONS_SHOWN]]
     more = len(ranked) - len(shown)
     others = f", and {more} more rule{'s' if more > 1 else ''}" if more > 0 else ""
     yield f"rules that dropped most: {', '.join(shown)}{others}"
@@ -394,7 +382,9 @@ def next_steps(
     `files` have been written besides the document.
     """
     folder = "DIR" if written is None else str(written.parent)
-    yield title(f"Keep{', explain and export' if runtimes else ' and explain'} the best plan")
+    yield tables.title(
+        f"Keep{', explain and export' if runtimes else ' and explain'} the best plan"
+    )
     for file in files:
         yield Text(f"  {file} is written", style="dim")
     if written is None:

@@ -75,7 +75,11 @@ def timeline_of(plan: Plan) -> PlanTimeline:
             f" {plan.strategy.pp}: the file was changed; plan again"
         )
     passes = _executed(plan)
-    _check_end(plan, passes.seconds)
+    if passes.seconds > plan.iteration_seconds * (1.0 + MOST_OFF):
+        raise InputError(
+            f"plan {plan.rank} states an iteration of {plan.iteration_seconds:.6g} s, but its "
+            f"stages need {passes.seconds:.6g} s: the file was changed; plan again"
+        )
     return PlanTimeline(
         seconds=plan.iteration_seconds,
         passes=passes,
@@ -99,14 +103,6 @@ def _executed(plan: Plan) -> Timeline:
     if abs(pace - 1.0) < ROUNDING or not abs(pace - 1.0) < MOST_OFF:
         return executed
     return simulate(pace * forward, pace * backward, pace * links, count, overlap_p2p=overlap)
-
-
-def _check_end(plan: Plan, flushed: float) -> None:
-    if flushed > plan.iteration_seconds * (1.0 + MOST_OFF):
-        raise InputError(
-            f"plan {plan.rank} states an iteration of {plan.iteration_seconds:.6g} s, but its "
-            f"stages need {flushed:.6g} s: the file was changed; plan again"
-        )
 
 
 def _pass_events(passes: Timeline) -> Iterator[Event]:

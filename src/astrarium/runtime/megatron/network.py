@@ -1,14 +1,19 @@
-"""From a shape and a strategy to megatron-core's model: the chunks that one rank holds."""
+"""From a shape and a strategy to megatron-core's model: the chunks that one rank holds.
+
+Every parameter is drawn whole, from a seed of its name in the undivided model, and each rank keeps
+its part. So all divisions of a model start from the same weights.
+"""
 
 from __future__ import annotations
 
+import re
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from astrarium.runtime.job import Device, TrainingJob
-from astrarium.runtime.megatron import weights
 from astrarium.runtime.megatron.modules import (
     CausalAttention,
     Replicated,
@@ -34,7 +39,7 @@ def build(job: TrainingJob, device: Device) -> list[GPTModel]:
         stage = chunk if job.strategy.virtual_stages > 1 else None
         model = _chunk(job, config, stage)
         if job.same_weights:
-            weights.fill(model, job.seed)
+            fill(model, job.seed)
         made.append(model.to(device))
     return made
 
@@ -205,3 +210,65 @@ def _format(device: Device) -> dict[str, Any]:
     if device is Device.CPU:
         return {"params_dtype": torch.float32, "pipeline_dtype": torch.float32}
     return {"params_dtype": torch.bfloat16, "pipeline_dtype": torch.bfloat16, "bf16": True}
+
+
+LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
+EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
+EMBEDDING = "embedding.word_embeddings.weight"
+NORM_SPREAD = 0.1  # around one, so that the weights of a norm differ
+BIAS_SPREAD = 0.02
+
+
+def fill(model: torch.nn.Module, seed: int) -> None:
+    """Overwrite all parameters of a GPTModel with their parts of the whole."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(_part(_whole_name(model, name, parameter), parameter, model, seed))
+
+
+def _whole_name(model: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> str:
+    """The name that a parameter has in the undivided model."""
+    from megatron.core import parallel_state
+
+    if getattr(parameter, "shared_embedding", False):
+        return EMBEDDING  # the head's copy of the token table, on the last stage
+    if found := LAYER.match(name):
+        number = model.decoder.layers[int(found[1])].layer_number - 1
+        name = f"decoder.layers.{number}.{name[found.end() :]}"
+    if found := EXPERT.search(name):
+        local = model.config.num_moe_experts // model.config.expert_model_parallel_size
+        number = parallel_state.get_expert_model_parallel_rank() * local + int(found[1])
+        name = f"{name[: found.start()]}.local_experts.{number}.{name[found.end() :]}"
+    return name
+
+
+def _part(
+    name: str, parameter: torch.nn.Parameter, model: torch.nn.Module, seed: int
+) -> torch.Tensor:
+    from megatron.core import parallel_state
+
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return _drawn(name, tuple(parameter.shape), seed)
+    if EXPERT.search(name):
+        ranks = parallel_state.get_expert_tensor_parallel_world_size()
+        rank = parallel_state.get_expert_tensor_parallel_rank()
+    else:
+        ranks = parallel_state.get_tensor_model_parallel_world_size()
+        rank = parallel_state.get_tensor_model_parallel_rank()
+    dim = parameter.partition_dim
+    shape = [size * (ranks if i == dim else 1) for i, size in enumerate(parameter.shape)]
+    whole = _drawn(name, tuple(shape), seed)
+    # A gated fc1 holds gate and up projection one after the other, each divided by itself.
+    gated = model.config.gated_linear_unit and "linear_fc1." in name
+    halves = whole.chunk(2 if gated else 1, dim)
+    return torch.cat([half.chunk(ranks, dim)[rank] for half in halves], dim)
+
+
+def _drawn(name: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}:{name}".encode()))
+    values = torch.randn(shape, generator=generator)
+    if len(shape) > 1:
+        return values * shape[-1] ** -0.5
+    if "norm" in name and name.endswith("weight"):
+        return 1 + NORM_SPREAD * values
+    return BIAS_SPREAD * values

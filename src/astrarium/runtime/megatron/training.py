@@ -44,7 +44,7 @@ def make_groups(job: TrainingJob, device: Device) -> None:
 
 
 def _expert_tensor_parallel(job: TrainingJob) -> int | None:
-    """Megatron lays out ranks for experts even if there are none: as many replicas as of the rest
+    """Without experts Megatron still lays out ranks for them; their replicas must match the others
     where the stages of a replica are neighbours.
     """
     strategy = job.strategy
@@ -63,7 +63,7 @@ def forget_groups() -> None:
 
 
 def places() -> dict[str, int]:
-    """Where this rank is along every axis."""
+    """The place of this rank along every axis."""
     from megatron.core import parallel_state as state
 
     return {
@@ -183,7 +183,7 @@ def _forward(
 
 
 def _mean(losses: torch.Tensor, *, parts: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The mean over a micro-batch of which this rank has one of `parts`.
+    """The mean over a micro-batch that is divided into `parts`, one of them on this rank.
 
     The schedule expects this rank's share of it, and changes that tensor in place.
     """

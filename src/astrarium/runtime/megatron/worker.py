@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from astrarium.calibrate.measure.cores import stay_on
-from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
-from astrarium.runtime.guard import leave_with_parent
+from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, peak_bytes, say
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
 
 

@@ -16,13 +16,14 @@ from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import TrainingJob
 from astrarium.runtime.scaled.shapes import shape_of
-from astrarium.runtime.scaled.small_model import small_seq_length, small_shape
-from astrarium.runtime.scaled.small_stages import (
+from astrarium.runtime.scaled.small import (
     PipelineCut,
     SmallCut,
     cut_of,
     distinct_pools,
     small_cut,
+    small_seq_length,
+    small_shape,
 )
 from astrarium.strategy.split import chunk_bounds, layer_weights
 from astrarium.strategy.types import (
@@ -226,7 +227,7 @@ def _change(what: str, planned: object, run: object) -> Iterator[ScaledSize]:
 
 
 def _notes(shape: Shape, planned: Strategy, job: TrainingJob) -> Iterator[str]:
-    """What runs otherwise than planned, beyond its size."""
+    """Notes on differences from the plan other than sizes."""
     small = job.strategy
     lost = [
         axis

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from astrarium.calibrate.measure.cores import stay_on
 from astrarium.errors import InputError
-from astrarium.runtime.answers import LOOPBACK, own_output, peak_bytes, say
+from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, peak_bytes, say
 from astrarium.runtime.execute import TOLERANCE
-from astrarium.runtime.guard import leave_with_parent
 from astrarium.runtime.job import Device
 from astrarium.runtime.spmd.job import (
     PROGRAM_FILE,

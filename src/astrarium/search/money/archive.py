@@ -22,8 +22,8 @@ ON_THE_FRONT = 1.0 - 1e-12  # of the seconds below which a plan would be: no mor
 class PaymentWays(Value, frozen=True):
     """How GPUs can be paid for: (rows, ways).
 
-    A run takes `stretch` times its iterations and costs `hourly` USD per hour; `spot` (rows, ways,
-    pools) are nodes that may be taken away. Rows with fewer ways than others repeat their last.
+    A run takes `stretch` times its iterations and costs `hourly` USD per hour; `spot` (rows, ways)
+    are nodes that may be taken away. Rows with fewer ways than others repeat their last.
     """
 
     stretch: Floats
@@ -34,7 +34,7 @@ class PaymentWays(Value, frozen=True):
     def on_demand(cls, hourly: Floats) -> PaymentWays:
         """The one way at so many USD an hour, with nothing lost."""
         column = hourly[:, None]
-        return cls(np.ones_like(column), column, np.zeros((*column.shape, 0), np.int64))
+        return cls(np.ones_like(column), column, np.zeros(column.shape, np.int64))
 
     def take(self, rows: Ints | Bools) -> PaymentWays:
         return PaymentWays(self.stretch[rows], self.hourly[rows], self.spot[rows])
@@ -46,7 +46,7 @@ class Point(Value, frozen=True):
     seconds: float  # stretched
     usd: float
     pool: int  # of the cluster
-    spot: tuple[int, ...]  # nodes of each pool
+    spot: int  # nodes
     found: Found
 
 
@@ -90,7 +90,7 @@ class Archive:
                 float(seconds[i, w]),
                 float(usd[i, w]),
                 pool,
-                tuple(ways.spot[i, w].tolist()),
+                int(ways.spot[i, w]),
                 found,
             )
             for i, found in enumerate(founds)

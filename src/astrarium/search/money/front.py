@@ -17,7 +17,7 @@ from astrarium.arrays import Floats, Ints, rank_within
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.money.archive import ON_THE_FRONT, Archive, PaymentWays
-from astrarium.search.outcome import Found, Limits, Objective, Rejection
+from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.single import DegreeRows, Search
 from astrarium.search.space import Space, Wave
@@ -55,6 +55,11 @@ class PoolFront(Search):
         self._gpus = space.gpu_counts
         self._ways = ways_of(self._gpus)
         self._limits = archive.limits(self._ways)
+
+    def dealt(self) -> SearchResult:
+        """Others may have entered meanwhile."""
+        self._limits = self._archive.limits(self._ways)
+        return super().dealt()
 
     def _least_score(self, wave: Wave) -> float:
         """No plan of the wave is nearer to the front: all its GPUs at their peak all the time."""

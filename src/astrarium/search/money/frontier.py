@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from math import ceil, floor, log10
-from typing import Final
+from math import ceil, floor, inf, log10
+from typing import TYPE_CHECKING, Final
 
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
@@ -26,6 +26,9 @@ from astrarium.strategy.validity import rules_of
 from astrarium.units import DAY, format_seconds, format_usd
 from astrarium.value import Value
 
+if TYPE_CHECKING:
+    from astrarium.search.money.front import PoolFront
+
 LEAST_GOODPUT: Final = 1e-3  # of a run that is worth a plan
 
 
@@ -36,19 +39,48 @@ class Front(Value, frozen=True):
     results: tuple[SearchResult, ...]
 
 
-def find_front(
-    runs: Runs,
-    rules: Sequence[UserRule],
-    progress: Callable[[str, int, int, Callable[[], Sequence[Plan]]], None] | None = None,
-) -> Front:
+# Types searched, types in all, and, for those who ask, the best plans so far.
+Heard = Callable[[int, int, Callable[[Objective, Limits, int], Sequence[Plan]]], None]
+
+
+def find_front(runs: Runs, rules: Sequence[UserRule], heard: Heard | None = None) -> Front:
     """The front over all GPU types and counts, each type by itself."""
-    archive, models, results = Archive(), models_of(runs), []
-    for number in _cheapest_first(models):
-        results.append(enter_pool(runs, number, models[number], archive, rules))
-        if progress is not None:
-            front = partial(plans_of, runs, models, archive.points)
-            progress("front", len(results), len(models), front)
+    archive, models = Archive(), models_of(runs)
+    pools: list[PoolFront] = []
+    results: list[SearchResult] = []
+
+    def tell() -> None:
+        if heard is not None:
+            best = partial(_best_of, runs, models, archive.points)
+            heard(len(pools) + len(results), 2 * len(models), best)
+
+    for number in _likely_first(runs, models):
+        pools.append(_front_of_pool(runs, number, models[number], archive, rules))
+        pools[-1].compare()
+        tell()
+    # Only now: with all types on the front, few are near enough to deal their layers otherwise.
+    for pool in pools:
+        results.append(pool.dealt())
+        tell()
     return Front(front_of(plans_of(runs, models, archive.points)), tuple(results))
+
+
+def _best_of(
+    runs: Runs,
+    models: Sequence[CostModel],
+    points: Sequence[Point],
+    objective: Objective,
+    limits: Limits,
+    top: int,
+) -> list[Plan]:
+    """The best within the limits, chosen before they are made plans: a front has hundreds."""
+    iterations = runs.workload.iterations or 1.0
+    late = (limits.deadline_seconds or inf) / iterations
+    dear = (limits.budget_usd or inf) / iterations
+    kept = [point for point in points if point.seconds <= late and point.usd <= dear]
+    by_money = objective is Objective.COST
+    best = sorted(kept, key=lambda point: point.usd if by_money else point.seconds)
+    return plans_of(runs, models, best[:top])
 
 
 def models_of(runs: Runs) -> list[CostModel]:
@@ -63,6 +95,12 @@ def enter_pool(
     runs: Runs, number: int, model: CostModel, archive: Archive, rules: Sequence[UserRule]
 ) -> SearchResult:
     """Enter what the GPUs of one pool can add to the archive."""
+    return _front_of_pool(runs, number, model, archive, rules).run()
+
+
+def _front_of_pool(
+    runs: Runs, number: int, model: CostModel, archive: Archive, rules: Sequence[UserRule]
+) -> PoolFront:
     from astrarium.search.money.front import PoolFront
 
     space = Space(
@@ -82,16 +120,21 @@ def enter_pool(
         number,
         runtime_rules=runtime_rules,
         user_rules=rules,
-    ).run()
+    )
 
 
-def _cheapest_first(models: Sequence[CostModel]) -> list[int]:
-    """Pools in the order of what their arithmetic costs at its peak."""
+def _likely_first(runs: Runs, models: Sequence[CostModel]) -> list[int]:
+    """Pools by their place in two orders: the cheapest and the fastest, all GPUs at their peak.
 
-    def usd_per_flop(number: int) -> float:
-        return (models[number].pool.usd_per_gpu_hour or 0.0) / models[number].peak_flops
-
-    return sorted(range(len(models)), key=usd_per_flop)
+    Both ends of the front are known early; most pools in between are then left out at once.
+    """
+    by_money = sorted(models, key=lambda m: runs.least_price(m.pool) / m.peak_flops)
+    by_time = sorted(models, key=lambda m: -m.peak_flops * m.pool.num_gpus)
+    places: dict[str, int] = {}
+    for order in (by_money, by_time):
+        for place, model in enumerate(order):
+            places[model.pool.name] = min(place, places.get(model.pool.name, place))
+    return sorted(range(len(models)), key=lambda i: places[models[i].pool.name])
 
 
 def plans_of(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> list[Plan]:
@@ -104,7 +147,10 @@ def plans_of(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -
         strategies = list(dict.fromkeys(point.found.strategy for point in members))
         found = _estimated(ClusterModel.alone(models[pool]), strategies)
         estimated = dict(zip(strategies, found, strict=True))
-        plans += [runs.priced(estimated[point.found.strategy], point.spot) for point in members]
+        for point in members:
+            spot = [0] * len(models)
+            spot[pool] = point.spot
+            plans.append(runs.priced(estimated[point.found.strategy], spot))
     return plans
 
 

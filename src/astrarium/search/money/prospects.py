@@ -13,7 +13,6 @@ import numpy as np
 
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
-from astrarium.cost.training_run import Spot
 from astrarium.search.formats import runnable
 from astrarium.search.money.runs import Runs
 from astrarium.search.outcome import Limits, Objective
@@ -77,13 +76,8 @@ class Prospects:
     def _cheapest_first(self, pools: Sequence[Pool]) -> list[tuple[float, float]]:
         """Iterations a second of all GPUs of a pool, and USD (times an hour) of one."""
         each = ((pool, self.gpu_seconds(pool)) for pool in pools)
-        found = [(pool.num_gpus / work, work * self._usd_per_hour(pool)) for pool, work in each]
+        found = [(pool.num_gpus / work, work * self.runs.least_price(pool)) for pool, work in each]
         return sorted(found, key=lambda one: one[1])
-
-    def _usd_per_hour(self, pool: Pool) -> float:
-        spot = pool.spot_usd_per_gpu_hour
-        price = pool.usd_per_gpu_hour or 0.0
-        return price if spot is None or self.runs.terms.spot is Spot.NEVER else min(price, spot)
 
     def gpu_seconds(self, pool: Pool) -> float:
         """What the GPUs of a pool work on an iteration at least, all together."""

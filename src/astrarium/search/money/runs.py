@@ -73,14 +73,9 @@ class Runs:
         return replace(limits, budget_usd=None)
 
     def ways_of_pool(self, number: int, gpus: Ints) -> PaymentWays:
-        """So many GPUs of one pool."""
-        counts = np.zeros((len(gpus), len(self._pools)), np.int64)
-        counts[:, number] = gpus
-        return self.ways(counts)
-
-    def ways(self, gpus: Ints) -> PaymentWays:
-        """GPUs of all pools: (rows, pools)."""
-        rental = self._rental(gpus)
+        """So many GPUs of one pool: the others, of which a market has many, are not looked at."""
+        pool = self.cluster.part([self._pools[number]])
+        rental = replace(self, cluster=pool)._rental(gpus[:, None])
         spot = self._spot_choices(rental)
         each = replace(
             rental,
@@ -89,9 +84,9 @@ class Runs:
             spot_usd=rental.spot_usd[:, None, :],
         )
         hourly, rate = each.usd_per_hour(spot), each.rate(spot)
-        safe = self._protection(rental.nodes.sum(axis=1, keepdims=True))
+        safe = self._protection(rental.nodes)
         stretch = protected(rate, np.inf, safe).stretch
-        return PaymentWays(np.broadcast_to(stretch, hourly.shape), hourly, spot)
+        return PaymentWays(np.broadcast_to(stretch, hourly.shape), hourly, spot[..., 0])
 
     def _spot_choices(self, rental: Rental) -> Ints:
         """Spot nodes that are to be considered: (rows, choices, pools)."""
@@ -128,6 +123,11 @@ class Runs:
             np.array([self._interruptions(pool) for pool in pools]),
             np.full(len(pools), self.terms.failures_per_hour),
         )
+
+    def least_price(self, pool: Pool) -> float:
+        """USD of a GPU and hour in the cheapest way that is allowed."""
+        price, spot = pool.usd_per_gpu_hour or 0.0, pool.spot_usd_per_gpu_hour
+        return price if spot is None or self.terms.spot is Spot.NEVER else min(price, spot)
 
     def _interruptions(self, pool: Pool) -> float:
         given = pool.interruptions_per_hour

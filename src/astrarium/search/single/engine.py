@@ -120,17 +120,26 @@ class Search:
         self.rules = RuleSteps(rules, space.expanded_overlaps)
         self.state = _State()
         self._open = OpenRows()
+        self._size = 0  # strategies of the waves so far
 
     def run(self) -> SearchResult:
-        size = 0
+        self.compare()
+        return self.dealt()
+
+    def compare(self) -> None:
+        """Strategies whose layers are dealt evenly or balanced."""
         waves = sorted(self.space.waves(), key=self._least_score)
         for wave in waves:
-            size += wave.size
+            self._size += wave.size
             if self._least_score(wave) > self._worst_kept():
                 self.state.rejected[Rejection.BOUND] += wave.size
             else:
                 self._search(wave.degrees)
+
+    def dealt(self) -> SearchResult:
+        """The result, with layers dealt in other ways where that could be better."""
         self._deal()
+        size = self._size
         state, found = self.state, self.ranked()
         best = self._best_score()
         gap = max(1 - state.least_open / best, 0.0) if np.isfinite(best) else 0.0
@@ -247,7 +256,7 @@ class Search:
         copies = self.space.overlap_copies
         self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
         if self._deals_freely:
-            self._open.add(layouts, np.flatnonzero(within), bound, chunk_layers)
+            self._open.add(layouts, np.flatnonzero(within), seconds, chunk_layers)
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
@@ -418,7 +427,7 @@ class Search:
             from astrarium.search.single.redealing import with_moved_cuts
 
             return with_moved_cuts(self)
-        table = self._open.below(self._best_score())
+        table = self._open.below(self._best_score(), self.score)
         if table is None:
             return ()
         self.state.least_open, chosen = left_open(self, table, self._best_score())

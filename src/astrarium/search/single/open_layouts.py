@@ -8,7 +8,7 @@ optimum; `redealing` deals the layers of the most promising anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,21 +40,24 @@ class OpenRows:
     def __init__(self) -> None:
         self._parts: list[tuple[Degrees, Ints, Ints, Ints, Floats]] = []
 
-    def add(self, layouts: Layouts, rows: Ints, bound: Floats, chunk_layers: Ints) -> None:
+    def add(self, layouts: Layouts, rows: Ints, seconds: Floats, chunk_layers: Ints) -> None:
         # Of even and balanced chunks, neighbours, one stands for all ways.
         columns = [*layouts.degrees.columns(), layouts.virtual]
         alike = np.logical_and.reduce([column[rows[1:]] == column[rows[:-1]] for column in columns])
         rows = rows[(layouts.degrees.pp[rows] > 1) & ~np.append(alike, False)]
-        kept = (layouts.virtual[rows], layouts.split[rows], chunk_layers[rows], bound[rows])
+        kept = (layouts.virtual[rows], layouts.split[rows], chunk_layers[rows], seconds[rows])
         self._parts.append((layouts.degrees.take(rows), *kept))
 
-    def below(self, score: float) -> OpenTable | None:
-        """Those whose bound is less, by their bounds."""
+    def below(
+        self, score: float, score_of: Callable[[Floats, Floats, Degrees], Floats]
+    ) -> OpenTable | None:
+        """Those whose bound is less, by their bounds; what a score is may change meanwhile."""
         if not self._parts:
             return None
         degrees, *columns = zip(*self._parts, strict=True)
         every = Degrees.joined(degrees)
-        virtual, split, chunk_layers, bound = (np.concatenate(column) for column in columns)
+        virtual, split, chunk_layers, seconds = (np.concatenate(column) for column in columns)
+        bound = score_of(seconds, np.zeros(len(seconds)), every)
         order = np.argsort(bound, kind="stable")
         order = order[bound[order] < score]
         if not len(order):

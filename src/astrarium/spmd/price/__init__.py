@@ -1,5 +1,8 @@
 """What programs take on devices: seconds and bytes, instruction by instruction."""
 
+from astrarium.spmd.price.chunks import ALONE as ALONE
+from astrarium.spmd.price.chunks import chunks_of as chunks_of
+from astrarium.spmd.price.chunks import recomputed as recomputed
 from astrarium.spmd.price.compute import MeasuredOperator as MeasuredOperator
 from astrarium.spmd.price.compute import MeasuredOperators as MeasuredOperators
 from astrarium.spmd.price.compute import operator_key as operator_key

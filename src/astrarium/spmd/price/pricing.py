@@ -59,6 +59,7 @@ class PriceSettings(Value, frozen=True):
     micro_batches: int = 1
     optimizer: str = "adam"
     measured: MeasuredOperators | None = None
+    recompute: bool = False  # then nothing counts that operators keep: see `chunks`
 
 
 class Sent(Value, frozen=True):
@@ -81,6 +82,7 @@ class Prices(Value, frozen=True, dict=True):
     message_passes: Floats  # [forward, backward or afterwards, item]
     kept: Floats  # bytes until the end of the step, [item, column]
     transient: Floats  # bytes while it runs and its gradients flow back, [item, column]
+    result: Floats  # bytes of what it gives, where it has memory of its own, [item, column]
     hows: Ints  # [item, pass]: index into `HOWS`
 
     @cached_property
@@ -120,6 +122,7 @@ class Pricer:
         self._sent: list[Sent] = []
         self._kept: list[Size] = []
         self._transient: list[Size] = []
+        self._result: list[Size] = []
         self._updates: list[tuple[int, Size]] = []
         self._direct: list[tuple[int, Floats]] = []
         gpus = [devices.operators[one].gpu for one in cut.classes]
@@ -162,8 +165,10 @@ class Pricer:
             self._convert(item, node, level, operation, ends, backward=is_backward)
         have, want = self._local(node, before), self._local(node, after)
         copied = forward not in (NONE, SLICE) or (forward == SLICE and after[level].dim > 0)
-        if copied and self.kept.value[node]:
-            self._kept[item] = want.bytes
+        if copied:
+            self._result[item] = want.bytes
+            if self.kept.value[node] and not self.settings.recompute:
+                self._kept[item] = want.bytes
         self._transient[item] = have.bytes + want.bytes + self._padding(node, level, before, after)
         return item
 
@@ -195,6 +200,7 @@ class Pricer:
             message_passes=message,
             kept=_filled(self._kept, columns),
             transient=_filled(self._transient, columns),
+            result=_filled(self._result, columns),
             hows=hows,
         )
 
@@ -219,6 +225,7 @@ class Pricer:
     def _new_item(self) -> int:
         self._kept.append(0.0)
         self._transient.append(0.0)
+        self._result.append(0.0)
         return len(self._kept) - 1
 
     def _local(self, node: int, placement: Placement) -> Tensor:
@@ -321,7 +328,8 @@ class Pricer:
             if held and any(layout.spread is Holding.PARTIAL for layout in placement):
                 kept = kept + tensor.bytes
         kept = kept + extra_kept_bytes(self._call(node, needs, gives), self._processors)
-        self._kept[item] = kept
+        self._kept[item] = kept if not self.settings.recompute else 0.0
+        self._result[item] = result.bytes
         nodes = self.graph.nodes
         read = zip(self.graph.inputs[node], inputs, strict=True)
         flowing = [tensor.bytes for one, tensor in read if nodes[one].needs_gradient]

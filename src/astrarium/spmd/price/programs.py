@@ -12,8 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES
+from astrarium.spmd.price.chunks import chunks_of, kept_between, repeated
 from astrarium.spmd.price.compute import MeasuredOperators
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, cut_of
 from astrarium.spmd.price.devices import Devices
@@ -37,7 +38,7 @@ class MemoryUse(Value, frozen=True, dict=True):
     gradients: Floats
     optimizer: Floats
     activations: Floats  # with inputs, constants and converted copies
-    transient: Floats  # the most that comes and goes beside them
+    transient: Floats  # the most that comes and goes beside them, what is recomputed included
 
     @property
     def peak(self) -> Floats:
@@ -238,36 +239,53 @@ def price_program(
     pricer = _pricer(program, orders, cut, devices, settings)
     prices = pricer.prices()
     axis, message_axis = _axes_of(program, cut)
+    chunks = chunks_of(program)
+    again = repeated(program, chunks)
 
     def find_slopes() -> tuple[Floats, Floats]:
         found = [
-            _slopes(program, orders, cut, devices, settings, level, axis[level])
+            _slopes(program, orders, cut, devices, settings, level, axis[level], chunks)
             for level in range(devices.levels)
         ]
         return np.stack([seconds for seconds, _ in found]), np.stack([sizes for _, sizes in found])
 
     spread = cut.column_of
+    passes = _with_repeated(prices.passes[:, items][:, :, spread], again)
+    message_passes = _with_repeated(prices.message_passes[:, items], again)
+    kept, largest = kept_between(program, chunks, prices.kept[items], prices.result[items])
     return ProgramPrice(
-        compute=prices.compute[items][:, spread],
+        compute=passes.sum(axis=0),
         update=prices.update[items][:, spread],
-        message=prices.message[items],
-        bytes=prices.kept[items][:, spread],
+        message=message_passes.sum(axis=0),
+        bytes=kept[:, spread],
         axis=axis,
         message_axis=message_axis,
         message_slope=_message_slopes(program, pricer, items, message_axis),
-        memory=_memory(program, prices, items, cut, optimizer),
+        memory=_memory(
+            program,
+            kept[:, spread],
+            (largest + prices.transient[items].max(axis=0, initial=0.0))[spread],
+            optimizer,
+        ),
         conversions=_with_hows(program, pricer, prices, items),
         granules=tuple(
             division.granules[:, devices.coordinates[level]]
             for level, division in enumerate(divided)
         ),
-        compute_passes=prices.passes[:, items][:, :, spread],
-        message_passes=prices.message_passes[:, items],
+        compute_passes=passes,
+        message_passes=message_passes,
         sums=_sums(program),
         micro_batches=program.micro_batches,
         hides=not any(device.gpu.is_processor for device in devices.devices),
         find_slopes=find_slopes,
     )
+
+
+def _with_repeated(passes: Floats, again: Bools) -> Floats:
+    """Seconds by pass, where the backward pass of some instructions starts with the forward one."""
+    total = passes.copy()
+    total[1, again] += passes[0, again]
+    return total
 
 
 def _sums(program: DeviceProgram) -> tuple[GradientSum, ...]:
@@ -356,14 +374,17 @@ def _slopes(
     settings: PriceSettings,
     level: int,
     axis: Ints,
+    chunks: list[int],
 ) -> tuple[Floats, Floats]:
     """Seconds and bytes of a granule, from prices of devices with less and with more of them."""
     less, more = cut.scaled(level, _LESS), cut.scaled(level, _MORE)
     found = []
     for one in (less, more):
         prices = _pricer(program, orders, one, devices, settings).prices()
-        seconds = prices.compute + prices.update
-        found.append((seconds[orders.items], prices.kept[orders.items]))
+        items = orders.items
+        passes = _with_repeated(prices.passes[:, items], repeated(program, chunks))
+        kept, _ = kept_between(program, chunks, prices.kept[items], prices.result[items])
+        found.append((passes.sum(axis=0) + prices.update[items], kept))
     granules = np.array(program.axes.granules, np.float64)[np.maximum(axis, 0), None]
     step = (more.shares[level] - less.shares[level])[np.maximum(axis, 0)] * granules
     divided = axis[:, None] >= 0
@@ -389,10 +410,7 @@ def _message_slopes(
     return slopes
 
 
-def _memory(
-    program: DeviceProgram, prices: Prices, items: Ints, cut: Cut, optimizer: str
-) -> MemoryUse:
-    kept = prices.kept[items][:, cut.column_of]
+def _memory(program: DeviceProgram, kept: Floats, transient: Floats, optimizer: str) -> MemoryUse:
     graph = program.graph
     weights = np.zeros(kept.shape[1])
     gradients, states = np.zeros_like(weights), np.zeros_like(weights)
@@ -407,7 +425,6 @@ def _memory(
             if trained:
                 gradients += elements * GRADIENT_BYTES
                 states += elements * STATE_BYTES[optimizer]
-    transient = prices.transient[items].max(axis=0, initial=0.0)[cut.column_of]
     activations = kept.sum(axis=0) - weights - gradients - states
     return MemoryUse(weights, gradients, states, activations, transient)
 

@@ -72,6 +72,7 @@ class TriedPart(Value, frozen=True):
     seconds: float | None  # of the best program found; None: none was found that fits
     bound_gap: float = 0.0
     searched: bool = True  # else the effort was spent before
+    recompute: bool = False
 
 
 class SynthesisPart(Value, frozen=True):
@@ -149,6 +150,7 @@ def _content(document: ProgramDocument) -> dict[str, Any]:
         "memory": [_whole_numbers(asdict(part)) for part in document.memory],
         "bytes": [_number(size) for size in program.bytes],
         "micro_batches": program.micro_batches,
+        "recompute": program.recompute,
         "notes": list(document.notes),
         "reasons": [_whole_sizes(asdict(reason)) for reason in document.reasons],
         "axes": [

@@ -1,14 +1,13 @@
 """Program files: written whole, refused if they changed since.
 
-A checksum over the content tells a damaged or edited file. What carries the right one is still
-untrusted: `msgspec` checks the types, and `_check_*` that every number that points at something
-points at something that is there, so that nothing after them can fail on a file.
+A checksum over the content tells a damaged or edited file, and `msgspec` checks the types. What has
+the right checksum was written by `astrarium synthesize`, perhaps by another version: its rules and
+conversions must be those of this one, or it would compute something else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +16,8 @@ import numpy as np
 
 from astrarium.cluster import Cluster
 from astrarium.documents.clusters import ClusterPart
-from astrarium.documents.places import KeyPath, failure
 from astrarium.errors import InputError
-from astrarium.spmd.graph import CONSTANT, DTYPE_BYTES, KEEP, Graph, Node, Ref
+from astrarium.spmd.graph import Graph
 from astrarium.spmd.program.document import (
     CHECKSUM,
     DeviceMemoryPart,
@@ -39,32 +37,22 @@ from astrarium.spmd.rules import (
     Message,
     Placement,
     ShardRule,
-    changed_level,
-    is_possible,
     operations,
     rules_of,
 )
 from astrarium.value import Value
 
-MOST_DEVICES: Final = 2**16
 AGAIN: Final = "synthesise it again with `astrarium synthesize ... --out FILE`"
-# What functions of torch's arguments raise if these are not what the operator takes.
-ODD_ARGUMENTS: Final = (
+# What content raises that is not as it is written, of whatever kind.
+ODD_CONTENT: Final = (
     ArithmeticError,
+    AssertionError,
     AttributeError,
-    InputError,
     LookupError,
     TypeError,
     ValueError,
+    msgspec.ValidationError,
 )
-
-
-class _FlawError(Exception):
-    """The file is not as it is written; `key` says where."""
-
-    def __init__(self, *key: str | int) -> None:
-        super().__init__()
-        self.key: KeyPath = key
 
 
 class _GraphEntry(Value, frozen=True):
@@ -115,6 +103,7 @@ class _File(Value, frozen=True):
     bytes: tuple[float, ...]
     micro_batches: int
     search: SynthesisPart
+    recompute: bool = False
     baselines: dict[str, float] = msgspec.field(default_factory=dict)
     notes: tuple[str, ...] = ()
     reasons: tuple[ReasonPart, ...] = ()
@@ -143,10 +132,8 @@ def load_program(path: Path) -> ProgramDocument:
     file = documents.checked(data, _File, str(path))
     try:
         return _document(file, data["cluster"])
-    except _FlawError as wrong:
-        raise failure(
-            path, f"not as `astrarium synthesize` writes it; {AGAIN}", None, wrong.key
-        ) from None
+    except ODD_CONTENT:
+        raise InputError(f"{path}: not as `astrarium synthesize` writes it; {AGAIN}") from None
 
 
 def _not_a_program(schema: object) -> str:
@@ -163,33 +150,29 @@ def _not_a_program(schema: object) -> str:
     )
 
 
-def _document(file: _File, cluster_data: Mapping[str, Any]) -> ProgramDocument:
-    try:
-        cluster = Cluster.from_dict(cluster_data)
-    except InputError:
-        raise _FlawError("cluster") from None
-    _check_devices(file, cluster)
-    graph = _graph(file.graph)
-    _check_axes(file, graph)
-    instructions = tuple(_instruction(file, graph, i) for i in range(len(file.instructions)))
-    _check_program(graph, instructions, file.source.allow_replicate)
-    every = tuple(axis.granules for axis in file.axes)
+def _document(file: _File, cluster: Mapping[str, Any]) -> ProgramDocument:
+    graph = Graph.from_dict(msgspec.structs.asdict(file.graph))
+    instructions = tuple(_instruction(one, len(file.bytes)) for one in file.instructions)
+    for one in instructions:
+        _check_rules(graph, one, file.source.allow_replicate)
+    pieces = [
+        np.array(level, np.int64) for level in zip(*(a.pieces for a in file.axes), strict=True)
+    ]
+    granules, names = (tuple(getattr(a, key) for a in file.axes) for key in ("granules", "name"))
     program = DeviceProgram(
         graph,
-        Axes(file.axis_of, every, tuple(axis.name for axis in file.axes)),
-        tuple(
-            Division(np.array([axis.pieces[level] for axis in file.axes], np.int64))
-            for level in range(len(file.mesh))
-        ),
+        Axes(file.axis_of, granules, names),
+        tuple(map(Division, pieces)),
         file.mesh,
         instructions,
         file.iteration_seconds,
         file.bytes,
         file.micro_batches,
+        file.recompute,
     )
     return ProgramDocument(
         file.source,
-        cluster,
+        Cluster.from_dict(cluster),
         file.devices,
         program,
         file.breakdown_seconds,
@@ -201,152 +184,32 @@ def _document(file: _File, cluster_data: Mapping[str, Any]) -> ProgramDocument:
     )
 
 
-def _expect(holds: bool, *key: str | int) -> None:
-    if not holds:
-        raise _FlawError(*key)
-
-
-def _check_devices(file: _File, cluster: Cluster) -> None:
-    _expect(bool(file.mesh) and min(file.mesh) > 0 and prod(file.mesh) <= MOST_DEVICES, "mesh")
-    _expect(file.micro_batches > 0 and file.source.batch > 0, "micro_batches")
-    _expect(file.iteration_seconds > 0, "iteration_seconds")
-    _expect(all(seconds > 0 for seconds in file.baselines.values()), "baselines")
-    _expect(len(file.bytes) == prod(file.mesh), "bytes")
-    ranks = list(range(prod(file.mesh)))
-    _expect([part.rank for part in file.memory] == ranks, "memory")
-    _expect(all(part.capacity_bytes > 0 for part in file.memory), "memory")
-    _expect([device.rank for device in file.devices] == ranks, "devices")
-    gpus = {pool.name: pool.gpu.name for pool in cluster.pools}
-    _expect(all(gpus.get(device.pool) == device.gpu for device in file.devices), "devices")
-
-
-def _graph(entry: _GraphEntry) -> Graph:
-    _expect(bool(entry.nodes), "graph", "nodes")
-    _expect(len(entry.blocks) in (0, len(entry.nodes)), "graph", "blocks")
-    try:
-        graph = Graph.from_dict(msgspec.structs.asdict(entry))
-    except (msgspec.ValidationError, *ODD_ARGUMENTS):
-        raise _FlawError("graph", "nodes") from None
-    for index, node in enumerate(graph.nodes):
-        place = ("graph", "nodes", index)
-        _expect(node.dtype in DTYPE_BYTES and min(node.shape, default=0) >= 0, *place)
-        _expect(all(0 <= read < index for read in node.inputs), *place)
-        _expect(not (node.is_source and node.inputs), *place)
-        _expect(node.op != CONSTANT or bool(node.target) or _are_numbers(node.args), *place)
-        _expect(node.op != KEEP or (index == graph.loss and _keeps(node)), *place)
-    _expect(len(graph.index_of) == len(graph.nodes), "graph", "nodes")
-    return graph
-
-
-def _are_numbers(values: object) -> bool:
-    """Whether all values of nested lists are numbers."""
-    if isinstance(values, list | tuple):
-        return all(map(_are_numbers, values))
-    return isinstance(values, bool | int | float)
-
-
-def _keeps(node: Node) -> bool:
-    """Whether its arguments are the loss, values, and as many names of buffers."""
-    match node.args:
-        case Ref(), [*values], [*names]:
-            refs = all(isinstance(value, Ref) for value in values)
-            named = all(isinstance(name, str) and name for name in names)
-            return refs and named and len(values) == len(set(names)) == len(names)
-    return False
-
-
-def _check_axes(file: _File, graph: Graph) -> None:
-    devices = prod(file.mesh)
-    for index, axis in enumerate(file.axes):
-        _expect(axis.granules > 0 and len(axis.pieces) == len(file.mesh), "axes", index)
-        for size, pieces in zip(file.mesh, axis.pieces, strict=True):
-            _expect(len(pieces) in (size, devices) and min(pieces) >= 0, "axes", index)
-            _expect(sum(pieces) == axis.granules, "axes", index)
-    _expect(len(file.axis_of) == len(graph.nodes), "axis_of")
-    for index, (node, axes) in enumerate(zip(graph.nodes, file.axis_of, strict=True)):
-        _expect(len(axes) == len(node.shape), "axis_of", index)
-        _expect(all(0 <= axis < len(file.axes) for axis in axes), "axis_of", index)
-        pairs = zip(node.shape, axes, strict=True)
-        _expect(all(size % file.axes[axis].granules == 0 for size, axis in pairs), "axis_of", index)
-
-
-def _instruction(file: _File, graph: Graph, index: int) -> Instruction:
-    entry, place = file.instructions[index], ("instructions", index)
-    levels, devices = len(file.mesh), prod(file.mesh)
-    _expect(0 <= entry.node < len(graph.nodes), *place)
-    read = (entry.node,) if entry.conversion else graph.inputs[entry.node]
-    _expect(len(entry.needs) == len(read), *place)
-    gives = _placement(entry.gives, graph.nodes[entry.node], levels, place)
-    needs = tuple(
-        _placement(text, graph.nodes[one], levels, place)
-        for one, text in zip(read, entry.needs, strict=True)
-    )
-    is_plain = entry.conversion is not None or graph.nodes[entry.node].is_source
-    _expect(len(entry.rules) == (0 if is_plain else levels), *place)
+def _instruction(entry: _InstructionEntry, devices: int) -> Instruction:
+    gives, needs = parse_placement(entry.gives), tuple(map(parse_placement, entry.needs))
     rules = tuple(_rule(rule, needs, gives, level) for level, rule in enumerate(entry.rules))
     sizes = entry.bytes if isinstance(entry.bytes, tuple) else (entry.bytes,) * devices
-    _expect(len(sizes) in (0, devices), *place)
     return Instruction(entry.node, gives, needs, rules, entry.conversion, entry.seconds, sizes)
-
-
-def _placement(text: str, node: Node, levels: int, place: KeyPath) -> Placement:
-    try:
-        placement = parse_placement(text)
-    except ValueError:
-        raise _FlawError(*place) from None
-    _expect(len(placement) == levels, *place)
-    dims = [layout.dim for layout in placement if layout.is_shard]
-    _expect(all(0 <= dim < len(node.shape) for dim in dims), *place)
-    return placement
 
 
 def _rule(
     entry: _RuleEntry, needs: tuple[Placement, ...], gives: Placement, level: int
 ) -> ShardRule:
-    """Its layouts are the instruction's where it has none; `_check_program` looks it up."""
-    try:
-        own = tuple(parse_placement(text)[0] for text in entry.needs or ())
-        result = gives[level] if entry.gives is None else parse_placement(entry.gives)[0]
-    except ValueError:
-        raise _FlawError("instructions") from None
-    if entry.needs is None:
-        own = tuple(placement[level] for placement in needs)
+    """Its layouts are the instruction's where it has none."""
+    own = tuple(placement[level] for placement in needs)
+    if entry.needs is not None:
+        own = tuple(parse_placement(text)[0] for text in entry.needs)
+    result = gives[level] if entry.gives is None else parse_placement(entry.gives)[0]
     return ShardRule(entry.name, own, result, entry.local, entry.messages, entry.gradient_of_whole)
 
 
-def _check_program(
-    graph: Graph, instructions: Sequence[Instruction], allow_replicate: Sequence[str]
-) -> None:
-    """Every node is computed once, by rules that exist, from values that are there before it."""
-    there: dict[int, set[Placement]] = {}
-    for index, one in enumerate(instructions):
-        place = ("instructions", index)
-        read = graph.inputs[one.node] if one.conversion is None else (one.node,)
-        pairs = zip(read, one.needs, strict=True)
-        _expect(all(needed in there.get(source, ()) for source, needed in pairs), *place)
-        if one.conversion is None:
-            _expect(one.node not in there, *place)
-            _check_rules(graph, one, allow_replicate, place)
-        else:
-            _check_conversion(graph.nodes[one.node], one, one.conversion, place)
-        there.setdefault(one.node, set()).add(one.gives)
-    _expect(len(there) == len(graph.nodes), "instructions")
-    whole = (all(layout.has_whole_value for layout in made) for made in there[graph.loss])
-    _expect(any(whole), "instructions")
-
-
-def _check_rules(
-    graph: Graph, one: Instruction, allow_replicate: Sequence[str], place: KeyPath
-) -> None:
-    try:
-        known = rules_of(graph, graph.nodes[one.node], allow_replicate) if one.rules else ()
-    except ODD_ARGUMENTS:
-        raise _FlawError(*place) from None
-    _expect(all(rule in known for rule in one.rules), *place)
-
-
-def _check_conversion(node: Node, one: Instruction, sent: Conversion, place: KeyPath) -> None:
-    before, level = one.needs[0], changed_level(one.needs[0], one.gives)
-    _expect(level >= 0 and level == sent.level and is_possible(before, one.gives), *place)
-    done = operations(before[level], one.gives[level], gradient=node.needs_gradient)
-    _expect((sent.forward, sent.backward) == done, *place)
+def _check_rules(graph: Graph, one: Instruction, allow_replicate: Sequence[str]) -> None:
+    """Refuse what this version would do otherwise."""
+    node, sent = graph.nodes[one.node], one.conversion
+    if sent is not None:
+        ends = one.needs[0][sent.level], one.gives[sent.level]
+        is_known = operations(*ends, gradient=node.needs_gradient) == (sent.forward, sent.backward)
+    else:
+        known = rules_of(graph, node, allow_replicate) if one.rules else ()
+        is_known = all(rule in known for rule in one.rules)
+    if not is_known:
+        raise ValueError(node.op)

@@ -58,3 +58,4 @@ class DeviceProgram(Value, frozen=True, dict=True):
     seconds: float  # of a training step, update included
     bytes: tuple[float, ...]  # by device
     micro_batches: int = 1
+    recompute: bool = False  # the backward pass computes chunks of operators again

@@ -42,21 +42,24 @@ class Guide:
         self.moves = moves
         self.weights = weights
         self.chains = Chains(moves.network, weights)
+        # By place: which values of a state chains hang on, and where in the state they are.
         self._hanging = [
-            self.chains.hanging(position, stage.live) for position, stage in enumerate(moves.stages)
+            [
+                (place, value)
+                for place, value in enumerate(moves.live(position))
+                if self.chains.is_hung_on(value, position)
+            ]
+            for position in range(len(moves.stages) + 1)
         ]
         self._known: dict[int, list[tuple[float, Move]]] = {}
         self.steps = 0  # that moves took which were priced so far
 
     def to_go(self, position: int, state: State) -> float:
         """At least this is still to be paid."""
-        chains = self.chains
-        total = chains.unstarted[position]
-        if position < len(self.moves.stages):
-            live = self.moves.stages[position].live
-            for value, there, hangs in zip(live, state, self._hanging[position], strict=True):
-                if hangs:
-                    total += chains.of_value(value, there)
+        total = self.chains.unstarted[position]
+        of_value = self.chains.of_value
+        for place, value in self._hanging[position]:
+            total += of_value(value, state[place])
         return total
 
     def priced(self, position: int, state: State) -> list[tuple[float, Move]]:

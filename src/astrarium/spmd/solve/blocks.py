@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,7 @@ from astrarium.value import Value
 # Combinations of options looked at, and options that a part may have: with bytes, few options
 # match each other, and it is better to leave the rest to the search.
 _STEPS_OF_A_PLACE: Final = 20  # of a search: what takes as long as a place takes here
+_LEAST_STEPS: Final = 50_000  # to put parts together with, however little is left
 _SIZES = {False: (200_000, 200), True: (20_000, 300)}
 
 
@@ -111,12 +113,16 @@ def contracted(
     problem: SearchProblem[Any], network: PartNetwork, effort: Effort | None = None
 ) -> PartNetwork:
     """The same in fewer places, with the same best programs."""
-    workshop = Workshop(*_SIZES[network.places[0].part.prices.shape[1] > 1])
+    workshop = Workshop(
+        *_SIZES[network.places[0].part.prices.shape[1] > 1],
+        tuple({id(ways): ways for ways in network.ways}.values()),
+        max(effort.left / 2, _LEAST_STEPS) if effort is not None else inf,
+    )
     regions = _regions(problem)
     folded = _folded(list(network.places), regions, workshop)
     merged = _merged(folded, regions, workshop)
     if effort is not None:
-        effort.spend(_STEPS_OF_A_PLACE * len(network.places) + workshop.looked_at)
+        effort.spend(_STEPS_OF_A_PLACE * len(network.places) + workshop.steps)
     return PartNetwork(tuple(merged), network.ways)
 
 

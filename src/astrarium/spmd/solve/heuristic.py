@@ -39,9 +39,9 @@ class Chains:
             start = float(rest.min(initial=np.inf)) if roots[position] else 0.0
             self.unstarted[position] = self.unstarted[position + 1] + start
 
-    def hanging(self, position: int, values: tuple[int, ...]) -> tuple[bool, ...]:
-        """Of values that there are at a position: on which a place from there on hangs."""
-        return tuple(self._follower.get(value, -1) >= position for value in values)
+    def is_hung_on(self, value: int, position: int) -> bool:
+        """Whether a place from this position on hangs on a value."""
+        return self._follower.get(value, -1) >= position
 
     def of_value(self, value: int, there: int) -> float:
         """The price of the chain that hangs on a value, of which these layouts are there."""

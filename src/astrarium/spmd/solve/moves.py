@@ -7,8 +7,9 @@ one layer's moves are worked out once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
 
 from astrarium.spmd.solve.parts import Part, PartNetwork
@@ -43,6 +44,7 @@ class Moves:
         self.network = network
         self.components = network.places[0].part.prices.shape[1]
         self.stages = _stages(network)
+        self._after = [_taker(stage.after) for stage in self.stages]
         self._known: dict[tuple[int, tuple[bool, ...], State], tuple[Move, ...]] = {}
         self.listed = 0  # moves that were looked at for that
 
@@ -65,8 +67,14 @@ class Moves:
 
     def after(self, position: int, state: State, move: Move) -> State:
         """The state that a move leads to."""
-        both = state + move.leaves
-        return tuple(both[index] for index in self.stages[position].after)
+        return self._after[position](state + move.leaves)
+
+
+def _taker(places: tuple[int, ...]) -> Callable[[State], State]:
+    """What takes these places of a state: the search does nothing more often."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda state: tuple(state[place] for place in places)
 
 
 def _stages(network: PartNetwork) -> tuple[MoveStage, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from astrarium.spmd.solve.ways import Way, Ways
 from astrarium.value import Value
 
 _CHUNK = 128  # options compared at once
+_STEPS_OF_A_WALK = 4  # of a search: what takes as long as to look at one conversion
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -75,9 +77,16 @@ class Workshop:
 
     most: int  # combinations of options that are looked at
     largest: int  # options that a part may have
+    ways: tuple[Ways, ...] = ()  # of all values, each kind once
+    limit: float = inf  # steps: when they are spent, parts stay as they are
     looked_at: int = 0  # combinations so far
     done: dict[tuple[object, ...], Part | None] = field(default_factory=dict)
     kept: list[Part] = field(default_factory=list)  # so that their ids stay theirs
+
+    @property
+    def steps(self) -> int:
+        """What was spent so far, in steps of a search."""
+        return self.looked_at + _STEPS_OF_A_WALK * sum(ways.walked for ways in self.ways)
 
     def joined(self, first: PartPlace, second: PartPlace, wanted: set[int]) -> PartPlace | None:
         """One place for two, the first of which comes first; None if it would be too large.
@@ -101,7 +110,7 @@ class Workshop:
         if key not in self.done:
             self.kept += [first.part, second.part]
             part = None
-            if first.part.size * second.part.size <= self.most:
+            if first.part.size * second.part.size <= self.most and self.steps < self.limit:
                 self.looked_at += first.part.size * second.part.size
                 wiring = (others, columns, stays, own)
                 part = _join(first.part, second.part, links, owners, wiring, self.largest)

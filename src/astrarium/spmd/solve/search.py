@@ -45,11 +45,14 @@ class NoRoomError(InputError):
         self.room = room
 
 
-def solve(problem: SearchProblem[Any], effort: Effort | None = None) -> Solution:
+def solve(
+    problem: SearchProblem[Any], effort: Effort | None = None, *, insists: bool = True
+) -> Solution:
     """The fastest program that fits; where the effort does not last, the fastest found.
 
     Only classes of devices that would be too full are looked at, the fullest first: bytes make
-    states many, and a program that fits the fullest often fits the others.
+    states many, and a program that fits the fullest often fits the others. Unless the caller
+    `insists` on a program, one that is too large is returned where the effort is spent on it.
     """
     effort = effort or Effort()
     classes: tuple[int, ...] = ()
@@ -60,7 +63,7 @@ def solve(problem: SearchProblem[Any], effort: Effort | None = None) -> Solution
             for index, (kept, room) in enumerate(zip(solution.bytes, problem.room, strict=True))
             if kept > room and index not in classes
         }
-        if not over:
+        if not over or (effort.spent and not insists):
             return solution
         classes = tuple(sorted((*classes, max(over, key=over.__getitem__))))
 

@@ -53,6 +53,7 @@ class Ways:
         self._paths: dict[tuple[int, int], tuple[Way, ...]] = {}
         self._detours: dict[tuple[int, int], int] = {}
         self.cut_short = False  # whether some ways were left out
+        self.walked = 0  # conversions looked at to list ways
         self.trees: list[tuple[Edge, ...]] = [()]
         self._tree_ids: dict[tuple[Edge, ...], int] = {(): 0}
 
@@ -182,6 +183,7 @@ class Ways:
         """Go on from a layout in all ways that bring the goal nearer than it was from any there."""
         if len(way.edges) == hops or len(ways) > _MOST:
             return
+        self.walked += 1
         for after, price in self._arcs[at]:
             if mask >> after & 1:
                 continue

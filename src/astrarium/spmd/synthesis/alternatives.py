@@ -5,7 +5,11 @@ near the best program with the simplest way to divide the work, all programs for
 
 Both meshes are tried where there are two: all devices beside each other, and nodes with devices
 inside them. More micro-batches only take longer, unless memory is what a program is limited by:
-then 2, 4, 8, ... of them are tried as long as that gains. All of it shares one effort.
+then 2, 4, 8, ... of them are tried as long as that gains, each also with activations that are
+computed again. All of it shares one effort.
+
+A program that saves less than predictions err is no gain, and data parallel training is simpler:
+where the two cannot be told apart, that is the answer.
 """
 
 from __future__ import annotations
@@ -26,13 +30,16 @@ from astrarium.value import Value
 
 FLAT: Final = "flat"
 NODES: Final = "nodes"
-STEPS: Final = 5_000_000  # of all searches of a question: about ten seconds of a core
+STEPS: Final = 3_000_000  # of all searches of a question: about ten seconds of a core
 # Of the effort that is left: what a fixed way to divide the work may take, and all programs.
 FIXED_SHARE: Final = 1 / 6
 WHOLE_SHARE: Final = 2 / 3
 # A further mesh is not tried where the first left less than this of it: little would come of it.
 LEAST_SHARE: Final = 1 / 3
 SIMPLEST: Final = space_of("data parallel, by speed")
+PLAIN: Final = ("data parallel, even", "data parallel, by speed")
+# Of a step: on two equal cores, programs that were predicted to save 3 to 4 % saved nothing.
+TOLD_APART: Final = 0.04
 NEAR: Final = 1.1  # times the best program: a simple one that takes less is worth a search
 
 Progress = Callable[[str], None]
@@ -50,6 +57,8 @@ class Attempt(Value, frozen=True, dict=True):
     fixed: Mapping[str, DeviceProgram | NoRoomError]  # ways to compare with, by name
     fixed_on: Devices  # of these ways: all devices there are, beside each other
     left_out: tuple[str, ...] = ()  # pools without work
+    recompute: bool = False
+    plain: str = ""  # the name of the fixed way that it is, where that is taken instead
 
     @property
     def seconds(self) -> float:
@@ -58,7 +67,7 @@ class Attempt(Value, frozen=True, dict=True):
     @property
     def limited(self) -> bool:
         """Whether memory keeps it from being faster."""
-        return self.found is None or self.found.limited
+        return self.found is None or self.found.limited or self.found.program.recompute
 
 
 @dataclass
@@ -80,6 +89,8 @@ class Alternatives:
         """All that was tried, with all devices and with some; the fastest is the answer."""
         found = [*self.tried()]
         found += self._without_pools(fastest_of(found))
+        if FLAT in self.asked:
+            found += _plain_instead(fastest_of(found))
         return found
 
     def tried(self) -> Iterator[Attempt]:
@@ -143,8 +154,22 @@ class Alternatives:
                 found = self._search(graph, count, self.meshes[mesh], None, others)
             except NoRoomError as error:
                 no_room = error
-            fits = fits or found is not None
-            yield Attempt(mesh, count, self.meshes[mesh], graph, found, no_room, fixed, flat)
+            attempt = Attempt(mesh, count, self.meshes[mesh], graph, found, no_room, fixed, flat)
+            yield attempt
+            again = self._recomputed(attempt, others) if attempt.limited else None
+            if again is not None:
+                yield again
+            fits = fits or found is not None or again is not None
+
+    def _recomputed(self, limited: Attempt, others: Sequence[DeviceProgram]) -> Attempt | None:
+        """The same with activations that are computed again: where memory asks for it."""
+        self.progress("activations computed again")
+        others = [replace(one, recompute=True) for one in others]
+        graph, count, devices = limited.graph, limited.micro_batches, limited.devices
+        with suppress(NoRoomError):
+            found = self._search(graph, count, devices, None, others, recompute=True)
+            return replace(limited, found=found, no_room=None, recompute=True)
+        return None
 
     def _without_pools(self, best: Attempt) -> Iterator[Attempt]:
         """Programs for fewer and fewer pools, as long as that gains."""
@@ -160,7 +185,13 @@ class Alternatives:
                 self.progress(f"without {', '.join(left_out)}")
                 attempt = replace(best, mesh=mesh, devices=meshes[mesh], left_out=left_out)
                 try:
-                    one = self._search(best.graph, best.micro_batches, meshes[mesh], None)
+                    one = self._search(
+                        best.graph,
+                        best.micro_batches,
+                        meshes[mesh],
+                        None,
+                        recompute=best.recompute,
+                    )
                     found.append(replace(attempt, found=one))
                 except NoRoomError as error:
                     found.append(replace(attempt, found=None, no_room=error))
@@ -197,6 +228,8 @@ class Alternatives:
         devices: Devices,
         space: ProgramSpace | None,
         others: Sequence[DeviceProgram] = (),
+        *,
+        recompute: bool = False,
     ) -> Synthesis:
         share = WHOLE_SHARE if space is None else FIXED_SHARE
         with self.effort.portion(self.effort.left * share) as part:
@@ -209,10 +242,34 @@ class Alternatives:
                 space=space,
                 candidates=others,
                 effort=part,
+                recompute=recompute,
             )
 
 
+def simplest(seconds: float, fixed: Mapping[str, DeviceProgram]) -> str:
+    """The name of a data parallel program that another one, of so many seconds, is no gain over."""
+    plain = {name: fixed[name].seconds for name in PLAIN if name in fixed}
+    name = min(plain, key=plain.__getitem__, default="")
+    return name if name and seconds > plain[name] * (1 - TOLD_APART) else ""
+
+
+def _plain_instead(best: Attempt) -> Iterator[Attempt]:
+    """Data parallel training, where the best program cannot be told from it."""
+    fixed = {k: one for k, one in best.fixed.items() if isinstance(one, DeviceProgram)}
+    name = simplest(best.seconds, fixed)
+    if best.found is None or best.left_out or not name:
+        return
+    if best.found.program.instructions == fixed[name].instructions:
+        return
+    # Of its pieces nothing is proven.
+    found = replace(best.found, program=fixed[name], optimal=False, bound=0.0)
+    yield replace(best, mesh=FLAT, devices=best.fixed_on, found=found, recompute=False, plain=name)
+
+
 def fastest_of(attempts: Sequence[Attempt]) -> Attempt:
-    """The first of those that are as fast as the fastest, but for what is no gain."""
+    """The plain one, or the first of those that are as fast as the fastest, if there is a gain."""
+    for one in attempts:
+        if one.plain:
+            return one
     best = min(one.seconds for one in attempts)
     return next(one for one in attempts if one.seconds * (1 - GAIN) <= best)

@@ -6,13 +6,14 @@ share their choices and prices; so do the nodes of a model's repeated blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from math import inf
 from typing import Any, Final
 
 import numpy as np
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.graph import GETITEM, Graph
 from astrarium.spmd.price import (
     Cut,
@@ -20,7 +21,6 @@ from astrarium.spmd.price import (
     Keys,
     Priced,
     Pricer,
-    Prices,
     PriceSettings,
     cut_of,
     keys_of,
@@ -82,19 +82,29 @@ def build_problem(
     divisions: Sequence[Division],
     devices: Devices,
     settings: PriceSettings = USUAL,
+    *,
+    alike: bool = False,
 ) -> SearchProblem[Priced]:
-    """The problem of a graph of one micro-batch, for these divisions of its axes."""
+    """The problem of a graph of one micro-batch, for these divisions of its axes.
+
+    `alike`: without ways that divide a node on one level of the mesh otherwise than on another.
+    """
     cut = cut_of(axes, divisions, devices)
     pricer = Pricer(graph, cut, devices, settings)
     keys = keys_of(graph, cut, rules)
-    ways = _ways(graph, rules, keys.nodes, devices.levels)
+    ways = _ways(graph, rules, keys.nodes, devices.levels, alike=alike)
     layouts = _layouts(graph, ways)
     kinds = _kinds(graph, pricer, keys, ways, layouts)
     prices = pricer.prices()
-    kept = _by_class(prices.kept, cut).tolist()
-    choices = [_choices(graph, kind, layouts, prices, kept) for kind in kinds.computed]
-    conversions = [_conversions(kind, pricer, prices, kept) for kind in kinds.handed_on]
-    largest = _least_transient(kinds.computed, prices, cut)
+    kept = _by_class(prices.kept, cut)
+    transient = _by_class(prices.transient, cut)
+    fits = _fitting(kinds, kept, transient, np.array(devices.class_room))
+    seconds, sizes = np.where(fits, prices.seconds, np.inf).tolist(), kept.tolist()
+    choices = [_choices(graph, kind, layouts, seconds, sizes) for kind in kinds.computed]
+    conversions = [
+        _conversions(kind, pricer, prices.hows, seconds, sizes) for kind in kinds.handed_on
+    ]
+    largest = _least_transient(kinds.computed, transient)
     return SearchProblem(
         inputs=graph.inputs,
         choices=tuple(choices[kind] for kind in kinds.signatures),
@@ -112,29 +122,35 @@ def _ways(
     rules: Sequence[tuple[ShardRule, ...]],
     keys: Sequence[int],
     levels: int,
+    *,
+    alike: bool,
 ) -> list[tuple[_Way, ...]]:
-    """Ways to compute each node on all levels of the mesh: any rule on each of them."""
+    """Ways to compute each node on all levels of the mesh: any rule on each of them, or one."""
     known: dict[int, tuple[_Way, ...]] = {}
     found = []
     for index, key in enumerate(keys):
         if key not in known:
-            known[key] = tuple(dict.fromkeys(_ways_of(graph, index, rules[index], levels)))
+            mine = rules[index]
+            on_levels = (
+                zip(*(mine,) * levels, strict=True) if alike else product(mine, repeat=levels)
+            )
+            known[key] = tuple(dict.fromkeys(_ways_of(graph, index, on_levels)))
         found.append(known[key])
     return found
 
 
-def _ways_of(graph: Graph, index: int, rules: tuple[ShardRule, ...], levels: int) -> list[_Way]:
+def _ways_of(
+    graph: Graph, index: int, on_levels: Iterable[tuple[ShardRule, ...]]
+) -> Iterator[_Way]:
     """Without a gradient, `copied` is `replicate`."""
     flows = [graph.nodes[i].needs_gradient for i in graph.inputs[index]]
     mine = graph.nodes[index].needs_gradient
-    found = []
-    for combined in product(rules, repeat=levels):
+    for combined in on_levels:
         needs = tuple(
             tuple(_plain(rule.needs[i], flows[i]) for rule in combined) for i in range(len(flows))
         )
         gives = tuple(_plain(rule.gives, mine) for rule in combined)
-        found.append(_Way(needs, gives, combined))
-    return found
+        yield _Way(needs, gives, combined)
 
 
 def _plain(layout: TensorLayout, gradient: bool) -> TensorLayout:
@@ -243,7 +259,7 @@ def _choices(
     graph: Graph,
     kind: _Computed,
     layouts: Sequence[tuple[Placement, ...]],
-    prices: Prices,
+    seconds: Sequence[float],
     kept: Sequence[Sequence[float]],
 ) -> tuple[NodeWay[Priced], ...]:
     """The choices of a node, without those that another one beats in every respect."""
@@ -251,12 +267,14 @@ def _choices(
     of_result = _numbers(layouts[kind.node])
     best: dict[tuple[tuple[int, ...], int], list[NodeWay[Priced]]] = {}
     for way, item in zip(kind.ways, kind.items, strict=True):
+        if seconds[item] == inf:
+            continue
         needs = tuple(known[need] for known, need in zip(of_inputs, way.needs, strict=True))
         gives = of_result[way.gives]
         choice = NodeWay(
             needs=needs,
             gives=gives,
-            seconds=float(prices.seconds[item]),
+            seconds=seconds[item],
             bytes=tuple(kept[item]),
             what=Priced(way.needs, way.gives, way.rules),
         )
@@ -277,23 +295,26 @@ def _beats(one: NodeWay[Priced], other: NodeWay[Priced]) -> bool:
 
 
 def _conversions(
-    kind: _HandedOn, pricer: Pricer, prices: Prices, kept: Sequence[Sequence[float]]
+    kind: _HandedOn,
+    pricer: Pricer,
+    hows: Ints,
+    seconds: Sequence[float],
+    kept: Sequence[Sequence[float]],
 ) -> Conversions[Priced]:
     count = len(kind.layouts)
-    seconds = np.full((count, count), np.inf)
-    np.fill_diagonal(seconds, 0.0)
+    table = np.full((count, count), np.inf)
+    np.fill_diagonal(table, 0.0)
     sizes = np.zeros((count, count, len(pricer.devices.operators)))
     what = {}
     instructions: dict[int, Conversion] = {}
     for (one, other), item in kind.items.items():
         before, after = kind.layouts[one], kind.layouts[other]
         if item not in instructions:
-            hows = prices.hows[item]
-            instructions[item] = pricer.conversion_of(kind.node, before, after, hows)
-        seconds[one, other] = prices.seconds[item]
+            instructions[item] = pricer.conversion_of(kind.node, before, after, hows[item])
+        table[one, other] = seconds[item]
         sizes[one, other] = kept[item]
         what[one, other] = Priced((before,), after, (), instructions[item])
-    return Conversions(seconds, sizes, what)
+    return Conversions(table, sizes, what)
 
 
 def _by_class(by_column: Floats, cut: Cut) -> Floats:
@@ -303,10 +324,20 @@ def _by_class(by_column: Floats, cut: Cut) -> Floats:
     return np.stack(fullest, axis=1)
 
 
-def _least_transient(kinds: Sequence[_Computed], prices: Prices, cut: Cut) -> list[float]:
+def _fitting(kinds: _Kinds, kept: Floats, transient: Floats, room: Floats) -> Bools:
+    """By item: whether it fits beside the least that any program keeps.
+
+    Where a node has no such way, all count: then what comes nearest is looked for.
+    """
+    items = [list(kind.items) for kind in kinds.computed]
+    least = np.array([kept[own].min(axis=0) for own in items])
+    fits = (transient <= room - least[list(kinds.signatures)].sum(axis=0)).all(axis=1)
+    return fits if all(fits[own].any() for own in items) else np.ones_like(fits)
+
+
+def _least_transient(kinds: Sequence[_Computed], transient: Floats) -> list[float]:
     """Bytes that come and go at some operator, however it is run: no program has them free."""
-    transient = _by_class(prices.transient, cut)
-    least = [transient[list(kind.items)].min(axis=0) for kind in kinds if kind.items]
+    least = [transient[list(kind.items)].min(axis=0) for kind in kinds]
     largest: list[float] = np.max(least, axis=0).tolist()
     return largest
 
@@ -341,7 +372,7 @@ def unpriced_program(
     axes: Axes,
     divisions: Sequence[Division],
     devices: Devices,
-    micro_batches: int = 1,
+    settings: PriceSettings = USUAL,
 ) -> DeviceProgram:
     """The program of a solution, without seconds and bytes."""
     instructions = []
@@ -361,5 +392,6 @@ def unpriced_program(
         instructions=tuple(instructions),
         seconds=0.0,
         bytes=(),
-        micro_batches=micro_batches,
+        micro_batches=settings.micro_batches,
+        recompute=settings.recompute,
     )

@@ -14,10 +14,10 @@ import numpy as np
 
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import Devices, MemoryUse, PriceSettings, price_program
-from astrarium.spmd.rules import Division, by_weight
+from astrarium.spmd.rules import by_weight
 from astrarium.spmd.solve import CountedPrices, Effort, Solution, cheapest
 from astrarium.spmd.synthesis.build import build_problem, unpriced_program
-from astrarium.spmd.synthesis.synthesis import main_axes, task_of
+from astrarium.spmd.synthesis.synthesis import Task, main_axes, task_of
 
 STEPS: Final = 100_000  # of one search for a leanest program
 
@@ -31,17 +31,18 @@ def leanest(
 ) -> MemoryUse:
     """Memory of the leanest program found, with even pieces; transient memory is not minimised."""
     task = main_axes(task_of(graph, devices, allow_replicate))
+    ways = (PriceSettings(micro_batches, optimizer, recompute=again) for again in (False, True))
+    return min((_leanest(task, settings) for settings in ways), key=lambda use: max(use.peak))
+
+
+def _leanest(task: Task, settings: PriceSettings) -> MemoryUse:
+    devices = task.devices
     even = by_weight(task.axes, [np.ones(size) for size in devices.mesh])
-    divisions: tuple[Division, ...] = even
-    problem = build_problem(
-        graph, task.rules, task.axes, divisions, devices, PriceSettings(micro_batches, optimizer)
-    )
+    problem = build_problem(task.graph, task.rules, task.axes, even, devices, settings)
     classes = tuple(range(len(devices.operators)))
     weights = (0.0, *(1.0 for _ in classes))
     found = cheapest(problem, CountedPrices(classes, weights), Effort(STEPS))
     assert found is not None  # whole tensors on every device are a program
     solution = Solution(found.steps, 0.0, (), 0.0, found.expanded, optimal=False)
-    program = unpriced_program(
-        problem, solution, graph, task.axes, divisions, devices, micro_batches
-    )
-    return price_program(program, devices, divisions, optimizer).memory
+    program = unpriced_program(problem, solution, task.graph, task.axes, even, devices, settings)
+    return price_program(program, devices, even, settings.optimizer).memory

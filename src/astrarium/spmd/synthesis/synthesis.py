@@ -74,7 +74,9 @@ CUT_GAIN: Final = 5e-3  # what cuts must promise, were they free, before they ar
 ATTEMPTS: Final = 8  # to find a program that leaves room for what comes and goes
 SHARES: Final = 2  # a search may take one of so many of the effort that is left
 LEAST_STEPS: Final = 30_000  # of a search, however little is left
-WIDER_STEPS: Final = 100_000  # of a search over all axes, where there is a program already
+# Of searches over more programs, where there is one already: all axes, all pairs of levels.
+WIDER_STEPS: Final = 100_000
+PAIRS_STEPS: Final = 500_000
 STEPS_OF_A_CHOICE: Final = 5  # of a search: what takes as long as its price
 NEARLY_FULL: Final = 0.9  # of a device's memory: less in it may let ratios be others
 PHASES: Final = ("rules", "prices", "search", "ratios")
@@ -110,6 +112,7 @@ class Task(Value, frozen=True, dict=True):
     settings: PriceSettings = USUAL
     space: ProgramSpace | None = None  # what programs are narrowed down to
     narrowed: bool = False  # to main axes: then a search proves nothing about all programs
+    alike: bool = False  # narrowed to programs that divide a node alike on all levels
 
     @property
     def free(self) -> bool:
@@ -150,7 +153,7 @@ class _Found:
     expanded: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     no_room: NoRoomError | None = None
-    searched: set[tuple[bool, tuple[bytes, ...]]] = field(default_factory=set)  # divisions
+    searched: set[tuple[bool, bool, tuple[bytes, ...]]] = field(default_factory=set)  # divisions
     divided: set[tuple[Instruction, ...]] = field(default_factory=set)  # programs
 
     @contextmanager
@@ -203,6 +206,7 @@ def synthesize(  # noqa: PLR0913  what a user can say
     candidates: Sequence[DeviceProgram] = (),
     cuts: bool = True,
     effort: Effort | None = None,
+    recompute: bool = False,
 ) -> Synthesis:
     """The fastest program found for a graph of one micro-batch, within an effort.
 
@@ -212,13 +216,15 @@ def synthesize(  # noqa: PLR0913  what a user can say
     found = _Found(effort or Effort())
     with found.timed("rules"):
         task = task_of(graph, devices, allow_replicate, space)
-    task = replace(task, settings=PriceSettings(micro_batches, optimizer, measured))
+    task = replace(task, settings=PriceSettings(micro_batches, optimizer, measured, recompute))
     if space is not None and not space.memory:
         task = replace(task, devices=without_limits(devices))
     for program in candidates:
         found.offer(_candidate(task, program, program.divisions), task.devices, None)
     main = main_axes(task)
     for divisions in _starts(task, space, candidates):
+        if devices.levels > 1:  # few ways: there is a program soon, however many there are in all
+            _alternate(replace(main, narrowed=True, alike=True), divisions, found)
         _alternate(main, divisions, found)
         for by_memory in () if found.best else _starts_by_memory(task):
             _alternate(main, by_memory, found)
@@ -318,9 +324,10 @@ def _alternate(
     for _ in range(ROUNDS):
         key = _key(divisions)
         is_over = found.effort.spent and (found.searched or found.best)
-        if (task.narrowed, key) in found.searched or is_over:
+        question = (task.narrowed, task.alike, key)
+        if question in found.searched or is_over:
             return
-        found.searched.add((task.narrowed, key))
+        found.searched.add(question)
         try:
             here, solution = _searched(task, divisions, found)
         except NoRoomError as error:
@@ -362,7 +369,7 @@ def _made_to_fit(
             task.axes,
             divisions,
             task.devices,
-            task.settings.micro_batches,
+            task.settings,
         )
         fitting = _other_ratios(task, _candidate(task, program, divisions))
     if fitting is not None:
@@ -412,9 +419,10 @@ def _searched(
     found.effort.spend(STEPS_OF_A_CHOICE * sum(map(len, problem.choices)))
     first, solution = here, latest = _solved(task, divisions, problem, found)
     for _ in range(ATTEMPTS):
-        if here.fits(task.devices) or found.effort.spent:
+        too_large = any(np.greater(latest.bytes, problem.room))  # for the effort there was
+        if here.fits(task.devices) or found.effort.spent or too_large:
             break
-        left = task.devices.least_by_class(task.devices.room - here.price.memory.transient)
+        left = task.devices.least_by_class(task.devices.room - _not_counted(task, here))
         problem = replace(problem, room=tuple(map(min, problem.room, left)))
         try:
             here, latest = _solved(task, divisions, problem, found)
@@ -428,11 +436,17 @@ def _searched(
     return here, replace(latest, bound=solution.bound, optimal=reached)
 
 
+def _not_counted(task: Task, one: _Candidate) -> Floats:
+    """Bytes of a program that its search does not add up."""
+    memory = one.price.memory
+    return memory.transient + (memory.activations if task.settings.recompute else 0.0)
+
+
 def _solved(
     task: Task, divisions: tuple[Division, ...], problem: SearchProblem[Priced], found: _Found
 ) -> tuple[_Candidate, Solution]:
     with found.timed("search"), found.effort.portion(_steps(task, found)) as effort:
-        solution = solve(problem, effort)
+        solution = solve(problem, effort, insists=found.best is None)
     found.rounds += 1
     found.expanded += solution.expanded
     with found.timed("prices"):
@@ -443,7 +457,7 @@ def _solved(
             task.axes,
             divisions,
             task.devices,
-            task.settings.micro_batches,
+            task.settings,
         )
         return _candidate(task, program, divisions), solution
 
@@ -451,8 +465,11 @@ def _solved(
 def _steps(task: Task, found: _Found) -> float:
     """How many steps a search may take."""
     most = max(found.effort.left / SHARES, LEAST_STEPS)
-    is_wider = found.best is not None and task.space is None and not task.narrowed
-    return min(most, WIDER_STEPS) if is_wider else most
+    if found.best is None or task.space is not None or task.alike:
+        return most
+    if task.narrowed:
+        return min(most, PAIRS_STEPS) if task.devices.levels > 1 else most
+    return min(most, WIDER_STEPS)
 
 
 def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Priced]:
@@ -463,6 +480,7 @@ def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Price
         divisions,
         task.devices,
         task.settings,
+        alike=task.alike,
     )
     if task.space is None:
         return problem

@@ -34,33 +34,51 @@ class Chunk:
     reads: tuple[int, ...]  # from outside
     entered: tuple[int, ...]  # of them: those whose gradients are asked for
     results: tuple[int, ...]  # registers that are read outside
+    again: bool  # computed again in the backward pass: until then only what it reads is kept
 
     @property
     def gives(self) -> int:
         return self.results[-1]
 
     def forward(self, run: Pass) -> None:
-        values: dict[int, Value] = {register: run.value(register) for register in self.reads}
+        values = {register: run.value(register) for register in self.reads}
+        if self.again and self.entered:
+            with torch.no_grad():
+                found = self._computed(dict(values), run)
+            run.kept[self.gives] = values
+        else:
+            found, run.kept[self.gives] = self._with_graph(values, run)
+        run.values.update({register: _free(value) for register, value in found.items()})
+
+    def _with_graph(self, values: dict[int, Value], run: Pass) -> tuple[dict[int, Value], _Kept]:
+        """Results, and what leads back from them to what was read."""
         edges: tuple[GradientEdge, ...] = ()
         if self.entered:
             tensors = Enter.apply(run.anchor, *(values[register] for register in self.entered))
             values.update(zip(self.entered, tensors, strict=True))
             # The results keep these alive, so they need no token of their own.
             edges = tuple(GradientEdge(tensor.grad_fn, tensor.output_nr) for tensor in tensors)
+        found = self._computed(values, run)
+        results = tuple(
+            (register, number, get_gradient_edge(tensor))
+            for register, value in found.items()
+            for number, tensor in enumerate(_several(value))
+            if isinstance(tensor, Tensor) and tensor.requires_grad
+        )
+        return found, _Kept(results, edges)
+
+    def _computed(self, values: dict[int, Value], run: Pass) -> dict[int, Value]:
+        """Results by register; values are forgotten when nothing inside reads them any more."""
         for action, unused in zip(self.inside, self.forget, strict=True):
             values[action.gives] = action.result([values[r] for r in action.reads], run)
             for register in unused:
                 del values[register]
-        found = []
-        for register in self.results:
-            for number, tensor in enumerate(_several(values[register])):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
-                    found.append((register, number, get_gradient_edge(tensor)))
-            run.values[register] = _free(values[register])
-        run.kept[self.gives] = _Kept(tuple(found), edges)
+        return {register: values[register] for register in self.results}
 
     def backward(self, run: Pass) -> None:
-        kept: _Kept = run.kept.pop(self.gives)
+        kept: _Kept | dict[int, Value] = run.kept.pop(self.gives)
+        if not isinstance(kept, _Kept):
+            _, kept = self._with_graph(kept, run)
         edges, given = [], []
         for register, number, edge in kept.results:
             gradient = run.gradients.take(register, number)
@@ -85,7 +103,9 @@ def _free(value: Value) -> Value:
     return tuple(tensor.detach() for tensor in value)
 
 
-def chunk_of(inside: Sequence[Inside], read_outside: Iterable[int]) -> Inside | Chunk:
+def chunk_of(
+    inside: Sequence[Inside], read_outside: Iterable[int], *, again: bool = False
+) -> Inside | Chunk:
     """Operators as one; `read_outside` are registers that anything else reads."""
     made = {action.gives for action in inside}
     results = tuple(sorted(made & set(read_outside)))
@@ -100,7 +120,7 @@ def chunk_of(inside: Sequence[Inside], read_outside: Iterable[int]) -> Inside | 
         if register not in made
     )
     forget = tuple(_forgotten(inside, {*results}))
-    return Chunk(tuple(inside), forget, tuple(reads), tuple(entered), results)
+    return Chunk(tuple(inside), forget, tuple(reads), tuple(entered), results, again)
 
 
 def _forgotten(inside: Sequence[Inside], results: set[int]) -> Iterator[tuple[int, ...]]:

@@ -44,6 +44,7 @@ from astrarium.runtime.spmd.execute.pieces import Cutter, Piece, RankPlace
 from astrarium.runtime.spmd.execute.schedule import Bucket, Sum, buckets_of, in_chunks, prefetched
 from astrarium.runtime.spmd.operators import Context
 from astrarium.spmd.graph import GETITEM, KEEP, PARAMETER, SEGMENT, SOURCES, Graph
+from astrarium.spmd.price import chunks_of, recomputed
 from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
 from astrarium.spmd.rules import COPIED, REPLICATE, Axes, Division, Placement
 
@@ -95,13 +96,9 @@ class Interpreter:
         self._own: dict[int, Placement] = {}  # the layouts of sources
         self._cutter = Cutter(self.program)
         self.actions: tuple[Action, ...] = tuple(map(self._ready, self.program.instructions))
-        nodes = self.program.graph.nodes
-        elements = {
-            self._registers[node, placement]: nodes[node].elements
-            for node, placement in self._own.items()
-            if nodes[node].op == PARAMETER
-        }
-        ordered = in_chunks(self.actions, self._is_of_parameter, elements, self._loss)
+        chunks = chunks_of(self.program)
+        again = recomputed(self.program, chunks)
+        ordered = in_chunks(self.actions, self._is_of_parameter, chunks, again, self._loss)
         self._forward = prefetched(ordered, self._is_gather)
         self._backward = ordered[::-1]
         self._buckets = buckets_of([*self._sums.values()], self._backward)

@@ -12,13 +12,13 @@ while the rank computes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from astrarium.runtime.spmd.execute.actions import Action, Compute, Convert, Load, Pick
 from astrarium.runtime.spmd.execute.chunk import Inside, chunk_of
-from astrarium.spmd.price import bucket_elements
+from astrarium.spmd.price import ALONE, bucket_elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,20 @@ class Bucket:
 def in_chunks(
     actions: Sequence[Action],
     is_of_parameter: Callable[[Action], bool],
-    elements: Mapping[int, int],
+    chunks: Sequence[int],
+    again: Collection[int],
     result: int,
 ) -> tuple[Action, ...]:
     """The program with each parameter right before its first reader, and operators in chunks.
 
-    `elements` are those of parameters, by register: a chunk has about as many as a message, so that
-    the gradients of one are sent while the next is computed. `result` is read by the caller.
+    `chunks` are those of the actions (`spmd.price.chunks`), `again` those that the backward pass
+    computes once more. `result` is read by the caller.
     """
-    limit = bucket_elements(sum(elements.values()))
+    of = {action.gives: chunk for action, chunk in zip(actions, chunks, strict=True)}
     found: list[Action] = []
     before: list[Action] = []  # what the chunk needs
     chunk: list[Inside] = []
-    waiting: list[Action] = []  # what the next operator needs
+    number = ALONE
     readers = _readers(actions)
     readers.setdefault(result, set()).add(-1)
 
@@ -67,34 +68,27 @@ def in_chunks(
         if chunk:
             inside = {id(action) for action in chunk}
             outside = {r for r, who in readers.items() if not who <= inside}
-            found.append(chunk_of(chunk, outside))
+            found.append(chunk_of(chunk, outside, again=number in again))
         before, chunk = [], []
 
-    size = 0
+    waiting: list[Action] = []  # what the next operator needs
     for action in _late(actions, is_of_parameter):
         if isinstance(action, Load) or is_of_parameter(action):
             waiting.append(action)
-            size += elements.get(action.gives, 0)
             continue
-        if size > limit or not _joins(action, chunk):
+        if of[action.gives] != number or number == ALONE:
             close()
-            size = sum(elements.get(one.gives, 0) for one in waiting)
+        number = of[action.gives]
         before += waiting
         waiting = []
-        if isinstance(action, Compute | Pick) and _joins(action, chunk):
-            chunk.append(action)
-        else:
+        if number == ALONE:
             close()
             found.append(action)
+        else:
+            assert isinstance(action, Compute | Pick), "messages are in no chunk"
+            chunk.append(action)
     close()
     return (*found, *waiting)
-
-
-def _joins(action: Action, chunk: Sequence[Inside]) -> bool:
-    """Whether an action can be part of a chunk: one result of several only beside the others."""
-    if isinstance(action, Pick):
-        return any(action.reads[0] == one.gives for one in chunk)
-    return isinstance(action, Compute) and not action.sends
 
 
 def _readers(actions: Sequence[Action]) -> dict[int, set[int]]:

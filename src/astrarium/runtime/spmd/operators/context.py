@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -110,16 +110,21 @@ class OperatorRun:
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """As torch takes them, with tensors in place of references."""
         given = iter(self.inputs)
+        args = [_real(value, given, self.context.device) for value in self.node.args]
+        return args, {k: _real(value, given, self.context.device) for k, value in self.node.kwargs}
 
-        def real(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
-            if isinstance(value, Ref):
-                return next(given)
-            if isinstance(value, list | tuple):
-                return [real(item) for item in value]
-            if isinstance(value, str) and value.startswith("torch."):
-                name = value.removeprefix("torch.")
-                return self.context.device if name == "device" else getattr(torch, name)
-            return value
 
-        args = [real(value) for value in self.node.args]
-        return args, {key: real(value) for key, value in self.node.kwargs}
+def _real(value: Any, given: Iterator[Any], device: torch.device) -> Any:  # noqa: ANN401
+    """What torch takes for an argument.
+
+    No function inside of another: one that calls itself is a cycle, and would keep the tensors of
+    every operator until Python looks for garbage.
+    """
+    if isinstance(value, Ref):
+        return next(given)
+    if isinstance(value, list | tuple):
+        return [_real(item, given, device) for item in value]
+    if isinstance(value, str) and value.startswith("torch."):
+        name = value.removeprefix("torch.")
+        return device if name == "device" else getattr(torch, name)
+    return value

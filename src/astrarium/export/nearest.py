@@ -9,8 +9,8 @@ is the nearest. One model predicts all times, so that they compare.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
-from itertools import accumulate, islice, product
+from dataclasses import fields, replace
+from itertools import accumulate, groupby, islice, product
 from typing import Any, Final
 
 from astrarium.catalog.runtimes import find_runtime
@@ -25,14 +25,22 @@ from astrarium.export.features import (
     layers_of_stages,
     pools_in_use,
 )
-from astrarium.export.nearest.differences import differences
-from astrarium.export.target import MEGATRON, Target, refusals
+from astrarium.export.header import gpus_words
+from astrarium.export.target import MEGATRON, Target, refusals, too_large
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import predict
 from astrarium.search.refusals import why_refused
-from astrarium.strategy.types import LayerSplit, Overlap, Stage, Strategy
+from astrarium.strategy.types import (
+    Granularity,
+    LayerSplit,
+    Method,
+    Overlap,
+    Recompute,
+    Stage,
+    Strategy,
+)
 from astrarium.value import Value
 
 MOST_TRIED: Final = 600  # strategies that are looked at
@@ -61,8 +69,9 @@ class Nearest(Value, frozen=True):
 
 
 def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
-    """The fastest plan on the same GPUs that all targets can express, if there is one."""
+    """The fastest plan on the same GPUs that all targets can express and run, if there is one."""
     refused = {one.feature for target in targets for one in refusals(job, target)}
+    refused |= {one.feature for target in targets for one in too_large(job, target)}
     lacking = {feature for feature in refused if feature is not None}
     if None in refused or not lacking or any(feature.change is None for feature in lacking):
         return None  # no other plan makes another model
@@ -93,7 +102,7 @@ def _listed(job: Job, targets: Sequence[Target]) -> Iterator[Found]:
             other = job_of(job.document, plan.rank)
         except InputError:
             continue
-        if _expressible(other, targets):
+        if _expressible(other, targets) and not any(too_large(other, one) for one in targets):
             yield _seconds(other), other, plan.rank
             return
 
@@ -149,7 +158,7 @@ def _fitting(
 
 
 def _refused(job: Job, targets: Sequence[Target]) -> set[Feature | None]:
-    """What the targets lack of a strategy, before its nodes are known; None is the model."""
+    """Features of a strategy that the targets lack, without those of its nodes; None: the model."""
     return {one.feature for target in targets for one in refusals(job, target)} - _OF_NODES
 
 
@@ -165,7 +174,7 @@ def _job(job: Job, plan: Plan, cluster: Cluster) -> Job | None:
 
 
 def values_of(job: Job, key: str, lacking: Collection[Feature]) -> tuple[Any, ...] | None:
-    """What to try for a key, None if nothing says that it has to change; all features agree."""
+    """Values to try for a key that all features agree on; None if the key need not change."""
     found: tuple[Any, ...] | None = None
     for feature in Feature:
         values = (feature.change or {}).get(key) if feature in lacking else None
@@ -271,3 +280,62 @@ def _filled(own: Strategy) -> tuple[Stage, ...]:
         replace(stage, layers=(end - size, end))
         for stage, size, end in zip(own.ordered_stages, sizes, ends, strict=True)
     )
+
+
+# Told apart, or by the layers of stages.
+_APART: Final = ("stages", "overlap", "split")
+
+
+def differences(asked: Job, found: Job) -> Iterator[str]:
+    """Every difference between the plan asked for and the plan found."""
+    before, after = asked.strategy, found.strategy
+    yield from _changed("GPUs", gpus_words(asked), gpus_words(found))
+    yield from _changed("precision", asked.workload.precision, found.workload.precision)
+    names = [field.name for field in fields(Strategy) if field.name not in _APART]
+    for name in names:
+        yield from _changed(name, getattr(before, name), getattr(after, name))
+    for name in (field.name for field in fields(Overlap)):
+        old, new = getattr(before.overlap, name), getattr(after.overlap, name)
+        yield from _changed(f"overlap.{name}", old, new)
+    yield from _stages(before, after)
+    yield from _on_demand(asked, found)
+
+
+def _changed(name: str, old: object, new: object) -> Iterator[str]:
+    if old != new:
+        yield f"{name} {_words(old)} -> {_words(new)}"
+
+
+def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
+    """Layers, if the same number of stages is cut differently; pools, if there are several."""
+    old, new = (layers_of_stages(strategy) for strategy in (before, after))
+    if len(old) == len(new):
+        yield from _changed("layers of stages", "+".join(map(str, old)), "+".join(map(str, new)))
+    each = [_pools(strategy) for strategy in (before, after)]
+    if any(len(pools) > 1 for pools in each):
+        yield from _changed("pools of stages", *map(", ".join, each))
+
+
+def _pools(strategy: Strategy) -> list[str]:
+    """Those of all stages in their order; once for neighbours that are alike."""
+    each = (" and ".join(dict(stage.pools)) for stage in strategy.ordered_stages)
+    return [names for names, _ in groupby(each)]
+
+
+def _on_demand(asked: Job, found: Job) -> Iterator[str]:
+    """Spot nodes that became nodes on demand."""
+    spot = sum(asked.plan.run.spot_gpus.values()) if asked.plan.run else 0
+    if spot and not (found.plan.run and sum(found.plan.run.spot_gpus.values())):
+        yield f"{spot} GPUs as spot -> on demand"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if not isinstance(value, Recompute):
+        return str(value)
+    if value.granularity is Granularity.NONE:
+        return "none"
+    parts = [value.granularity.value, value.method.value if value.method is not Method.NONE else ""]
+    parts += [str(value.layers) if value.layers else "", ",".join(value.modules)]
+    return " ".join(part for part in parts if part)

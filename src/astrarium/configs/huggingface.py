@@ -1,0 +1,222 @@
+"""Trainings with the Trainer of transformers and its kin: arguments of scripts, YAML files.
+
+LLaMA-Factory, axolotl and scripts such as DeepSpeed-Chat's say the same in other words: a model by
+name, sequences on a GPU, DeepSpeed's file or ZeRO's stage. `_NAMES` are these words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from astrarium.configs.deepspeed import AUTO, read_deepspeed
+from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, Used
+from astrarium.configs.shell.expansion import shown, unset_in
+from astrarium.configs.shell.launch import Launch
+
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "model": ("model_name_or_path", "base_model", "config_name", "model"),
+    "seq_length": (
+        *("max_seq_len", "max_seq_length", "block_size", "model_max_length", "cutoff_len"),
+        *("sequence_len", "max_length"),
+    ),
+    "micro_batch": ("per_device_train_batch_size", "micro_batch_size"),
+    "steps": ("gradient_accumulation_steps",),
+    "zero": ("zero_stage",),
+    "file": ("deepspeed", "deepspeed_config", "deepspeed_config_file"),
+    "recompute": ("gradient_checkpointing",),
+    "iterations": ("max_steps", "max_train_steps"),
+}
+# Ways to train less than all weights, or for something else than the next token.
+_ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
+_OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
+_OTHERWISE: Final = {"gpt2": "gpt2small", "qwen3600m": "qwen30.6b"}  # other names of models
+_OFF: Final = ("", "0", "none", "null", "false", "full")
+PROGRAM: Final = "Hugging Face Trainer 4"
+
+
+@cache
+def _catalog() -> Mapping[str, str]:
+    from astrarium.catalog.models import model_entries
+
+    exact = {_letters(entry.name): entry.name for entry in model_entries()}
+    shorter: dict[str, list[str]] = {}
+    for letters, name in exact.items():
+        shorter.setdefault(letters.replace(".", ""), []).append(name)
+    alone = {letters: names[0] for letters, names in shorter.items() if len(names) == 1}
+    return {**alone, **exact}
+
+
+def _letters(name: str) -> str:
+    """A name without what spellings differ in."""
+    lowered = name.lower().rpartition("/")[2].partition(" (")[0]
+    for suffix in ("-hf", "-instruct", "-chat", "-base", "-it"):
+        lowered = lowered.removesuffix(suffix)
+    # The point stays: OPT-1.3B is not OPT-13B.
+    kept = lowered.replace("meta-", "")
+    letters = "".join(letter for letter in kept if letter.isalnum() or letter == ".")
+    return _OTHERWISE.get(letters, letters)
+
+
+def catalog_model(name: str) -> str | None:
+    """The model of the catalog that a name of the Hub means."""
+    return _catalog().get(_letters(name))
+
+
+def read_trainer(launch: Launch, source: str) -> Imported:
+    """A script that starts a trainer with --model_name_or_path."""
+    flags = _flags(launch.arguments)
+    needed = [flags.get(name, "") for names in _NAMES.values() for name in names]
+    for value in needed:
+        for variable in unset_in(str(value)):
+            raise OpenQuestionError(
+                f"{source}: needs ${variable}, an argument of the script; give it behind the script"
+                if variable.isdigit()
+                else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
+            )
+    read = _read(flags, source, launch.folder, launch.files)
+    read.described.gpus, read.described.open_gpus = launch.gpus, launch.open_gpus
+    return replace(read, notes=(*launch.notes, *read.notes))
+
+
+def read_trainer_file(content: Mapping[str, Any], source: str) -> Imported:
+    """A YAML file of LLaMA-Factory or axolotl."""
+    flags = {str(key): value for key, value in content.items()}
+    return _read(flags, source, Path(source).absolute().parent, {})
+
+
+def _flags(words: Sequence[str]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for number, word in enumerate(words):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        following = words[number + 1] if number + 1 < len(words) else "--"
+        out[name.replace("-", "_")] = (
+            value if equals else True if following.startswith("--") else following
+        )
+    return out
+
+
+def _read(
+    flags: Mapping[str, Any],
+    source: str,
+    folder: Path | None,
+    files: Mapping[str, str | None],
+) -> Imported:
+    _refuse(flags, source)
+    model = str(_first(flags, "model") or "")
+    content = _deepspeed(flags, source, folder, files)
+    read = read_deepspeed(content, source)
+    described = read.described
+    described.model = catalog_model(model)
+    described.why_no_shape = f"'{shown(model)}' is no model of the catalog"
+    described.seq_length = _count(flags, "seq_length")
+    described.iterations = _count(flags, "iterations")
+    recompute = "full" if str(_first(flags, "recompute")).lower() in ("true", "full") else "none"
+    described.strategy["recompute"] = recompute
+    inner = read.strategy_of
+    used = tuple(
+        Used(name, shown(str(flags[name])), what)
+        for what, names in _NAMES.items()
+        for name in names
+        if name in flags
+    )
+    notes = [one for one in read.notes if "activation_checkpointing" not in one]
+    return replace(
+        read,
+        program=PROGRAM,
+        strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), "recompute": recompute},
+        used=used,
+        neutral=tuple(name for name in flags if name not in {one.option for one in used}),
+        unknown=(),
+        conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
+        notes=tuple(notes),
+    )
+
+
+def _refuse(flags: Mapping[str, Any], source: str) -> None:
+    adapters = [name for name in _ADAPTERS if str(flags.get(name, "")).lower() not in _OFF]
+    tuned = str(flags.get("finetuning_type", "full"))
+    if adapters or tuned not in ("full", "None"):
+        what = f"{adapters[0]} {flags[adapters[0]]}" if adapters else f"finetuning_type {tuned}"
+        raise NotModelledError(
+            f"{source}: trains adapters ({what}), which is not modelled: most weights have neither"
+            " gradients nor states; for training of all weights drop it"
+        )
+    stage = str(flags.get("stage") or flags.get("rl") or "sft")
+    if stage in _OTHER_STAGES:
+        raise NotModelledError(f"{source}: trains by {stage}, which is not modelled")
+
+
+def _first(flags: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401
+    return next((flags[name] for name in _NAMES[what] if name in flags), None)
+
+
+def _count(flags: Mapping[str, Any], what: str) -> int | None:
+    text = str(_first(flags, what))
+    return int(text) if text.isdigit() and int(text) > 0 else None
+
+
+def _deepspeed(
+    flags: Mapping[str, Any],
+    source: str,
+    folder: Path | None,
+    files: Mapping[str, str | None],
+) -> dict[str, Any]:
+    """What DeepSpeed is told, by its file and by flags."""
+    name = _first(flags, "file")
+    content: dict[str, Any] = {}
+    if isinstance(name, str):
+        content = _json_file(name, source, folder, files)
+    elif isinstance(name, Mapping):
+        content = dict(name)
+    given = {
+        "train_micro_batch_size_per_gpu": _count(flags, "micro_batch"),
+        "gradient_accumulation_steps": _count(flags, "steps") or 1,
+    }
+    for key, value in given.items():
+        if value is not None and content.get(key, AUTO) == AUTO:
+            content[key] = value
+    if content.get("train_batch_size") == AUTO:
+        del content["train_batch_size"]
+    stage = _count(flags, "zero")
+    distributed = flags.get("dist_config")
+    name_of = str(distributed.get("name", "")) if isinstance(distributed, Mapping) else ""
+    sharded = "shard" in str(flags.get("fsdp", "")) or bool(flags.get("fsdp_config"))
+    sharded |= "fsdp" in name_of
+    if stage is not None or (sharded and not name):
+        content.setdefault("zero_optimization", {"stage": 3 if stage is None else stage})
+    if str(flags.get("offload", "")).lower() == "true":
+        content["zero_optimization"] = {
+            **content.get("zero_optimization", {}),
+            "offload_optimizer": {"device": "cpu"},
+        }
+    words = (flags.get("dtype"), "fp16" if flags.get("fp16") is True else "")
+    kind = "fp16" if "fp16" in words and not flags.get("bf16") else "bf16"
+    content = {key: value for key, value in content.items() if key not in ("bf16", "fp16")}
+    return {**content, kind: {"enabled": True}}
+
+
+def _json_file(
+    name: str, source: str, folder: Path | None, files: Mapping[str, str | None]
+) -> dict[str, Any]:
+    text = files.get(name)
+    for root in [] if text or folder is None else [folder, *folder.parents][:6]:
+        if (root / name).is_file():
+            text = (root / name).read_text(encoding="utf-8", errors="replace")
+            break
+    try:
+        content = json.loads(text) if text else None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise OpenQuestionError(
+            f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it; name"
+            " that file with --model, or put it there"
+        )
+    return content

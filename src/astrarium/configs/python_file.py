@@ -1,0 +1,239 @@
+"""Python files, read without running them: configurations of torchtitan 0.3, constants.
+
+Only literal values count; what is computed is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
+from astrarium.configs.shell.launch import Launch
+
+_SECTIONS: Final = ("training", "parallelism", "compile")
+_LARGEST: Final = 1_000_000  # letters
+# What 0.3 calls otherwise, or has elsewhere, than the files of 0.2.
+_CHECKPOINTING: Final = {"FullAC": "full", "SelectiveAC": "selective", "None": "none"}
+_ONLY_LATER: Final = (
+    *("disable_cuda_graphs", "enable_sequence_parallel"),
+    "enable_async_tensor_parallel",  # of the section compile now
+)
+OWN: Final = "# Written by Astrarium"
+
+
+def read_python(text: str, source: str, function: str = "") -> Imported:
+    """A function that returns torchtitan's Trainer.Config."""
+    from astrarium.configs.torchtitan_file import SHARDED_COPIES, read_torchtitan
+
+    tree = _parsed(text, source)
+    call = next(_configs(tree, function), None)
+    model = _model(tree)
+    if call is None or model is None:
+        raise NotTrainingError(
+            f"{source}: a Python program; only functions that return torchtitan's Trainer.Config"
+            " with model_registry(...) are read. Name the script that starts it"
+        )
+    given = {word.arg: word.value for word in call.keywords if word.arg}
+    content: dict[str, dict[str, Any]] = {"model": model}
+    for section in _SECTIONS:
+        node = given.get(section)
+        if isinstance(node, ast.Call):
+            content[section] = dict(_literals(node))
+    parallelism = content.setdefault("parallelism", {})
+    later = {
+        key: table.pop(key) for table in content.values() for key in _ONLY_LATER if key in table
+    }
+    if later.get("enable_async_tensor_parallel"):
+        parallelism["enable_async_tensor_parallel"] = True
+    if parallelism.get("expert_parallel_degree", 1) > 1:
+        parallelism.setdefault("expert_tensor_parallel_degree", 1)
+    mode = _name(given.get("activation_checkpoint"))
+    content["activation_checkpoint"] = {"mode": _CHECKPOINTING.get(mode, "selective")}
+    read = read_torchtitan(content, source)
+    changed = {} if later.get("enable_sequence_parallel", True) else {"sequence_parallel": False}
+    read.described.strategy |= changed
+    inner = read.strategy_of
+    return replace(
+        read,
+        program="torchtitan 0.3.0",
+        strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), **changed},
+        conflicts=tuple(text for text in read.conflicts if text != SHARDED_COPIES),
+    )
+
+
+def _parsed(text: str, source: str) -> ast.Module:
+    if len(text) > _LARGEST:
+        raise NotTrainingError(f"{source}: {len(text):,} letters of Python are not read")
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise NotTrainingError(f"{source}: is no Python that can be read") from None
+
+
+def _configs(tree: ast.Module, function: str) -> Iterator[ast.Call]:
+    """What functions return that make a Trainer.Config, the named one first."""
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    for node in sorted(functions, key=lambda one: one.name != function):
+        for inner in ast.walk(node):
+            value = inner.value if isinstance(inner, ast.Return) else None
+            if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("Trainer.Config"):
+                yield value
+
+
+def _model(tree: ast.Module) -> dict[str, Any] | None:
+    """The name and flavor: `model_registry("8B")` of `torchtitan.models.llama3`."""
+    family = next(
+        (
+            (node.module or "").rpartition(".")[2]
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom)
+            and any(name.name == "model_registry" for name in node.names)
+        ),
+        None,
+    )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name(node) == "model_registry" and node.args:
+            flavor = node.args[0]
+            if isinstance(flavor, ast.Constant) and family:
+                return {"name": family, "flavor": str(flavor.value)}
+    return None
+
+
+def _name(node: ast.expr | None) -> str:
+    """The class or function of a call: FullAC of FullAC.Config()."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func).removesuffix(".Config").rpartition(".")[2]
+    return "None" if node is None or isinstance(node, ast.Constant) else ast.unparse(node)
+
+
+def _literals(call: ast.Call) -> Iterator[tuple[str, Any]]:
+    for word in call.keywords:
+        try:
+            value = ast.literal_eval(word.value)
+        except (ValueError, SyntaxError):
+            if not isinstance(word.value, ast.List):
+                continue
+            value = _unpacked(word.value)
+        if word.arg and value is not None:
+            yield word.arg, value
+
+
+def _unpacked(node: ast.List) -> list[Any] | None:
+    """A list of lists of layers, some of them as *layers(first, last)."""
+    out = []
+    for row in node.elts:
+        if not isinstance(row, ast.List):
+            return None
+        names: list[str] = []
+        for item in row.elts:
+            if isinstance(item, ast.Starred) and isinstance(item.value, ast.Call):
+                first, last = (ast.literal_eval(argument) for argument in item.value.args)
+                names += [f"layers.{number}" for number in range(first, min(last, first + 10_000))]
+            else:
+                names.append(str(ast.literal_eval(item)))
+        out.append(names)
+    return out
+
+
+def constants_of(text: str, source: str) -> dict[str, Any]:
+    """NAME = value at the top of a program."""
+    out = {}
+    for node in _parsed(text, source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                out[node.targets[0].id] = ast.literal_eval(node.value)
+            except (ValueError, SyntaxError):
+                continue
+    return out
+
+
+def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
+    """A script that starts torchtitan with a file or a module beside it."""
+    from astrarium.configs.detect import read_config
+
+    words = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
+    name = words.get("--job.config_file") or words.get("--module", "").replace(".", "/") + ".py"
+    path = beside(launch.folder, name)
+    if path is None:
+        raise OpenQuestionError(
+            f"{source}: torchtitan's settings are in {name}, which is not beside it; name that file"
+        )
+    if path.suffix == ".py":
+        text = path.read_text(encoding="utf-8", errors="replace")
+        read: Imported | None = read_python(text, str(path), words.get("--config", ""))
+    else:
+        read = read_config(str(path))
+    if read is None:
+        raise OpenQuestionError(f"{source}: {path} is no file of torchtitan; name that file")
+    return _with_launch(read, launch, source)
+
+
+def read_own(launch: Launch, source: str) -> Imported:
+    """A script that starts a program with a file of DeepSpeed or accelerate beside it.
+
+    Of programs that Astrarium wrote, their constants and the model's config.json are read, too.
+    """
+    from astrarium.configs.detect import read_config
+
+    words = dict(zip(launch.launcher, launch.launcher[1:], strict=False))
+    file = beside(launch.folder, words.get("--config_file", "ds_config.json"))
+    read = read_config(str(file)) if file else None
+    if read is None:
+        raise OpenQuestionError(
+            f"{source}: {words.get('--config_file', 'ds_config.json')} is not beside it; name the"
+            " file that has the settings"
+        )
+    read = _with_launch(read, launch, source)
+    program = beside(launch.folder, launch.program)
+    text = program.read_text(encoding="utf-8", errors="replace") if program else ""
+    config = beside(launch.folder, "config.json")
+    if not text.startswith(OWN):
+        return read
+    stated = constants_of(text, str(program))
+    described = read.described
+    described.seq_length = stated.get("SEQ_LENGTH")
+    described.iterations = stated.get("STEPS")
+    described.model = str(config) if config else None
+    strategy = {"micro_batch": stated.get("MICRO_BATCH", 1)}
+    strategy["recompute"] = "full" if stated.get("RECOMPUTE") else "none"
+    described.strategy |= strategy
+    gpus = described.gpus
+    if described.global_batch is None and gpus:
+        replicas = gpus // max(stated.get("SPLIT", 1), 1)
+        described.global_batch = (
+            strategy["micro_batch"] * stated.get("MICRO_BATCHES", 1) * max(replicas, 1)
+        )
+    inner = read.strategy_of
+    return replace(read, strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), **strategy})
+
+
+def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:
+    described = read.described
+    described.gpus = described.gpus or launch.gpus
+    described.open_gpus = launch.open_gpus
+    return replace(read, source=source, notes=(*launch.notes, *read.notes))
+
+
+def beside(folder: Path | None, name: str) -> Path | None:
+    """A file that a script names, in its folder."""
+    if folder is None or not name or "\0" in name:
+        return None
+    path = folder / name
+    return path if path.is_file() else None
+
+
+def started_by(content: Mapping[str, Any], path: Path) -> Path | None:
+    """The script beside a file of SkyPilot or Kubernetes that the file starts."""
+    import re
+
+    if not ("run" in content and "resources" in content) and "apiVersion" not in content:
+        return None
+    for name in re.findall(r"[\w./-]+\.sh", str(content)):
+        found = beside(path.absolute().parent, name.rpartition("/")[2])
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,52 @@
+"""No mistake that axe finds, at all widths, in all colours, with answers and with mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from browser_page import ALIKE, ROOT, Planner
+from playwright.sync_api import expect
+
+Open = Callable[..., Planner]
+AXE: Final = ROOT / "web/node_modules/axe-core/axe.min.js"
+WIDTHS: Final = (1440, 1024, 390, 320)
+RUN: Final = """async () => (await axe.run()).violations.map(
+  ({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`)"""
+
+pytestmark = pytest.mark.skipif(not AXE.is_file(), reason="axe-core: `npm ci` in web/")
+
+
+def violations(planner: Planner) -> list[str]:
+    # Evaluated, not added as an element: the page lets no other script in.
+    planner.page.evaluate(AXE.read_text(encoding="utf-8"))
+    found: list[str] = planner.page.evaluate(RUN)
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_answers(opened: Open, width: int, scheme: str) -> None:
+    planner = opened((width, 900), color_scheme=scheme)
+    planner.open(ALIKE, compare=[1, 2], strategy="tp=8")
+    expect(planner.page.locator(".whynot dl")).to_be_visible()
+    assert violations(planner) == []
+    wide: int = planner.page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width
+
+
+@pytest.mark.parametrize(
+    "change", [{"tokens": "many"}, {"budget": "10"}, {"pools": [{"type": "h100", "count": "3"}]}]
+)
+def test_mistakes(opened: Open, change: dict[str, Any]) -> None:
+    planner = opened((390, 844))
+    planner.open({**ALIKE, **change}, is_settled=False)
+    expect(planner.answer).to_have_attribute("data-state", "failed")
+    assert violations(planner) == []
+
+
+def test_forced_colours(opened: Open) -> None:
+    planner = opened((1024, 900), forced_colors="active")
+    planner.open(ALIKE)
+    assert violations(planner) == []
