@@ -139,8 +139,7 @@ def least_seconds(
         passes = least_passes_with(layouts, rows, options, most, limit)
     if _has_several_kinds(layouts) and np.isfinite(limit):
         layouts = _with_longest_passes(layouts, limit)
-    # Other splits may start sooner. Some rank holds no less than the mean; of those there are, one
-    # holds no more.
+    # Other splits may start sooner. Some rank holds no less than the mean, and one no more.
     parts = after_parts(layouts, rows, options) | {"host": _of_step(layouts, rows, options)}
     after = _total_after(layouts, rows, parts)
     after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
