@@ -110,11 +110,12 @@ def for_one_device(case: Case) -> ProgramDocument:
     from spmd_measured import whole_program
 
     from astrarium.cluster import parse_gpus
-    from astrarium.spmd.price import devices_of, document_of, repriced
+    from astrarium.spmd.price import devices_of, document_of, price_program, with_price
     from astrarium.spmd.program import SynthesisPart
 
     devices = devices_of(parse_gpus(case.gpus))
-    program = repriced(whole_program(captured(case)), devices)
+    whole = whole_program(captured(case))
+    program = with_price(whole, price_program(whole, devices))
     return document_of(case.source, devices, program, SynthesisPart(0.0, 0, 0, True, 0.0))
 
 

@@ -48,9 +48,10 @@ from astrarium.runtime.spmd.execute import (
     RankPlace,
     all_gather,
     all_reduce,
-    reduce_scatter,
     take_place,
 )
+from astrarium.runtime.spmd.execute.chunk import chunk_of
+from astrarium.runtime.spmd.execute.collectives import start_scatter
 from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.train import Recipe, Training
 from astrarium.spmd.graph import Graph
@@ -149,7 +150,8 @@ class _Whole:
         run = self.interpreter.start(sources, self.interpreter.context(0, 0), Gradients())
         found: dict[int, Tensor] = {}
         for one, action in zip(self.program.instructions, self.interpreter.actions, strict=True):
-            action.forward(run)
+            ready = chunk_of([action], ()) if isinstance(action, Compute) else action
+            ready.forward(run)
             value = run.value(action.gives)
             if isinstance(value, Tensor) and not value.is_floating_point():
                 found[one.node] = value
@@ -229,14 +231,15 @@ class _Bench:
     ) -> tuple[float, float]:
         """Median seconds of both passes on so many granules of an axis."""
         action, run = self._ready(index, rule, axis, part)
+        chunk = chunk_of([action], ())
         there, back = [], []
         for _ in range(repeats + 1):
             began = time.perf_counter()
-            action.forward(run)
+            chunk.forward(run)
             there.append(time.perf_counter() - began)
             self._give_gradients(action, run)
             began = time.perf_counter()
-            action.backward(run)
+            chunk.backward(run)
             back.append(time.perf_counter() - began)
             run.gradients.found.clear()
         return (
@@ -338,7 +341,7 @@ OPERATIONS: Final[dict[str, Callable[[Tensor, Peers], object]]] = {
     "send": _sent,
     "all_reduce": all_reduce,
     "all_gather": _gathered,
-    "reduce_scatter": lambda x, peers: reduce_scatter(x, _halves(x, peers), peers),
+    "reduce_scatter": lambda x, peers: start_scatter(x, _halves(x, peers), peers).wait(),
 }
 
 

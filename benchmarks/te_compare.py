@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 from page import percent, table
-from te_cases import SCALED
 
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import find_runtime
@@ -173,7 +172,7 @@ def compared(rows: Iterable[Row]) -> Iterator[Compared]:
             continue
         forward, backward = predict(ops, row)
         measured, host = _sizes(row, "forward_backward_us", "host_forward_backward_us")
-        many = row["operator"] == "grouped" or row["precision"] in SCALED
+        many = row["operator"] == "grouped" or row["precision"] != "bf16"
         if many and host > HOST_BOUND * measured:
             continue
         yield Compared(

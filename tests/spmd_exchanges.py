@@ -18,7 +18,7 @@ def there_and_back(
     found = []
     for route, value, gradient in routes:
         here = replace(route, peers=peers)
-        found.append((here.forward(value), here.backward(gradient)))
+        found.append((here.start(value).wait(), here.start_back(gradient).wait()))
     return found
 
 

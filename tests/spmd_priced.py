@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from astrarium.cluster import parse_gpus
 from astrarium.cost.tuning import Tuning
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
-from astrarium.spmd.price import Devices, PriceSettings, devices_of, repriced
+from astrarium.spmd.price import Devices, PriceSettings, devices_of, price_program, with_price
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import (
     Axes,
@@ -106,6 +107,15 @@ def data_parallel(graph: Graph, rules: Rules, stored: str = "replicate") -> Rule
         ]
         found.append(tuple(mine) or rules[index])
     return tuple(found)
+
+
+def repriced(
+    program: DeviceProgram, devices: Devices, divisions: Sequence[Division] | None = None
+) -> DeviceProgram:
+    """The program with other divisions, and all that is predicted of it anew."""
+    divided = tuple(program.divisions if divisions is None else divisions)
+    price = price_program(program, devices, divided)
+    return with_price(replace(program, divisions=divided), price)
 
 
 def solved(

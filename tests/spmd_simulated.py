@@ -15,6 +15,7 @@ from torch import Tensor
 
 from astrarium.runtime.spmd.operators import run_local
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node, Ref
+from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import (
     EXPERTS,
     Axes,
@@ -64,6 +65,11 @@ class Device:
     step: int = 1
     device: torch.device = CPU
     messages: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def program(self) -> DeviceProgram:
+        mesh = tuple(division.granules.shape[1] for division in self.divisions)
+        return DeviceProgram(self.graph, self.axes, self.divisions, mesh, (), 0.0, ())
 
     def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
         self.messages.append(("all-reduce", level))

@@ -88,7 +88,7 @@ def test_a_model_and_gpus_are_chosen_by_keys(planner: Planner) -> None:
     tab_to(planner, page.locator("#model"))
     keys.press("ControlOrMeta+a")
     keys.type("llama 2 13")
-    first = page.get_by_role("option").first
+    first = page.locator("[role=option]").first
     expect(first).to_be_visible()
     keys.press("ArrowDown")
     expect(first).to_have_attribute("aria-selected", "true")

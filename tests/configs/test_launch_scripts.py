@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import sys
 import time
@@ -500,7 +501,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_scripts_end(name: str, tmp_path: Path) -> None:
-    """In a second or two of CPU, with an answer or a refusal."""
+    """In a second or two of CPU and little memory, with an answer or a refusal."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     path = tmp_path / "train.sh"
     path.write_text(HOSTILE[name], encoding="utf-8")
     begun = time.process_time()
@@ -512,6 +514,7 @@ def test_hostile_scripts_end(name: str, tmp_path: Path) -> None:
         length = 0
     assert length < 2_000
     assert time.process_time() - begun < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 * 1024  # KiB
     assert sys.getrecursionlimit() < 10_000
 
 

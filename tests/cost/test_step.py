@@ -202,6 +202,40 @@ def test_updates_of_many_small_tensors_wait_for_the_host() -> None:
     assert update(dp=8, ep=8) == pytest.approx(32 * (2 + 5 / 8), rel=0.05)
 
 
+def test_the_first_forward_pass_waits_for_a_host_that_has_launched_nothing() -> None:
+    """Once an iteration: by what launches of its layers take longer than the device."""
+    workload = Workload(load_model("llama-3.2-1b"), seq_length=4096, global_batch=16)
+    host = replace(find_runtime(), layer_forward_seconds=1.8e-3, layer_backward_seconds=1e-3)
+
+    def iteration(*, starts_level: bool, micro_batch: int) -> tuple[float, float]:
+        runtime = replace(host, starts_level=starts_level)
+        strategy = Strategy(dp=8, micro_batch=micro_batch, num_micro_batches=2 // micro_batch)
+        model = CostModel(workload, pool_of("h100:8"), runtime)
+        layer = model.shard_costs(degrees_of([strategy])).layers.forward.item()
+        return estimate(model, [strategy])[0].iteration_seconds, 16 * layer
+
+    ahead, layers = iteration(starts_level=False, micro_batch=1)
+    level, _ = iteration(starts_level=True, micro_batch=1)
+    assert level - ahead == pytest.approx(16 * 1.8e-3 - layers, rel=0.1)
+    # Layers of twice the tokens take the device longer than its host.
+    twice = [iteration(starts_level=level, micro_batch=2)[0] for level in (False, True)]
+    assert twice[0] == twice[1]
+
+
+def test_activations_of_experts_take_longer_where_ranks_share_them() -> None:
+    """The number of rows changes then, which compiled kernels do not like."""
+    workload = Workload(load_model("mixtral-8x7b"), seq_length=2048, global_batch=64)
+
+    def forward(ep: int, ratio: float) -> float:
+        runtime = replace(find_runtime(), varying_rows_ratio=ratio)
+        strategy = Strategy(dp=8, ep=ep, zero_stage=1, num_micro_batches=8)
+        model = CostModel(workload, pool_of("h100:8"), runtime)
+        return float(model.shard_costs(degrees_of([strategy])).layers.forward.item())
+
+    assert forward(1, 3.0) == forward(1, 1.0)
+    assert forward(8, 3.0) > 1.01 * forward(8, 1.0)
+
+
 def test_a_slower_device_redoes_modules_more_slowly_too() -> None:
     workload = Workload(load_model("llama-2-7b"), seq_length=4096, global_batch=64)
     strategy = Strategy(

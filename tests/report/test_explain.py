@@ -46,6 +46,20 @@ def test_what_binds(document: PlanDocument, overfull: PlanDocument) -> None:
     )
 
 
+def test_the_busiest_stage_is_told_from_the_mean(document: PlanDocument) -> None:
+    """A breakdown is that of one stage: the others wait longer."""
+    from astrarium.strategy.estimate import StageSeconds
+    from astrarium.strategy.types import Reach
+
+    passes = (1.0, 2.0, (1.0,), (2.0,), 0.0, 3.0, 0.0)
+    stages = tuple(
+        StageSeconds(i, "gpu", {}, *passes, Reach.NOWHERE, (), share)
+        for i, share in enumerate((0.90, 0.99, 0.90, 0.93))
+    )
+    binds = explain(replace(document.plans[0], stage_seconds=stages), document.cluster).binds
+    assert "stage 1, the busiest; on average the 4 stages wait 7.0 % of the iteration" in binds[1]
+
+
 def test_a_bubble_can_bind(document: PlanDocument) -> None:
     plan = document.plans[0]
     waiting = replace(plan, breakdown_seconds={"forward": 2.0, "pipeline_bubble": 8.0})

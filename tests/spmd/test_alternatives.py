@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from spmd_examples import EXAMPLES
@@ -12,7 +14,7 @@ from astrarium.spmd.graph import KEEP, Graph, Node, Ref
 from astrarium.spmd.price import Devices, devices_of
 from astrarium.spmd.solve import Effort
 from astrarium.spmd.synthesis import Alternatives, Attempt, fastest_of, leanest
-from astrarium.spmd.synthesis.alternatives import FLAT, NODES
+from astrarium.spmd.synthesis.alternatives import FLAT, NODES, TOLD_APART
 from astrarium.spmd.synthesis.baselines import SPACES
 
 BATCH = 512
@@ -154,3 +156,16 @@ def test_devices_that_cost_time_are_left_out(gpus: str, left_out: tuple[str, ...
     all_of_them = tried["flat"]
     assert all_of_them is not None
     assert found.iteration_seconds < all_of_them
+
+
+def test_what_cannot_be_told_from_data_parallel_training_gives_way_to_it() -> None:
+    sizes = {"layers": 2}
+    given: dict[str, Any] = {"batch": 64, "gpus": "v100:2", "sizes": sizes}
+    document = astrarium.synthesize(f"{EXAMPLES / 'bert.py'}:make", **given).document
+    plain = "data parallel, even"
+    tried = {one.mesh: one.seconds for one in document.search.tried}
+    fastest = tried["flat"]
+    assert fastest is not None
+    assert (1 - TOLD_APART) * document.baselines[plain] < fastest < document.baselines[plain]
+    assert document.program.seconds == tried[f"flat, {plain}"] == document.baselines[plain]
+    assert any(note.startswith(f"{plain}: the fastest program found") for note in document.notes)

@@ -58,7 +58,7 @@ def interpret(graph: Graph, module: nn.Module, inputs: dict[str, torch.Tensor]) 
         if node.is_source:
             values[index] = source_of(node, module, inputs)
             continue
-        args, kwargs = torch_arguments(node, values, "cpu")
+        args, kwargs = torch_arguments(node, values.__getitem__, "cpu")
         if node.op == KEEP:
             values[index] = args[0]
         elif node.op == "aten.batch_norm.default":  # its new statistics are written in place

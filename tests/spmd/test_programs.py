@@ -12,11 +12,12 @@ from spmd_priced import (
     data_parallel,
     divided,
     perceptron,
+    repriced,
     rules_and_axes,
     solved,
 )
 
-from astrarium.spmd.price import PriceSettings, price_program, repriced
+from astrarium.spmd.price import PriceSettings, price_program
 from astrarium.spmd.program import Conversion, How
 from astrarium.spmd.rules import Division
 from astrarium.spmd.solve import solve
@@ -88,15 +89,15 @@ def test_lines_meet_the_price_and_are_exact_for_cores() -> None:
     price = price_program(program, devices)
     total = price.compute + price.update
     granules = price.granules_of(0)
-    assert price.compute_fixed() + price.compute_slope[0] * granules == pytest.approx(total)
+    assert price.compute_fixed() + price.slopes[0][0] * granules == pytest.approx(total)
     moved = divided(axes, devices, (3, 1))
     other = price_program(program, devices, moved)
     work = other.granules_of(0)
-    predicted = price.compute_fixed() + price.compute_slope[0] * work
+    predicted = price.compute_fixed() + price.slopes[0][0] * work
     changed = price.message == 0  # around messages, uneven pieces are copied too
     assert predicted[changed] == pytest.approx((other.compute + other.update)[changed])
-    assert price.bytes_fixed() + price.bytes_slope[0] * work == pytest.approx(other.bytes)
-    assert np.all(price.compute_slope >= 0)
+    assert price.bytes_fixed() + price.slopes[1][0] * work == pytest.approx(other.bytes)
+    assert np.all(price.slopes[0] >= 0)
     assert np.all(price.message_slope >= 0)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spmd_priced import perceptron
+from spmd_priced import perceptron, repriced
 from spmd_small import chain, mixed_devices
 
 from astrarium.arrays import Floats
 from astrarium.errors import InputError
 from astrarium.spmd.graph import Graph, cut
-from astrarium.spmd.price import Devices, price_program, repriced
+from astrarium.spmd.price import Devices, price_program
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import Division
 from astrarium.spmd.solve import NoRoomError
@@ -54,7 +54,9 @@ def test_never_worse_than_a_start_or_a_baseline(
     graph = chain(batch, tuple(widths))
     devices = mixed_devices(MIXED, inter_node_bandwidth=bandwidth)
     others = [found(graph, devices, space).program for space in SPACES]
-    ours = synthesize(graph, devices, candidates=others)  # as every question has them
+    # As every question has them. Alone, the search may lose: it minimises the sum of instructions,
+    # which adds up, and programs are compared by a step in which gradients are sent meanwhile.
+    ours = synthesize(graph, devices, candidates=others)
     assert ours.bound <= summed(ours.program) * (1 + 1e-9)
     for space, other in zip(SPACES, others, strict=True):
         assert ours.program.seconds <= other.seconds * (1 + 1e-9), space.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -20,11 +21,22 @@ from astrarium.spmd.price.work import (
     call_of,
     is_view,
     makes_copy,
-    node_work,
     terms_of,
 )
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+class NodeWork(NamedTuple):
+    """What one node computes on a single device."""
+
+    forward_flops: float
+    backward_flops: float
+
+
+def node_work(graph: Graph, index: int) -> NodeWork:
+    terms = terms_of(call_of(graph, index))
+    return NodeWork(*(sum(float(t.flops) for t in terms if t.kernel.backward == b) for b in (0, 1)))
 
 
 def one_operator(

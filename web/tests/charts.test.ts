@@ -175,3 +175,15 @@ describe("pictures of bars and boxes", () => {
     expect(said()).toMatch(/^backward/);
   });
 });
+
+it("says whose waiting a breakdown shows, and the mean of all stages", () => {
+  const stage = { busy_share: 0.9 } as NonNullable<Plan["stage_seconds"]>[number];
+  const stages = [0.9, 0.99, 0.9, 0.93].map((busy_share, index) => ({
+    ...stage,
+    stage: index,
+    busy_share,
+  }));
+  drawBreakdown(place, breakdownOf({ ...BEST, stage_seconds: stages }));
+  expect(place.textContent).toContain("This is stage 1, the busiest.");
+  expect(place.textContent).toContain("On average the 4 stages wait 7 % of the iteration.");
+});

@@ -139,11 +139,9 @@ def least_seconds(
         passes = least_passes_with(layouts, rows, options, most, limit)
     if _has_several_kinds(layouts) and np.isfinite(limit):
         layouts = _with_longest_passes(layouts, limit)
-    parts = after_parts(layouts, rows, options)
-    if _has_several_kinds(layouts):
-        parts["host"] = _of_step(layouts, rows, options)  # some kinds wait for nothing at the start
+    # Other splits may start sooner. Some rank holds no less than the mean, and one no more.
+    parts = after_parts(layouts, rows, options) | {"host": _of_step(layouts, rows, options)}
     after = _total_after(layouts, rows, parts)
-    # Some rank holds no less than the mean; of those there are, one holds no more.
     after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
     return passes + after + layouts.messages.tied[rows]
 
@@ -152,13 +150,15 @@ def _with_longest_passes(layouts: Layouts, limit: float) -> Layouts:
     """Ranks with as long passes as a limit allows: whatever they hold, no more hides messages."""
     costs, ends = layouts.costs, layouts.ends
     turn = limit / layouts.degrees.num_micro_batches
-    part = (costs.forward / (costs.forward + costs.backward))[layouts.shard]
+    part = np.divide(costs.forward, costs.forward + costs.backward)[layouts.shard]
+    part = part.reshape(len(layouts), -1)
     head = ends.head_forward / (ends.head_forward + ends.head_backward)
-    every = np.hstack([part.reshape(len(layouts), -1), head[:, None]])
-    most = {"forward": turn * every.max(axis=1), "backward": turn * (1 - every.min(axis=1))}
+    every = np.hstack([part, head[:, None]])
+    forward, backward = turn * every.max(axis=1), turn * (1 - every.min(axis=1))
     shape = layouts.on_rank.forward.shape
-    longest = {name: np.broadcast_to(each[:, None], shape) for name, each in most.items()}
-    return replace(layouts, on_rank=replace(layouts.on_rank, **longest))
+    longest = (np.broadcast_to(each[:, None], shape) for each in (forward, backward))
+    on_rank = replace(layouts.on_rank, **dict(zip(("forward", "backward"), longest, strict=True)))
+    return replace(layouts, on_rank=on_rank)
 
 
 def least_passes_with(

@@ -133,5 +133,5 @@ def test_one_rank_exchanges_nothing() -> None:
             TensorLayout(s, i if s is Holding.SHARD else -1) for i, s in enumerate((before, after))
         ]
         route = Route(layouts[0], layouts[1], Peers(), Parts(0, (2,)), Parts(1, (3,)))
-        assert torch.equal(route.forward(x), x)
-        assert torch.equal(route.backward(x), x)
+        assert torch.equal(route.start(x).wait(), x)
+        assert torch.equal(route.start_back(x).wait(), x)

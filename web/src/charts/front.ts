@@ -241,6 +241,25 @@ class FrontChart implements Chart<FrontData, number> {
     this.drawFrontLine(context, theme);
     this.drawIntervals(context, theme);
     this.drawPoints(context, theme);
+    this.drawEnds(context, theme);
+  }
+
+  /** The two ends of the front by name. */
+  private drawEnds(context: CanvasRenderingContext2D, theme: Theme): void {
+    const front = this.order.filter((index) => this.data.points[index]?.isOnFront);
+    const [first, last] = [front[0], front[front.length - 1]];
+    if (first === undefined || last === undefined || first === last) return;
+    context.fillStyle = theme.ink;
+    context.textBaseline = "bottom";
+    for (const [index, name] of [
+      [first, "fastest"],
+      [last, "cheapest"],
+    ] as const) {
+      const x = this.xs[index] as number;
+      const isRight = x > this.frame.width / 2;
+      context.textAlign = isRight ? "right" : "left";
+      context.fillText(name, x + (isRight ? -8 : 8), (this.ys[index] as number) - 8);
+    }
   }
 
   private drawAxes(context: CanvasRenderingContext2D, theme: Theme): void {

@@ -162,9 +162,7 @@ def _unset(reader: _Reader, words: list[str], _: int) -> bool:
 
 
 def _eval(reader: _Reader, words: list[str], line: int) -> bool | None:
-    from astrarium.configs.shell.syntax import parse
-
-    return reader.run(parse(" ".join(words[1:]), reader.sources[-1], line))
+    return reader.run(reader.parsed(" ".join(words[1:]), line))
 
 
 def _exec(reader: _Reader, words: list[str], line: int) -> bool | None:

@@ -39,7 +39,7 @@ from astrarium.configs.shell.nodes import (
     WordPart,
     plain,
 )
-from astrarium.configs.shell.syntax import parse
+from astrarium.configs.shell.syntax import Parser, parse
 from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
 from astrarium.value import Value
@@ -116,6 +116,7 @@ class _Reader:
         self.folder = Path(where).absolute().parent if Path(where).is_file() else None
         self.sources = [where]
         self.functions: dict[str, Statement] = {}
+        self._parsed: dict[tuple[str, int], tuple[Statement, ...]] = {}
         self.prefix: tuple[str, ...] = ()  # launchers around `bash -c`
         self.depends = ""
         self.printed: list[str] | None = None  # what commands print, where somebody reads it
@@ -396,7 +397,7 @@ class _Reader:
             elements = variables.words(one.elements)
             variables.set(one.name, elements, append=one.append)
         elif one.index is not None:
-            index = variables.joined(parse_index(one.index, self.where))
+            index = variables.joined(Parser(one.index, self.where).quoted_text())
             variables.set_element(one.name, index, variables.joined(one.value))
         else:
             variables.set(one.name, variables.joined(one.value), append=one.append)
@@ -479,7 +480,7 @@ class _Reader:
     def _other_shell(
         self, text: str, arguments: list[str], prefix: list[str], line: int
     ) -> bool | None:
-        body = parse(text, self.sources[-1], line if text.count("\n") == 0 else 1)
+        body = self.parsed(text, line if text.count("\n") == 0 else 1)
         with self._own_variables():
             variables = self.variables
             variables.values = {
@@ -499,11 +500,18 @@ class _Reader:
         before = self.variables.positional
         self.variables.positional = arguments or before
         self.sources.append(str(path))
-        met = self.run(parse(_text_of(path), str(path)))
+        met = self.run(self.parsed(_text_of(path)))
         self.sources.pop()
         self.variables.positional = before
         self.flow = "" if self.flow == "return" else self.flow
         return met
+
+    def parsed(self, text: str, line: int = 1) -> tuple[Statement, ...]:
+        """The statements of a text; loops come back to the same one."""
+        key = (text, line)
+        if key not in self._parsed:
+            self._parsed[key] = parse(text, self.sources[-1], line)
+        return self._parsed[key]
 
     def beside(self, name: str) -> Path | None:
         """A file that the script names, if it lies beside the script or in a folder above it."""
@@ -585,12 +593,6 @@ def _keyed(variables: Variables, one: Assignment) -> dict[str, str]:
         key, _, value = variables.joined(word).partition("]=")
         out[key.removeprefix("[")] = value
     return out
-
-
-def parse_index(text: str, where: str) -> Sequence[WordPart]:
-    from astrarium.configs.shell.syntax import Parser
-
-    return Parser(text, where).quoted_text()
 
 
 def _text_of(path: Path) -> str:

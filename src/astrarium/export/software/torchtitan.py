@@ -1,7 +1,7 @@
 """torchtitan 0.3.0: a Python module with a function that returns the configuration.
 
 A model is taken from torchtitan's registry where a flavor has its sizes. Other models of the Llama
-kind are put together in the module from the same blocks (`torchtitan_llama.py`).
+kind are put together in the module from the same blocks (`torchtitan_models.py`).
 """
 
 from __future__ import annotations

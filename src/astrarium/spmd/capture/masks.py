@@ -79,7 +79,7 @@ def _value(node: Node, values: Mapping[int, Any]) -> Any:  # noqa: ANN401  a ten
     computed = prod(torch.broadcast_shapes(*shapes)) if elementwise else node.elements
     if computed > MOST_ELEMENTS and packet(node.op) not in VIEWS:
         return None
-    args, kwargs = torch_arguments(node, thin if elementwise else values, "cpu")
+    args, kwargs = torch_arguments(node, (thin if elementwise else values).__getitem__, "cpu")
     value = operator_of(node.op)(*args, **kwargs)
     if not isinstance(value, torch.Tensor):
         return value

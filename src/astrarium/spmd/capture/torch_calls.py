@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,18 +20,24 @@ def operator_of(op: str) -> Any:  # noqa: ANN401  what torch.ops holds
 
 
 def torch_arguments(
-    node: Node, values: Mapping[int, Any], device: torch.device | str
+    node: Node, value_of: Callable[[int], Any], device: torch.device | str
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a node as torch takes them, on values of the nodes it reads."""
+    """The arguments of a node as torch takes them, on values of the nodes it reads, in order."""
+    args = [_real(value, value_of, device) for value in node.args]
+    return args, {key: _real(item, value_of, device) for key, item in node.kwargs}
 
-    def real(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
-        if isinstance(value, Ref):
-            return values[value.node]
-        if isinstance(value, list | tuple):
-            return [real(item) for item in value]
-        if isinstance(value, str) and value.startswith("torch."):
-            name = value.removeprefix("torch.")
-            return torch.device(device) if name == "device" else getattr(torch, name)
-        return value
 
-    return [real(value) for value in node.args], {key: real(item) for key, item in node.kwargs}
+def _real(value: Any, value_of: Callable[[int], Any], device: torch.device | str) -> Any:  # noqa: ANN401
+    """What torch takes for an argument.
+
+    No function inside of another: one that calls itself is a cycle, and would keep the tensors of
+    every operator until Python looks for garbage.
+    """
+    if isinstance(value, Ref):
+        return value_of(value.node)
+    if isinstance(value, list | tuple):
+        return [_real(item, value_of, device) for item in value]
+    if isinstance(value, str) and value.startswith("torch."):
+        name = value.removeprefix("torch.")
+        return torch.device(device) if name == "device" else getattr(torch, name)
+    return value

@@ -78,7 +78,8 @@ def cut(graph: Graph, parts: tuple[int, ...] | None = None) -> Graph:
         here = dict(new)
         for source in dict.fromkeys(graph.inputs[index]):
             value = graph.nodes[source]
-            if parts[source] >= parts[index] or not _divisible(value) or node.op == KEEP:
+            is_divisible = value.op not in (PARAMETER, CONSTANT) and bool(value.shape)
+            if parts[source] >= parts[index] or not is_divisible or node.op == KEEP:
                 continue
             key = (source, parts[index])
             if key not in cuts:
@@ -90,10 +91,6 @@ def cut(graph: Graph, parts: tuple[int, ...] | None = None) -> Graph:
         nodes.append(_renumbered(node, here))
         blocks.append(graph.blocks[index] if graph.blocks else -1)
     return Graph(tuple(nodes), graph.name, tuple(blocks) if graph.blocks else ())
-
-
-def _divisible(value: Node) -> bool:
-    return value.op not in (PARAMETER, CONSTANT) and bool(value.shape)
 
 
 def _segment(value: Node, number: int, part: int) -> Node:

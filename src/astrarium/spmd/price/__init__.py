@@ -23,5 +23,4 @@ from astrarium.spmd.price.pricing import PriceSettings as PriceSettings
 from astrarium.spmd.price.programs import MemoryUse as MemoryUse
 from astrarium.spmd.price.programs import ProgramPrice as ProgramPrice
 from astrarium.spmd.price.programs import price_program as price_program
-from astrarium.spmd.price.programs import repriced as repriced
 from astrarium.spmd.price.programs import with_price as with_price

@@ -89,16 +89,8 @@ class ProgramPrice(Value, frozen=True, dict=True):
     find_slopes: Callable[[], tuple[Floats, Floats]]
 
     @cached_property
-    def _slopes(self) -> tuple[Floats, Floats]:
+    def slopes(self) -> tuple[Floats, Floats]:
         return self.find_slopes()
-
-    @property
-    def compute_slope(self) -> Floats:
-        return self._slopes[0]
-
-    @property
-    def bytes_slope(self) -> Floats:
-        return self._slopes[1]
 
     @cached_property
     def seconds_of(self) -> Floats:
@@ -178,12 +170,12 @@ class ProgramPrice(Value, frozen=True, dict=True):
     def compute_fixed(self, level: int = 0) -> Floats:
         """Seconds that do not depend on a level's division; update included."""
         total = self.compute + self.update
-        fixed: Floats = total - self.compute_slope[level] * self.granules_of(level)
+        fixed: Floats = total - self.slopes[0][level] * self.granules_of(level)
         return fixed
 
     def bytes_fixed(self, level: int = 0) -> Floats:
         """Bytes that do not depend on a level's division."""
-        fixed: Floats = self.bytes - self.bytes_slope[level] * self.granules_of(level)
+        fixed: Floats = self.bytes - self.slopes[1][level] * self.granules_of(level)
         return fixed
 
     def message_fixed(self, level: int = 0) -> Floats:
@@ -192,19 +184,6 @@ class ProgramPrice(Value, frozen=True, dict=True):
         largest = self.granules[level].max(axis=1)[np.maximum(axis, 0)]
         fixed: Floats = self.message - self.message_slope[level] * np.where(axis >= 0, largest, 0)
         return fixed
-
-
-def repriced(
-    program: DeviceProgram,
-    devices: Devices,
-    divisions: Sequence[Division] | None = None,
-    optimizer: str = "adam",
-    measured: MeasuredOperators | None = None,
-) -> DeviceProgram:
-    """The program with other divisions, and all that was predicted of it anew."""
-    divided = tuple(program.divisions if divisions is None else divisions)
-    price = price_program(program, devices, divided, optimizer, measured)
-    return with_price(replace(program, divisions=divided), price)
 
 
 def with_price(program: DeviceProgram, price: ProgramPrice) -> DeviceProgram:

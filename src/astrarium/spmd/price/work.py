@@ -197,24 +197,6 @@ def is_view(graph: Graph, index: int) -> bool:
     return operator_name(graph.nodes[index].op) in VIEWS and not makes_copy(graph, index)
 
 
-class NodeWork(Value, frozen=True):
-    """What one node computes and moves on a single device."""
-
-    forward_flops: float
-    backward_flops: float
-    forward_bytes: float
-    backward_bytes: float
-
-
-def node_work(graph: Graph, index: int) -> NodeWork:
-    """FLOPs and bytes of a node, for reports."""
-    sums = {(False, 0): 0.0, (True, 0): 0.0, (False, 1): 0.0, (True, 1): 0.0}
-    for term in terms_of(call_of(graph, index)):
-        sums[term.kernel.backward, 0] += float(term.flops)
-        sums[term.kernel.backward, 1] += float(term.moved_bytes)
-    return NodeWork(sums[False, 0], sums[True, 0], sums[False, 1], sums[True, 1])
-
-
 def _product(sizes: Sequence[Size]) -> Size:
     total: Size = 1.0
     for size in sizes:

@@ -111,7 +111,9 @@ def _numbered(
     numbers: list[int] = []
     for node in graph.nodes:
         plain = plainly(node, graph.nodes)
-        if plain.op in (KEEP, SAME, SEGMENT) or _drops_nothing(plain):
+        is_dropout = plain.op in DROPOUTS
+        drops = is_dropout and plain.args[1] and plain.args[TRAINING[plain.op]]
+        if plain.op in (KEEP, SAME, SEGMENT) or (is_dropout and not drops):
             numbers.append(numbers[plain.inputs[0]])
             continue
         args: list[Any] = [
@@ -126,10 +128,6 @@ def _numbered(
             args[4:6] = [_attention(plain)]
         numbers.append(known.setdefault(_key(args, numbers), len(known)))
     return numbers
-
-
-def _drops_nothing(node: Node) -> bool:
-    return node.op in DROPOUTS and not (node.args[1] and node.args[TRAINING[node.op]])
 
 
 def _attention(node: Node) -> Mapping[str, Any]:

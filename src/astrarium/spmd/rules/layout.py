@@ -46,10 +46,6 @@ class TensorLayout(NamedTuple):
     def is_shard(self) -> bool:
         return self.spread is Holding.SHARD
 
-    @property
-    def has_whole_value(self) -> bool:
-        return self.spread in (Holding.REPLICATE, Holding.COPIED)
-
     def __str__(self) -> str:
         return f"shard({self.dim})" if self.is_shard else self.spread.value
 

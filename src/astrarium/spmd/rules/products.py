@@ -112,10 +112,6 @@ def _factors(call: Call, image: int, batch: Sequence[int]) -> Iterator[ShardRule
             )
 
 
-def _linear_factors(call: Call) -> Iterator[ShardRule]:
-    yield from _factors(call, 0, range(len(call.shape) - 1))
-
-
 def _addmm_factors(call: Call) -> Iterator[ShardRule]:
     """GPT-2's way to write a linear layer; only a bias of one row is one."""
     if call.operands[0].rank == 1 and not call.kwargs:
@@ -145,6 +141,6 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
 }
 OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
     "embedding": _embedding_rows,
-    "linear": _linear_factors,
+    "linear": lambda call: _factors(call, 0, range(len(call.shape) - 1)),
     "addmm": _addmm_factors,
 }

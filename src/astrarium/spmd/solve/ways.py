@@ -142,10 +142,13 @@ class Ways:
         if last and not rest:
             return list(self.paths(there, goal))
         follow = self.covers if last else self.extensions
+        free = (0.0,) * self.components
         return [
             Way(_sum(path.price, more.price), more.after, path.edges + more.edges)
             for path in self.paths(there, goal)
-            for more in (follow(path.after, self.number(rest)) if rest else (_still(self, path),))
+            for more in (
+                follow(path.after, self.number(rest)) if rest else (Way(free, path.after, ()),)
+            )
         ]
 
     def paths(self, there: int, goal: int) -> tuple[Way, ...]:
@@ -223,10 +226,6 @@ class Ways:
         beats = np.all(prices[:, None] + catching_up <= prices[None, :], axis=2)
         beaten = np.triu(beats, 1).any(axis=0)
         return tuple(way for way, out in zip(ordered, beaten.tolist(), strict=True) if not out)
-
-
-def _still(ways: Ways, path: Way) -> Way:
-    return Way((0.0,) * ways.components, path.after, ())
 
 
 def _sum(one: Price, other: Price) -> Price:

@@ -259,7 +259,7 @@ def _plain_instead(best: Attempt) -> Iterator[Attempt]:
     name = simplest(best.seconds, fixed)
     if best.found is None or best.left_out or not name:
         return
-    if best.found.program.instructions == fixed[name].instructions:
+    if best.seconds > fixed[name].seconds * (1 - GAIN):  # mostly the same program, with its proof
         return
     # Of its pieces nothing is proven.
     found = replace(best.found, program=fixed[name], optimal=False, bound=0.0)

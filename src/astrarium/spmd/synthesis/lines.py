@@ -77,8 +77,8 @@ def lines_of(
     seen = kinds.device
     axis = price.axis[level]
     tied = np.where(axis >= 0, groups[np.maximum(axis, 0)] + offset, -1)
-    rows.add_work(tied, price.compute_fixed(level)[:, seen], price.compute_slope[level][:, seen])
-    rows.add_bytes(tied, price.bytes_fixed(level)[:, seen], price.bytes_slope[level][:, seen])
+    rows.add_work(tied, price.compute_fixed(level)[:, seen], price.slopes[0][level][:, seen])
+    rows.add_bytes(tied, price.bytes_fixed(level)[:, seen], price.slopes[1][level][:, seen])
     fixed, slopes = price.message_fixed(level), price.message_slope[level]
     for index in np.flatnonzero(price.message > 0).tolist():
         one = program.instructions[index]

@@ -91,7 +91,8 @@ def best_parts(lines: Lines, shares: Floats) -> Ints | None:
     exact = np.rint(answer).astype(np.int64)
     if not lines.fits(exact.astype(np.float64)):
         return rounded
-    return rounded if rounded is not None and _no_worse(lines, rounded, exact) else exact
+    options = [one for one in (rounded, exact) if one is not None]
+    return min(options, key=lambda one: lines.seconds(one.astype(np.float64)))
 
 
 def _improved(lines: Lines, parts: Ints) -> Ints:
@@ -123,10 +124,6 @@ def _neighbours(lines: Lines, parts: Ints, axis: int) -> list[Ints]:
             if other[axis, giver] >= 0:
                 found.append(other)
     return found
-
-
-def _no_worse(lines: Lines, first: Ints, second: Ints) -> bool:
-    return lines.seconds(first.astype(np.float64)) <= lines.seconds(second.astype(np.float64))
 
 
 def _by_axis(lines: Lines, shares: Floats) -> tuple[list[Floats], list[int], list[Ints]]:

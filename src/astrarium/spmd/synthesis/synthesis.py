@@ -234,15 +234,8 @@ def synthesize(  # noqa: PLR0913  what a user can say
     if cuts and task.free and len(kinds_of(devices, 0).members) > 1:
         _with_cuts(task, found, allow_replicate)
     program = with_price(found.best.program, found.best.price)
-    return Synthesis(
-        program,
-        found.rounds,
-        found.expanded,
-        found.optimal,
-        found.bound,
-        found.seconds,
-        found.limited,
-    )
+    proof = (found.optimal, found.bound)
+    return Synthesis(program, found.rounds, found.expanded, *proof, found.seconds, found.limited)
 
 
 def task_of(
@@ -299,7 +292,7 @@ def _starts(
     }[space.ratios if space else Ratios.FREE]
     starts = [by_weight(task.axes, _placed(task.devices, each)) for each in weights]
     starts += [_divisions_for(task, program) for program in candidates]
-    return _distinct(starts)
+    return [*{_key(start): start for start in starts}.values()]
 
 
 def _starts_by_memory(task: Task) -> list[tuple[Division, ...]]:
@@ -307,10 +300,6 @@ def _starts_by_memory(task: Task) -> list[tuple[Division, ...]]:
     if not task.free or not np.all(np.isfinite(room)):
         return []
     return [by_weight(task.axes, _placed(task.devices, room))]
-
-
-def _distinct(starts: Sequence[tuple[Division, ...]]) -> list[tuple[Division, ...]]:
-    return list({_key(start): start for start in starts}.values())
 
 
 def _key(divisions: Sequence[Division]) -> tuple[bytes, ...]:
@@ -362,16 +351,8 @@ def _made_to_fit(
     if error.leanest is None or not task.free:
         return None
     with found.timed("ratios"):
-        program = unpriced_program(
-            _problem(task, divisions),
-            error.leanest,
-            task.graph,
-            task.axes,
-            divisions,
-            task.devices,
-            task.settings,
-        )
-        fitting = _other_ratios(task, _candidate(task, program, divisions))
+        leanest = _programmed(task, divisions, _problem(task, divisions), error.leanest)
+        fitting = _other_ratios(task, leanest)
     if fitting is not None:
         found.offer(fitting, task.devices, None)
     return fitting
@@ -450,16 +431,7 @@ def _solved(
     found.rounds += 1
     found.expanded += solution.expanded
     with found.timed("prices"):
-        program = unpriced_program(
-            problem,
-            solution,
-            task.graph,
-            task.axes,
-            divisions,
-            task.devices,
-            task.settings,
-        )
-        return _candidate(task, program, divisions), solution
+        return _programmed(task, divisions, problem, solution), solution
 
 
 def _steps(task: Task, found: _Found) -> float:
@@ -473,15 +445,8 @@ def _steps(task: Task, found: _Found) -> float:
 
 
 def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Priced]:
-    problem = build_problem(
-        task.graph,
-        task.rules,
-        task.axes,
-        divisions,
-        task.devices,
-        task.settings,
-        alike=task.alike,
-    )
+    given = (task.graph, task.rules, task.axes, divisions, task.devices, task.settings)
+    problem = build_problem(*given, alike=task.alike)
     if task.space is None:
         return problem
     return silenced(task.space, task.graph, task.axes, problem)
@@ -493,6 +458,16 @@ def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
     worst = int(np.argmax(peak / devices.room))
     device_class, room = int(devices.class_of[worst]), float(devices.room[worst])
     return NoRoomError(device_class, float(peak[worst]), room, proven=False)
+
+
+def _programmed(
+    task: Task,
+    divisions: tuple[Division, ...],
+    problem: SearchProblem[Priced],
+    solution: Solution,
+) -> _Candidate:
+    given = (task.graph, task.axes, divisions, task.devices, task.settings)
+    return _candidate(task, unpriced_program(problem, solution, *given), divisions)
 
 
 def _candidate(task: Task, program: DeviceProgram, divisions: tuple[Division, ...]) -> _Candidate:

@@ -18,7 +18,8 @@ def tied_axes(graph: Graph, axes: Axes) -> Ints:
     parents = list(range(axes.count))
     models: dict[tuple[object, ...], list[int]] = {}
     for nodes in blocks.values():
-        model = models.setdefault(tuple(_kind(graph, node) for node in nodes), nodes)
+        kinds = tuple((graph.nodes[node].op, graph.nodes[node].shape) for node in nodes)
+        model = models.setdefault(kinds, nodes)
         for one, other in zip(model, nodes, strict=True):
             for left, right in zip(axes.of[one], axes.of[other], strict=True):
                 roots = sorted((_root(parents, left), _root(parents, right)))
@@ -27,10 +28,6 @@ def tied_axes(graph: Graph, axes: Axes) -> Ints:
     roots = [_root(parents, axis) for axis in range(axes.count)]
     numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
     return np.asarray([numbers[root] for root in roots], np.int64)
-
-
-def _kind(graph: Graph, node: int) -> tuple[str, tuple[int, ...]]:
-    return graph.nodes[node].op, graph.nodes[node].shape
 
 
 def _root(parents: list[int], at: int) -> int:

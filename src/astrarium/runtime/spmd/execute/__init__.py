@@ -7,7 +7,6 @@ from astrarium.runtime.spmd.execute.collectives import Parts as Parts
 from astrarium.runtime.spmd.execute.collectives import Peers as Peers
 from astrarium.runtime.spmd.execute.collectives import all_gather as all_gather
 from astrarium.runtime.spmd.execute.collectives import all_reduce as all_reduce
-from astrarium.runtime.spmd.execute.collectives import reduce_scatter as reduce_scatter
 from astrarium.runtime.spmd.execute.interpreter import Interpreter as Interpreter
 from astrarium.runtime.spmd.execute.interpreter import RankContext as RankContext
 from astrarium.runtime.spmd.execute.pieces import Cutter as Cutter

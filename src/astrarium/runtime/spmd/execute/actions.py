@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.execute.collectives import Parts, Peers, Pending, Route, repartition
@@ -213,7 +212,7 @@ class Cross:
             value = repartition(value, before, after, peers)
         run.values[self.gives] = value
         if self.has_gradient:
-            run.kept[self.gives] = _like(value)
+            run.kept[self.gives] = like_of(value)
 
     def backward(self, run: Pass) -> None:
         if not self.has_gradient:
@@ -227,11 +226,11 @@ class Cross:
 Like = tuple[Shape, torch.dtype, torch.device]
 
 
-def _like(x: Tensor) -> Like:
+def like_of(x: Tensor) -> Like:
     return tuple(x.shape), x.dtype, x.device
 
 
-def _zeros(like: Like) -> Tensor:
+def zeros(like: Like) -> Tensor:
     shape, dtype, device = like
     return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -240,7 +239,7 @@ def _gradient(run: Pass, register: int) -> Tensor:
     """The gradient of an exchanged value: where this rank has none, others may have one."""
     like = run.kept.pop(register)
     gradient = run.gradients.take(register)
-    return _zeros(like) if gradient is None else gradient
+    return zeros(like) if gradient is None else gradient
 
 
 class Enter(torch.autograd.Function):  # type: ignore[misc]
@@ -259,16 +258,8 @@ class Enter(torch.autograd.Function):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What the backward pass needs of a computed node."""
-
-    edges: tuple[tuple[int, GradientEdge, Like], ...]  # results that have a gradient
-    entered: tuple[GradientEdge, ...]  # inputs that want one
-
-
-@dataclass(frozen=True, slots=True)
 class Compute:
-    """An operator on this rank's pieces."""
+    """An operator on this rank's pieces; it runs as part of a chunk."""
 
     gives: int
     reads: tuple[int, ...]
@@ -277,29 +268,6 @@ class Compute:
     shape: Shape  # of this rank's result
     wanted: tuple[int, ...]  # inputs whose gradients are asked for
     sends: bool  # messages in its backward pass: other ranks wait for this one
-
-    def forward(self, run: Pass) -> None:
-        inputs = [run.value(register) for register in self.reads]
-        if not self.wanted:
-            run.values[self.gives] = self.result(inputs, run)
-            return
-        entered = Enter.apply(run.anchor, *(inputs[index] for index in self.wanted))
-        for index, tensor in zip(self.wanted, entered, strict=True):
-            inputs[index] = tensor
-        result = self.result(inputs, run)
-        is_single = isinstance(result, Tensor)
-        results = (result,) if is_single else tuple(result)
-        run.kept[self.gives] = _Kept(
-            tuple(
-                (number, get_gradient_edge(tensor), _like(tensor))
-                for number, tensor in enumerate(results)
-                if tensor.requires_grad
-            ),
-            # The results keep these alive, so they need no token of their own.
-            tuple(GradientEdge(tensor.grad_fn, tensor.output_nr) for tensor in entered),
-        )
-        free = tuple(tensor.detach() for tensor in results)
-        run.values[self.gives] = free[0] if is_single else free
 
     def result(self, inputs: list[Value], run: Pass) -> Value:
         """What the operator gives for the values of its inputs."""
@@ -314,21 +282,3 @@ class Compute:
                 f" {type(error).__name__}: {words}; where the program's file was edited, write it"
                 " again with `astrarium synthesize`"
             ) from error
-
-    def backward(self, run: Pass) -> None:
-        if not self.wanted:
-            return
-        kept: _Kept = run.kept.pop(self.gives)
-        edges, given = [], []
-        for result, edge, like in kept.edges:
-            gradient = run.gradients.take(self.gives, result)
-            if gradient is None and self.sends:
-                gradient = _zeros(like)
-            if gradient is not None:
-                edges.append(edge)
-                given.append(gradient)
-        if not edges:
-            return
-        found = torch.autograd.grad(edges, kept.entered, given, allow_unused=True)
-        for index, gradient in zip(self.wanted, found, strict=True):
-            run.gradients.add(self.reads[index], gradient)

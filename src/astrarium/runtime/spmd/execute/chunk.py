@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from astrarium.runtime.spmd.execute.actions import Compute, Enter, Pass, Pick, Value
+from astrarium.runtime.spmd.execute.actions import (
+    Compute,
+    Enter,
+    Like,
+    Pass,
+    Pick,
+    Value,
+    like_of,
+    zeros,
+)
 
 Inside = Compute | Pick
 
@@ -21,7 +30,7 @@ Inside = Compute | Pick
 class _Kept:
     """What the backward pass needs of a chunk."""
 
-    results: tuple[tuple[int, int, GradientEdge], ...]  # register, number of the result
+    results: tuple[tuple[int, int, GradientEdge, Like], ...]  # register, number of the result
     entered: tuple[GradientEdge, ...]
 
 
@@ -35,6 +44,7 @@ class Chunk:
     entered: tuple[int, ...]  # of them: those whose gradients are asked for
     results: tuple[int, ...]  # registers that are read outside
     again: bool  # computed again in the backward pass: until then only what it reads is kept
+    sends: bool  # messages in its backward pass: other ranks wait for this one
 
     @property
     def gives(self) -> int:
@@ -60,7 +70,7 @@ class Chunk:
             edges = tuple(GradientEdge(tensor.grad_fn, tensor.output_nr) for tensor in tensors)
         found = self._computed(values, run)
         results = tuple(
-            (register, number, get_gradient_edge(tensor))
+            (register, number, get_gradient_edge(tensor), like_of(tensor))
             for register, value in found.items()
             for number, tensor in enumerate(_several(value))
             if isinstance(tensor, Tensor) and tensor.requires_grad
@@ -80,8 +90,10 @@ class Chunk:
         if not isinstance(kept, _Kept):
             _, kept = self._with_graph(kept, run)
         edges, given = [], []
-        for register, number, edge in kept.results:
+        for register, number, edge, like in kept.results:
             gradient = run.gradients.take(register, number)
+            if gradient is None and self.sends:
+                gradient = zeros(like)
             if gradient is not None:
                 edges.append(edge)
                 given.append(gradient)
@@ -105,12 +117,10 @@ def _free(value: Value) -> Value:
 
 def chunk_of(
     inside: Sequence[Inside], read_outside: Iterable[int], *, again: bool = False
-) -> Inside | Chunk:
+) -> Chunk:
     """Operators as one; `read_outside` are registers that anything else reads."""
     made = {action.gives for action in inside}
-    results = tuple(sorted(made & set(read_outside)))
-    if len(inside) == 1 or not results:
-        return inside[0]
+    results = tuple(sorted(made & set(read_outside))) or (inside[-1].gives,)
     reads = dict.fromkeys(r for action in inside for r in action.reads if r not in made)
     entered = dict.fromkeys(
         register
@@ -120,7 +130,8 @@ def chunk_of(
         if register not in made
     )
     forget = tuple(_forgotten(inside, {*results}))
-    return Chunk(tuple(inside), forget, tuple(reads), tuple(entered), results, again)
+    sends = any(isinstance(action, Compute) and action.sends for action in inside)
+    return Chunk(tuple(inside), forget, tuple(reads), tuple(entered), results, again, sends)
 
 
 def _forgotten(inside: Sequence[Inside], results: set[int]) -> Iterator[tuple[int, ...]]:

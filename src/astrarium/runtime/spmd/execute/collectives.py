@@ -178,12 +178,8 @@ def _gather_grouped(front: Tensor, whole: Tensor, sizes: Sequence[int], peers: P
     return Pending(works, lambda: whole)
 
 
-def reduce_scatter(x: Tensor, parts: Parts, peers: Peers, how: How = How.PLAIN) -> Tensor:
-    """This rank's piece of the sum of what all have."""
-    return start_scatter(x, parts, peers, how).wait()
-
-
 def start_scatter(x: Tensor, parts: Parts, peers: Peers, how: How = How.PLAIN) -> Pending:
+    """This rank's piece of the sum of what all have."""
     if peers.count == 1:
         return there(x)
     if not x.numel():
@@ -351,12 +347,6 @@ class Route:
         return _STEPS[step](
             gradient, self.parts_after, self.parts_before, self.peers, self.backward_how
         )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.start(x).wait()
-
-    def backward(self, gradient: Tensor) -> Tensor:
-        return self.start_back(gradient).wait()
 
 
 def _known(parts: Parts | None) -> Parts:

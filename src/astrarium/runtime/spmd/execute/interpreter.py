@@ -43,10 +43,10 @@ from astrarium.runtime.spmd.execute.collectives import (
 from astrarium.runtime.spmd.execute.pieces import Cutter, Piece, RankPlace
 from astrarium.runtime.spmd.execute.schedule import Bucket, Sum, buckets_of, in_chunks, prefetched
 from astrarium.runtime.spmd.operators import Context
-from astrarium.spmd.graph import GETITEM, KEEP, PARAMETER, SEGMENT, SOURCES, Graph
+from astrarium.spmd.graph import GETITEM, KEEP, PARAMETER, SEGMENT, SOURCES
 from astrarium.spmd.price import chunks_of, recomputed
 from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
-from astrarium.spmd.rules import COPIED, REPLICATE, Axes, Division, Placement
+from astrarium.spmd.rules import COPIED, REPLICATE, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,6 @@ class RankContext:
     device: torch.device
     seed: int
     step: int
-
-    @property
-    def graph(self) -> Graph:
-        return self.program.graph
-
-    @property
-    def axes(self) -> Axes:
-        return self.program.axes
-
-    @property
-    def divisions(self) -> tuple[Division, ...]:
-        return self.program.divisions
 
     @property
     def rank(self) -> int:
@@ -95,7 +83,7 @@ class Interpreter:
         self._sums: dict[int, Sum] = {}  # by the register of the converted parameter
         self._own: dict[int, Placement] = {}  # the layouts of sources
         self._cutter = Cutter(self.program)
-        self.actions: tuple[Action, ...] = tuple(map(self._ready, self.program.instructions))
+        self.actions = tuple(map(self._ready, self.program.instructions))
         chunks = chunks_of(self.program)
         again = recomputed(self.program, chunks)
         ordered = in_chunks(self.actions, self._is_of_parameter, chunks, again, self._loss)
@@ -222,7 +210,7 @@ class Interpreter:
         flat = torch.cat([piece.reshape(-1) for piece in pieces])
         gradients.expect(Letter(start_sum(flat, peers), tuple(to)))
 
-    def _is_of_parameter(self, action: Action) -> bool:
+    def _is_of_parameter(self, action: Action | Compute) -> bool:
         return self.program.graph.nodes[self._node_of[action.gives]].op == PARAMETER
 
     def _is_gather(self, action: Action) -> bool:
@@ -243,7 +231,7 @@ class Interpreter:
     def _register(self, node: int, placement: Placement) -> int:
         return self._registers.setdefault((node, placement), len(self._registers))
 
-    def _ready(self, one: Instruction) -> Action:
+    def _ready(self, one: Instruction) -> Action | Compute:
         node = self.program.graph.nodes[one.node]
         if one.conversion is not None:
             return self._conversion(one, one.conversion)

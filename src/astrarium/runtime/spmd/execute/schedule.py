@@ -43,8 +43,8 @@ class Bucket:
 
 
 def in_chunks(
-    actions: Sequence[Action],
-    is_of_parameter: Callable[[Action], bool],
+    actions: Sequence[Action | Compute],
+    is_of_parameter: Callable[[Action | Compute], bool],
     chunks: Sequence[int],
     again: Collection[int],
     result: int,
@@ -56,7 +56,7 @@ def in_chunks(
     """
     of = {action.gives: chunk for action, chunk in zip(actions, chunks, strict=True)}
     found: list[Action] = []
-    before: list[Action] = []  # what the chunk needs
+    before: list[Action] = []  # parameters that the chunk needs
     chunk: list[Inside] = []
     number = ALONE
     readers = _readers(actions)
@@ -73,7 +73,7 @@ def in_chunks(
 
     waiting: list[Action] = []  # what the next operator needs
     for action in _late(actions, is_of_parameter):
-        if isinstance(action, Load) or is_of_parameter(action):
+        if isinstance(action, Load) or (isinstance(action, Convert) and is_of_parameter(action)):
             waiting.append(action)
             continue
         if of[action.gives] != number or number == ALONE:
@@ -81,17 +81,16 @@ def in_chunks(
         number = of[action.gives]
         before += waiting
         waiting = []
-        if number == ALONE:
+        if isinstance(action, Compute) or (isinstance(action, Pick) and number != ALONE):
+            chunk.append(action)
+        else:
             close()
             found.append(action)
-        else:
-            assert isinstance(action, Compute | Pick), "messages are in no chunk"
-            chunk.append(action)
     close()
     return (*found, *waiting)
 
 
-def _readers(actions: Sequence[Action]) -> dict[int, set[int]]:
+def _readers(actions: Sequence[Action | Compute]) -> dict[int, set[int]]:
     """By register: who reads it."""
     found: dict[int, set[int]] = {}
     for action in actions:
@@ -126,8 +125,8 @@ def prefetched(
 
 
 def _late(
-    actions: Sequence[Action], is_of_parameter: Callable[[Action], bool]
-) -> tuple[Action, ...]:
+    actions: Sequence[Action | Compute], is_of_parameter: Callable[[Action | Compute], bool]
+) -> tuple[Action | Compute, ...]:
     """What parameters are loaded and converted by, as late as their first reader lets them."""
     readers: dict[int, int] = {}
     for number, action in enumerate(actions):

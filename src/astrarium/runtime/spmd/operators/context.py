@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from astrarium.spmd.graph import Graph, Node, Ref
+from astrarium.spmd.capture import torch_arguments
+from astrarium.spmd.graph import Node
+from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import (
     REPLICATE,
-    Axes,
-    Division,
     Piece,
     Placement,
     ShardRule,
@@ -26,11 +26,7 @@ class Context(Protocol):
     """A device in a run of a program. Levels of the mesh are numbered from the outermost."""
 
     @property
-    def graph(self) -> Graph: ...
-    @property
-    def axes(self) -> Axes: ...
-    @property
-    def divisions(self) -> tuple[Division, ...]: ...
+    def program(self) -> DeviceProgram: ...
     @property
     def rank(self) -> int:
         """Its number in the mesh."""
@@ -66,7 +62,7 @@ class OperatorRun:
 
     @property
     def index(self) -> int:
-        return self.context.graph.index_of[self.node.name]
+        return self.context.program.graph.index_of[self.node.name]
 
     def levels(self, local: str) -> tuple[int, ...]:
         """The levels that run it in a local version."""
@@ -74,7 +70,7 @@ class OperatorRun:
 
     def whole_input(self, which: int) -> tuple[int, ...]:
         """The shape of an input before it was divided."""
-        return self.context.graph.nodes[self.node.inputs[which]].shape
+        return self.context.program.graph.nodes[self.node.inputs[which]].shape
 
     def pieces(self) -> tuple[Piece, ...]:
         """The piece of the result that is this device's."""
@@ -88,43 +84,27 @@ class OperatorRun:
         return self._pieces(node, self.whole_input(which), placement)
 
     def _pieces(self, node: int, shape: tuple[int, ...], placement: Placement) -> tuple[Piece, ...]:
-        here = self.context
-        return local_pieces(shape, node, placement, here.axes, here.divisions, here.rank)
+        program, rank = self.context.program, self.context.rank
+        return local_pieces(shape, node, placement, program.axes, program.divisions, rank)
 
     def sizes_along(self, which: int, level: int, whole: Sequence[int] = ()) -> tuple[int, ...]:
         """How long the devices of a level have an input along the dimension it divides.
 
         `whole` are levels whose pieces have been put together before.
         """
-        here, node = self.context, self.node.inputs[which]
+        program, node = self.context.program, self.node.inputs[which]
+        axes, divisions = program.axes, program.divisions
         placement = tuple(
             REPLICATE if k in whole else rule.needs[which] for k, rule in enumerate(self.rules)
         )
         dim, shape = placement[level].dim, self.whole_input(which)
         sizes = []
-        for rank in ranks_along(here.rank, level, here.divisions):
-            start, stop = local_pieces(shape, node, placement, here.axes, here.divisions, rank)[dim]
+        for rank in ranks_along(self.context.rank, level, divisions):
+            start, stop = local_pieces(shape, node, placement, axes, divisions, rank)[dim]
             sizes.append(stop - start)
         return tuple(sizes)
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """As torch takes them, with tensors in place of references."""
         given = iter(self.inputs)
-        args = [_real(value, given, self.context.device) for value in self.node.args]
-        return args, {k: _real(value, given, self.context.device) for k, value in self.node.kwargs}
-
-
-def _real(value: Any, given: Iterator[Any], device: torch.device) -> Any:  # noqa: ANN401
-    """What torch takes for an argument.
-
-    No function inside of another: one that calls itself is a cycle, and would keep the tensors of
-    every operator until Python looks for garbage.
-    """
-    if isinstance(value, Ref):
-        return next(given)
-    if isinstance(value, list | tuple):
-        return [_real(item, given, device) for item in value]
-    if isinstance(value, str) and value.startswith("torch."):
-        name = value.removeprefix("torch.")
-        return device if name == "device" else getattr(torch, name)
-    return value
+        return torch_arguments(self.node, lambda _: next(given), self.context.device)

@@ -78,7 +78,7 @@ class _Formats:
 
     def _result(self, index: int, wanted: torch.dtype | None) -> Any:  # noqa: ANN401
         node = self.graph.nodes[index]
-        args, kwargs = torch_arguments(node, self.values, self.device)
+        args, kwargs = torch_arguments(node, self.values.__getitem__, self.device)
         if wanted is not None:
             args, kwargs = tree_map_only(Tensor, _to(wanted), (args, kwargs))
         found = operator_of(node.op)(*args, **kwargs)
@@ -89,7 +89,7 @@ class _Formats:
 
     def _wanted(self, node: Node) -> torch.dtype | None:
         """The format that autocast casts inputs of an operator to; None if it leaves them."""
-        args, kwargs = torch_arguments(node, self.values, self.device)
+        args, kwargs = torch_arguments(node, self.values.__getitem__, self.device)
         inputs: list[torch.dtype] = []
         tree_map_only(Tensor, lambda x: inputs.append(x.dtype), (args, kwargs))
         if not any(dtype in CASTABLE for dtype in inputs):
