@@ -54,6 +54,7 @@ def test_skypilot_reads_offers_and_spot(skypilot: Driver) -> None:
         "infra": "aws/us-east-1",
         "instance_type": offer.instance,
         "use_spot": True,
+        "network_tier": "best",
     }
     kept = with_spot(job("alike"), {H100: 16})
     mounted = launch_of("skypilot", kept, KEEPING).files["task.yaml"]

@@ -97,7 +97,10 @@ def write_document(folder: str | None, name: str, data: Any) -> Path | None:  # 
         return None
     from astrarium.documents import make_folder, write_atomic
 
-    make_folder(Path(folder))
+    try:
+        make_folder(Path(folder))
+    except InputError as error:
+        raise InputError(f"--out {folder}: {error}") from None
     path = Path(folder) / name
     write_atomic(path, to_json(data))
     return path
