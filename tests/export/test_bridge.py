@@ -10,11 +10,13 @@ from hypothesis import given, settings
 
 from astrarium.catalog.models import find_model_entry, model_entries, model_names
 from astrarium.configs.megatron.overrides import read_overrides
+from astrarium.export.features import Feature
 from astrarium.export.software.bridge import RECIPES, TARGET, overrides, program, recipe_of, word
 from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.target import refusals
 from astrarium.model import load_model
 from astrarium.model.load import model_of_config
+from astrarium.model.workload import Numerics
 from astrarium.plans.job import Job
 
 
@@ -106,3 +108,10 @@ def test_what_is_written_is_known_when_it_is_read_back(case: str) -> None:
     read = read_overrides(text, "overrides.txt")
     assert not read.unknown
     assert not any("grads_in_fp32" in one.option for one in read.as_if)
+
+
+def test_reduced_numerics_are_refused_not_dropped() -> None:
+    one = job("even")
+    reduced = replace(one, workload=replace(one.workload, numerics=Numerics.REDUCED))
+    assert refusals(one, TARGET) == ()
+    assert [refusal.feature for refusal in refusals(reduced, TARGET)] == [Feature.REDUCED]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from astrarium.export.features import Feature, layers_of_stages
+from astrarium.export.features import layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
@@ -303,14 +303,11 @@ def _notes(job: Job) -> Iterator[str]:
         )
 
 
-LACKS: Final[Mapping[Feature, str]] = {}
-
 TARGET = Target(
     name="megatron",
     title="Megatron-LM",
     version=VERSION,
     program=program,
-    lacks=LACKS,
     model_refused=model_refused,
     resumes=True,
 )
