@@ -186,7 +186,7 @@ def against_module(model: str, batch: int, sizes: Mapping[str, Any]) -> dict[str
     made, graph = make_model(case.source), captured(case)
     program = whole_program(graph)
     training = Training(
-        Interpreter(program, take_place((1,), 0), device), made.state(graph), Recipe()
+        Interpreter(program, take_place((1,), 0), device), made.state(graph), Recipe().make
     )
     batches = [
         {name: tensor.to(device) for name, tensor in one.items()} for one in made.batches(graph, 1)
