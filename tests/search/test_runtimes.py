@@ -106,6 +106,9 @@ def test_all_runtimes_side_by_side() -> None:
     seconds = [one.iteration_seconds for one in plans.document.plans]
     assert seconds == sorted(seconds)
     alone = astrarium.plan("llama-3-8b", gpus="h100:16", global_batch=256, runtime="fsdp")
+    search = plans.document.search
+    assert search is not None
+    assert search.space == sum(search.rejected.values()) + len(found)
     of_fsdp = next(one for one in plans.document.plans if one.runtimes == ("fsdp",))
     assert of_fsdp.strategy == alone.document.plans[0].strategy
 

@@ -182,13 +182,15 @@ def side_by_side(
     if not found:
         raise refused[0]
     firsts = sorted((one.plans[0] for one in found), key=lambda p: rank_key(p, objective))
+    rejected = sum((one.rejected for one in found), Counter())
+    rejected[Rejection.SLOWER] += sum(len(one.plans) - 1 for one in found)
     return replace(
         found[0],
         plans=tuple(firsts),
         seconds=sum(one.seconds for one in found),
         space=sum(one.space for one in found),
         evaluated=sum(one.evaluated for one in found),
-        rejected=sum((one.rejected for one in found), Counter()),
+        rejected=rejected,
         reasons=sum((one.reasons for one in found), Counter()),
         optimal=all(one.optimal for one in found),
         bound_gap=max(one.bound_gap for one in found),
