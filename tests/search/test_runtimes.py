@@ -84,7 +84,9 @@ def test_megatron_takes_what_others_do_not() -> None:
 
 
 def test_a_runtime_without_rules_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match=r"--runtime nanotron can be predicted, .*torchtitan"):
+    with pytest.raises(
+        InputError, match=r"--runtime nanotron can be predicted but not .*torchtitan"
+    ):
         planned("llama-3-8b", "h100:8", 4096, 64, "nanotron")
 
 

@@ -399,8 +399,8 @@ def _check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> No
     if not runtime.rules:
         raise refusal(
             "runtime",
-            f" {runtime.name} can be predicted, but it is not known which strategies it takes;"
-            f" plans are made for {', '.join(planned_runtimes())}",
+            f" {runtime.name} can be predicted but not planned for: its rules are not known;"
+            f" choose one of {', '.join(planned_runtimes())}",
         )
     for pool in cluster.pools:
         fixed = constant_fields(runnable(workload, pool), pool)
