@@ -14,6 +14,9 @@ from astrarium.model import load_model
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import job_of
 from astrarium.report.plan.document import document_of
+from astrarium.runtime.execute import CHECKED
+from astrarium.runtime.job import Device
+from astrarium.runtime.plan_run import _notes as run_notes
 from astrarium.search.outcome import Mode, Objective, Prefer
 from astrarium.search.planner import Planned, plan, predict
 from astrarium.search.refusals import why_refused
@@ -51,6 +54,8 @@ def test_a_plan_for_a_runtime_is_exported_as_it_is(
         refused = refusals(job_of(document, one.rank), target)
         # A model that the software does not know is none of the plan's.
         assert [refusal for refusal in refused if refusal.feature is not None] == []
+    notes = list(run_notes(job_of(document), Device.CPU, {"megatron-core": CHECKED}))
+    assert notes == [f"planned for {runtime}; megatron-core runs the same degrees in its own way"]
 
 
 @pytest.mark.parametrize("runtime", planned_runtimes())

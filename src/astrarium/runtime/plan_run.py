@@ -123,6 +123,8 @@ def _made(job: Job, device: Device, limits: RunLimits) -> tuple[ScaledJob, bool]
 
 
 def _notes(job: Job, device: Device, installed: dict[str, str]) -> Iterator[str]:
+    if not job.runtime.parses_as_megatron:
+        yield f"planned for {job.runtime.name}; megatron-core runs the same degrees in its own way"
     planned = job.workload.precision.value
     if device is Device.CUDA and planned != PRECISION[device]:
         yield f"computes in {PRECISION[device]}, not in {planned} as planned"
