@@ -18,11 +18,12 @@ import json
 import signal
 import sys
 from collections import Counter, defaultdict
+from math import lcm
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from astrarium.api.asked import AskedValues
-from astrarium.cli.review import reviewed
+from astrarium.api.review import reviewed
 from astrarium.configs.detect import read_config
 from astrarium.configs.imported import (
     Imported,
@@ -121,12 +122,14 @@ def _read(path: Path, gpu: str) -> tuple[str, str, dict[str, Any]]:
         return "refused", "not recognised", {}
     strategy = read.described.strategy
     if read.described.gpus is not None:
-        case = reviewed(asked(gpu), read)
-        return "read", "; ".join(case.conflicts), facts_of(read)
-    replica = 1
-    for name in ("tp", "pp", "cp"):
-        replica *= strategy.get(name) or 1
-    case = reviewed(asked(f"{gpu}:{max(replica, strategy.get('ep') or 1, 8)}"), read)
+        try:
+            case = reviewed(asked(gpu), read)
+            return "read", "; ".join(case.conflicts), facts_of(read)
+        except OpenQuestionError:
+            if not read.described.gpus_is_default:
+                raise
+    tp, pp, cp, ep = (strategy.get(name) or 1 for name in ("tp", "pp", "cp", "ep"))
+    case = reviewed(asked(f"{gpu}:{max(pp * lcm(tp * cp, ep), 8)}"), read)
     return "counted", "; ".join(case.conflicts), facts_of(read)
 
 

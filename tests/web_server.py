@@ -72,3 +72,11 @@ def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -
     while not condition():
         assert time.monotonic() < until, "waited for too long"
         time.sleep(0.02)
+
+
+# Sixteen GPUs, and all else that a launch script has to say.
+LAUNCH = (
+    "torchrun --nnodes 2 --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096"
+    " --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 32000"
+    " --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 2 --bf16"
+)

@@ -89,3 +89,26 @@ def test_a_strategy_on_several_pools(run: Run) -> None:
     for change in document["changes"]:
         assert change["plan"]["fits"]
         assert change["plan"]["precision"] == "fp16"
+
+
+def test_other_software_has_its_own_answer(run: Run) -> None:
+    flags = ("fit", "llama-2-13b", "--gpus", "a100:16", "--global-batch", "64", "--runtime")
+    result = run(*flags, "fsdp", "--json")
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert document["plan"]["runtimes"] == ["fsdp"]
+    assert document["plan"]["strategy"]["zero_stage"] in (2, 3)
+    refused = run(*flags, "fsdp", "--strategy", "tp=8,zero_stage=3")
+    assert refused.exit_code != 0
+    assert "fsdp would refuse this strategy: tp 8: FSDP divides" in refused.stderr
+    unknown = run(*flags, "nanotron")
+    assert "nanotron can be predicted but not planned for" in words(unknown.stderr)
+
+
+def test_changes_are_what_the_software_takes(run: Run) -> None:
+    flags = ("--gpus", "a100:8", "--global-batch", "64", "--runtime", "fsdp", "--json")
+    result = run("fit", "llama-2-13b", *flags, "--strategy", "micro_batch=8,zero_stage=2")
+    changes = json.loads(result.stdout)["changes"]
+    assert changes
+    assert all(change["plan"]["strategy"]["tp"] == 1 for change in changes)
+    assert not any(change["plan"]["strategy"]["recompute"]["modules"] for change in changes)

@@ -304,9 +304,29 @@ def test_layers_are_dealt_as_deepspeed_does(script: Read) -> None:
     assert read.described.tokens == 220_000_000 * 2048
 
 
-def test_a_recipe_does_not_tell_its_values(script: Read) -> None:
+def test_a_recipe_that_is_known_gives_what_no_override_says(script: Read) -> None:
     start = "srun --nodes 2 --ntasks-per-node 8 python run_recipe.py"
-    start += " --recipe llama32_1b_pretrain_config"
+    read = script(f"{start} --recipe llama32_1b_pretrain_config train.global_batch_size=64\n")
+    assert degrees(read) == (1, 1, 16)
+    assert (read.described.seq_length, read.described.global_batch) == (8192, 64)
+    assert read.strategy_of(16)["zero_stage"] == 1
+    with pytest.raises(NotModelledError, match="several modalities"):
+        script(f"{start} --recipe $RECIPE --step_func qwen3_vl_step\n")
+
+
+def test_a_script_that_names_no_training_is_none_whatever_its_arguments_are(script: Read) -> None:
+    with pytest.raises(NotTrainingError, match="names no program"):
+        script('case "$1" in\n dev) git checkout dev ;;\n *) $EDITOR notes ;;\nesac\n')
+    glue = 'if [ "$1" == z0 ]; then\n deepspeed run_glue.py --model_name_or_path x\nfi\n'
+    with pytest.raises(NotModelledError, match="classification"):
+        script(glue)
+    with pytest.raises(OpenQuestionError, match="depends on \\$1"):
+        script(glue.replace("run_glue", "run_clm"))
+
+
+def test_a_recipe_that_is_not_known_asks_for_its_values(script: Read) -> None:
+    start = "srun --nodes 2 --ntasks-per-node 8 python run_recipe.py"
+    start += " --recipe llama32_3b_pretrain_config"
     with pytest.raises(OpenQuestionError, match=r"--set model.tensor_model_parallel_size=VALUE"):
         script(f"{start} train.micro_batch_size=1 train.global_batch_size=64\n")
     read = script(
@@ -314,7 +334,7 @@ def test_a_recipe_does_not_tell_its_values(script: Read) -> None:
         " train.micro_batch_size=1 train.global_batch_size=64 model.seq_length=4096\n"
     )
     assert degrees(read) == (2, 1, 16)
-    assert read.described.model == "Llama-3.2-1B"
+    assert read.described.model == "Llama-3.2-3B"
     with pytest.raises(NotModelledError, match="adapters"):
         script(start.replace("pretrain", "peft"))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from astrarium.export.target import refusals
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity
 
+KEEPING = ("resumed", "save")
 MODELS = ("llama-3-8b", "qwen2.5-7b", "mistral-7b-v0.1", "gpt2-xl")
 
 
@@ -70,6 +73,42 @@ def test_the_script_trains_as_planned(case: str, recompute: bool, sync: bool) ->
     assert stated["MICRO_BATCHES"] == one.strategy.num_micro_batches
     assert stated["SPLIT"] == one.strategy.cp
     assert (stated["RECOMPUTE"], stated["SYNC_EACH_BATCH"]) == (recompute, sync)
+
+
+class Recorder:
+    """Stands for an Accelerator; keeps what it is asked to save and load."""
+
+    is_main_process = True
+
+    def __init__(self) -> None:
+        self.saved: list[str] = []
+        self.loaded: list[str] = []
+
+    def save_state(self, path: str) -> None:
+        Path(path).mkdir(exist_ok=True)
+        self.saved.append(Path(path).name)
+
+    def load_state(self, path: str) -> None:
+        self.loaded.append(Path(path).name)
+
+    def wait_for_everyone(self) -> None:
+        """Nobody else is there."""
+
+
+def test_the_script_goes_on_from_the_last_of_two_checkpoints(tmp_path: Path) -> None:
+    tree = ast.parse(accelerate.program(job("accelerate", "weights")).files["train.py"])
+    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
+    kept: list[ast.stmt] = [one for one in functions if one.name in KEEPING]
+    space: dict[str, Any] = {"os": os, "SAVE_EVERY": 10, "Accelerator": Recorder}
+    exec(compile(ast.Module(kept, []), "train.py", "exec"), space)
+    recorder = Recorder()
+    assert space["resumed"](recorder, "") == 0
+    assert space["resumed"](recorder, str(tmp_path)) == 0
+    for steps in (10, 20, 30):
+        space["save"](recorder, str(tmp_path), steps)
+    assert recorder.saved == ["turn-1", "turn-0", "turn-1"]
+    assert space["resumed"](recorder, str(tmp_path)) == 30
+    assert recorder.loaded == ["turn-1"]
 
 
 def test_plain_replicas_are_recomputed_by_the_model() -> None:

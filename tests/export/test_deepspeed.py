@@ -12,6 +12,7 @@ from exported_plans import document, jobs
 from hypothesis import given, settings
 
 from astrarium.export.features import Feature
+from astrarium.export.run_length import iterations_between
 from astrarium.export.software import deepspeed
 from astrarium.export.software.causal_models import DROPOUTS, LAYERS
 from astrarium.export.target import refusals
@@ -66,6 +67,9 @@ def test_the_script_trains_as_planned(case: str) -> None:
         "MICRO_BATCHES": s.num_micro_batches,
         "SPLIT": s.tp * s.cp,
         "STEPS": 100,
+        "SMOKE_STEPS": 20,
+        "SAVE_EVERY": iterations_between(one),
+        "CHECKPOINTS": "",  # of a trial
         "RECOMPUTE": s.recompute.granularity is Granularity.FULL,
     }
     config = json.loads(files["config.json"])

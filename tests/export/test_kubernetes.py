@@ -105,3 +105,20 @@ def test_the_config_map_holds_what_the_program_reads() -> None:
         assert mounted["name"] == config["name"]
         assert {item["key"]: item["path"] for item in mounted["items"]} == keys
         assert not any("/" in key for key in keys)
+
+
+def test_data_tokenizer_and_checkpoints_have_places() -> None:
+    from exported_plans import job as planned
+
+    from astrarium.export.launchers import kubernetes
+    from astrarium.export.software import megatron
+
+    one = planned("even")
+    (replicated,) = kubernetes.jobset(one, megatron.program(one))["spec"]["replicatedJobs"]
+    pod = replicated["template"]["spec"]["template"]["spec"]
+    env = {row["name"]: row["value"] for row in pod["containers"][0]["env"]}
+    assert (env["DATA_PATH"], env["TOKENIZER_MODEL"]) == ("", "")
+    assert "DATA_SPLIT" not in env  # it has a default
+    assert env["CHECKPOINTS"] == "/data/checkpoints"
+    claims = [one["persistentVolumeClaim"] for one in pod["volumes"] if one["name"] == "data"]
+    assert claims == [{"claimName": "training"}]

@@ -16,7 +16,7 @@ from astrarium.cluster import parse_gpus
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.runtime.execute import compared, run_jobs
-from astrarium.runtime.job import Device, RankResult, TrainingJob
+from astrarium.runtime.job import Device, RankResult, Software, TrainingJob
 from astrarium.runtime.scaled.job import scaled
 from astrarium.search.planner import plan
 from astrarium.strategy.types import (
@@ -39,6 +39,7 @@ RANKS = 2
 QUIET = Overlap(grad_reduce=False, param_gather=False, p2p=False, tp=False)
 BESIDE = Overlap(p2p=False, tp=False)
 FIRST_LAYERS = Recompute(Granularity.FULL, Method.BLOCK, 1)
+ALL_LAYERS = Recompute(Granularity.FULL, Method.UNIFORM, 1)
 PARTS = Recompute(
     Granularity.SELECTIVE, modules=(RecomputeModule.LAYERNORM, RecomputeModule.CORE_ATTN)
 )
@@ -54,11 +55,11 @@ def cut(*sizes: int, pp: int = 2) -> dict[str, Any]:
     return {"stages": tuple(stages), "split": LayerSplit.EVEN if even else LayerSplit.FREE}
 
 
-def small(model: str, most: int = RANKS, **keys: Any) -> TrainingJob:
+def small(model: str, most: int = RANKS, rules: str = "megatron", **keys: Any) -> TrainingJob:
     given = {"num_micro_batches": 3, "micro_batch": 2, "zero_stage": 0, "overlap": QUIET, **keys}
     strategy = Strategy(**given)
     workload = Workload(load_model(model), 2048, strategy.sequences)
-    return scaled(workload, strategy, most, steps=3).job
+    return scaled(workload, strategy, most, 3, rules).job
 
 
 def of_a_mixed_cluster() -> TrainingJob:
@@ -119,6 +120,14 @@ JOBS: dict[str, Callable[[], TrainingJob]] = {
     ),
     "parts of sequences": lambda: small("llama-3-8b", cp=2),
     "mixed cluster": of_a_mixed_cluster,
+    "FSDP2": lambda: small("llama-3-8b", rules="fsdp", dp=2, zero_stage=3),
+    "FSDP2, weights stay gathered": lambda: small("qwen2.5-7b", rules="fsdp", dp=2, zero_stage=2),
+    "FSDP2, tied, layers computed again": lambda: small(
+        "gpt2-xl", rules="torchtitan", dp=2, zero_stage=3, recompute=ALL_LAYERS
+    ),
+    "FSDP2, parts of sequences": lambda: small("llama-3-8b", rules="fsdp", cp=2, zero_stage=3),
+    "FSDP2, experts": lambda: small("mixtral-8x7b", rules="fsdp", dp=2, zero_stage=3),
+    "FSDP2, replicas": lambda: small("llama-3-8b", rules="fsdp", dp=2, zero_stage=0),
 }
 
 
@@ -130,6 +139,9 @@ def test_ranks_learn_what_one_process_learns() -> None:
     for name, job in made.items():
         alone, ranks = next(found), next(found)
         check_losses(name, job, alone, ranks)
+        assert (job.software is Software.FSDP2) == name.startswith("FSDP2")
+        if job.software is Software.FSDP2:
+            check_shards(job, alone[0], ranks)
         for number, rank in enumerate(ranks):
             check_rank(job, number, rank)
 
@@ -145,6 +157,31 @@ def test_a_rank_may_hold_nothing_at_all() -> None:
     assert compared(ranks, alone, Device.CPU).equal
 
 
+DEEPSPEED = {
+    "ZeRO 3, experts": lambda: small("mixtral-8x7b", rules="deepspeed", dp=2, zero_stage=3),
+    "ZeRO 3, tied, layers computed again": lambda: small(
+        "gpt2-xl", rules="deepspeed", dp=2, zero_stage=3, recompute=ALL_LAYERS
+    ),
+    "ZeRO 2": lambda: small("llama-3-8b", rules="deepspeed", dp=2, zero_stage=2),
+    "ZeRO 1": lambda: small("llama-3-8b", rules="deepspeed", dp=2, zero_stage=1),
+    "replicas": lambda: small("llama-3-8b", rules="deepspeed", dp=2, zero_stage=0),
+}
+
+
+@pytest.mark.skipif(
+    find_spec("deepspeed") is None,
+    reason="deepspeed is not installed, so none of its plans was executed: pip install deepspeed",
+)
+@pytest.mark.parametrize("name", DEEPSPEED)
+def test_zero_of_deepspeed_learns_what_one_process_learns(name: str) -> None:
+    job = DEEPSPEED[name]()
+    assert job.software is Software.DEEPSPEED
+    alone, ranks = run_jobs([job.alone(), job], Device.CPU, timeout_seconds=TIMEOUT_SECONDS)
+    check_losses(name, job, alone, ranks)
+    divided = job.ranks if job.strategy.zero_stage == 3 else 1
+    assert [divided * rank.parameters for rank in ranks] == [alone[0].parameters] * RANKS
+
+
 def check_losses(
     name: str, job: TrainingJob, alone: Sequence[RankResult], ranks: Sequence[RankResult]
 ) -> None:
@@ -152,6 +189,15 @@ def check_losses(
     result = compared(ranks, alone, Device.CPU)
     assert result.equal, (name, result, ranks)
     assert result.losses[-1] < 0.9 * result.losses[0]  # it learns: there is something to compare
+
+
+def check_shards(job: TrainingJob, alone: RankResult, ranks: Sequence[RankResult]) -> None:
+    """Weights and moments are divided over all ranks, or whole on each; none is lost."""
+    copies = 1 if job.strategy.zero_stage else job.ranks
+    assert sum(rank.parameters for rank in ranks) == copies * alone.parameters
+    for rank in ranks:
+        assert rank.held_bytes["weights"] == 4 * rank.parameters
+        assert rank.held_bytes["optimizer"] >= 8 * rank.parameters
 
 
 def check_rank(job: TrainingJob, number: int, rank: RankResult) -> None:

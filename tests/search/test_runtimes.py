@@ -15,8 +15,9 @@ from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import job_of
 from astrarium.report.plan.document import document_of
 from astrarium.runtime.execute import CHECKED
-from astrarium.runtime.job import Device
+from astrarium.runtime.job import Device, Software
 from astrarium.runtime.plan_run import _notes as run_notes
+from astrarium.runtime.scaled.job import SHARDING, scaled
 from astrarium.search.outcome import Mode, Objective, Prefer
 from astrarium.search.planner import Planned, plan, predict
 from astrarium.search.refusals import why_refused
@@ -54,8 +55,26 @@ def test_a_plan_for_a_runtime_is_exported_as_it_is(
         refused = refusals(job_of(document, one.rank), target)
         # A model that the software does not know is none of the plan's.
         assert [refusal for refusal in refused if refusal.feature is not None] == []
-    notes = list(run_notes(job_of(document), Device.CPU, {"megatron-core": CHECKED}))
-    assert notes == [f"planned for {runtime}; megatron-core runs the same degrees in its own way"]
+
+
+@pytest.mark.parametrize("runtime", TARGETS)
+def test_a_run_says_what_executes_it(runtime: str) -> None:
+    found = planned("llama-3-8b", "h100:16", 8192, 256, runtime)
+    document = document_of(
+        found, reference="llama-3-8b", objective=Objective.THROUGHPUT, mode=Mode.EXACT
+    )
+    job = job_of(document)
+    made = scaled(job.workload, job.strategy, 4, 1, job.runtime.rules).job
+    versions = {"megatron-core": CHECKED, "deepspeed": "0.19"}
+    (note,) = run_notes(job, made.software, Device.CPU, versions)
+    if job.strategy.tp * job.strategy.pp > 1:
+        assert made.software is Software.MEGATRON
+        own = "megatron-core runs the same degrees in its own way"
+        assert note == f"planned for {runtime}; {own}"
+    else:
+        assert made.software is SHARDING[runtime]
+        assert made.strategy.zero_stage == job.strategy.zero_stage
+        assert note.endswith("train it; megatron-core only builds its layers")
 
 
 @pytest.mark.parametrize("runtime", planned_runtimes())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from exported_plans import job
 from upstream.client import Driver
 
-from astrarium.export.software.bridge import overrides
+from astrarium.export.software.bridge import overrides, program
 
 # Of Megatron-Bridge's own classes, read in its package 0.6.2: training/config.py for the sections,
 # models/gpt_provider.py for the model.
@@ -26,6 +26,8 @@ OWN = {
 def test_keys_are_fields(megatron: Driver) -> None:
     sections = megatron.ask(operation="keys")
     for case in ("even", "uneven", "experts", "sinks", "sharded"):
-        for key in overrides(job(case)).keys() - OWN:
+        made = program(job(case))
+        more = {word.partition("=")[0] for word in (*made.checkpoints, *made.smoke)}
+        for key in (overrides(job(case)).keys() | more) - OWN:
             section, _, field = key.partition(".")
             assert field in sections[section], key

@@ -52,7 +52,24 @@ def test_checkpoints_of_spot_nodes_are_options_of_megatron(megatron: Driver) -> 
         capability=OLD,
     )["args"]
     assert (args["save"], args["load"], args["save_interval"]) == ("/a b", "/a b", 300)
-    assert not program(job("even")).checkpoints
+
+
+@pytest.mark.parametrize("case", ["even", "uneven", "sharded"])
+def test_every_run_keeps_checkpoints_and_can_be_tried(megatron: Driver, case: str) -> None:
+    one = job(case)
+    made = program(one)
+    assert "CHECKPOINTS" not in made.variables  # it has a default
+    saves = shlex.split(" ".join(made.checkpoints).replace("$CHECKPOINTS", "/c"))
+    for words, key, value in ((saves, "save", "/c"), (made.smoke, "train_iters", 20)):
+        argv = [*made.arguments, *words, *made.data.generated]
+        args = megatron.ask(
+            operation="arguments",
+            argv=argv,
+            world_size=one.world_size,
+            env=dict(made.environment),
+            capability=OLD,
+        )["args"]
+        assert args[key] == value
 
 
 def test_reduced_numerics_are_taken(megatron: Driver) -> None:

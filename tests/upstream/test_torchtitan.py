@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,34 @@ def test_files_are_taken(torchtitan_toml: Driver, one: Job) -> None:
     assert mode == ("full" if full else "none")
     experts = one.strategy.etp if one.strategy.ep > 1 else 1
     assert read["degrees"]["etp"] == experts
+
+
+def test_checkpoints_and_a_try_are_options(
+    torchtitan_python: Driver, torchtitan_toml: Driver, tmp_path: Path
+) -> None:
+    from astrarium.export.software import torchtitan_toml as exporter
+
+    one, old = job("torchtitan", "flavor"), job("torchtitan-0.2", "uneven")
+    path = tmp_path / f"{torchtitan.MODULE}.py"
+    path.write_text(torchtitan.module(one), encoding="utf-8")
+    text = exporter.text(old, exporter.settings(old))
+    made = torchtitan.program(one)
+    more = shlex.split(" ".join(made.checkpoints).replace("$CHECKPOINTS", "/c"))
+    for words in (more, made.smoke):
+        new = torchtitan_python.ask(
+            path=str(path),
+            function=torchtitan.FUNCTION,
+            world_size=one.world_size,
+            more=list(words),
+        )["config"]
+        toml = torchtitan_toml.ask(text=text, world_size=old.world_size, more=list(words))["config"]
+        for read in (new, toml):
+            if words is more:
+                assert read["checkpoint"]["enable"]
+                assert read["checkpoint"]["folder"] == "/c"
+            else:
+                assert not read["checkpoint"]["enable"]
+                assert read["training"]["steps"] == 20
 
 
 def test_a_stage_that_holds_nothing_is_refused_by_the_optimizer(

@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
-from web_server import Running
+from web_server import LAUNCH, Running
 
 SMALL_PLAN = {"model": "llama-2-7b", "gpus": "h100:8", "global_batch": 64, "tokens": "1T"}
 EXAMPLES = 15  # of each route
@@ -39,7 +39,7 @@ def test_all_routes_are_described(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.1")
     names = "health catalog plan plan/stream predict whynot explain compare timeline trace export"
-    names += " targets"
+    names += " targets review"
     assert set(described["paths"]) == {f"/api/{name}" for name in names.split()}
     schemas = described["components"]["schemas"]
     for flag in ("model", "gpus", "seq_length", "tokens", "rule", "budget", "pools", "config"):
@@ -65,6 +65,7 @@ def test_documents_have_the_schemas_that_are_described(
         "export": {**asked, "target": "megatron"},
         "plan": SMALL_PLAN,
         "whynot": {**SMALL_PLAN, "strategy": "tp=2"},
+        "review": {"text": LAUNCH, "gpus": "h100"},
     }
     for name, body in bodies.items():
         headers = {"accept": "application/json"}

@@ -316,9 +316,28 @@ PREDICT_FLAGS: Final = flags(
     model={"help": _CONFIG_MODEL},
     global_batch={"help": _CONFIG_BATCH},
 )
+_MOST_ENTRIES: Final = 2**24
+# What a script is started with, and what else it leaves open.
+ANSWER_FLAGS: Final = {
+    "arguments": Flag(
+        "Arguments of the script.", "ARGUMENTS", several=True, is_argument=True, read=readers.texts
+    ),
+    "set": Flag(
+        "A variable of the script, as its caller would set it; without a value, as it is set here;"
+        " repeatable.",
+        "NAME[=VALUE]",
+        readers.texts,
+        several=True,
+    ),
+    "vocab_size": Flag(
+        "Entries of the vocabulary, where the script does not state it.",
+        "ENTRIES",
+        readers.count(_MOST_ENTRIES),
+    ),
+}
 FIT_FLAGS: Final = flags(
     *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "as_type"),
-    *("precision", "numerics", *PRICES),
+    *("precision", "numerics", "runtime", *PRICES),
     model={"help": _CONFIG_MODEL},
     strategy={"help": f"{_STRATEGY} Default: any that fits."},
     global_batch={"help": "Sequences in an iteration. Default: 1024."},

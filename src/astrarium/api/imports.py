@@ -6,6 +6,7 @@ cost days.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from astrarium.api.money import MoneyTerms
@@ -18,9 +19,38 @@ if TYPE_CHECKING:
     from astrarium.api.request import Request
     from astrarium.cluster.parse import GpusGiven
     from astrarium.configs.imported import Imported
+    from astrarium.configs.values import Answers
     from astrarium.model.workload import Precision
 
 FROM_CONFIG = "-"  # in place of a model: the one that the configuration states
+
+
+def answers(
+    arguments: Sequence[str] | None,
+    set_: Sequence[str] | None,
+    vocab_size: int | None,
+    environment: Mapping[str, str],
+) -> Answers:
+    """What is said about what a script leaves open; a name alone is that of the environment."""
+    from astrarium.configs.values import Answers
+
+    variables = {}
+    for text in set_ or ():
+        name, equals, value = text.partition("=")
+        if not name or (not equals and name not in environment):
+            told = f"--set {text}: not set here; write --set {name or 'NAME'}=VALUE"
+            raise InputError(told, "set")
+        variables[name] = value if equals else environment[name]
+    return Answers(tuple(arguments or ()), variables, vocab_size)
+
+
+def not_recognised(name: str) -> InputError:
+    """The error of what is no configuration that is read."""
+    return InputError(
+        f"{name}: not recognised: neither a plan, nor a launch script or configuration of"
+        " Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, DeepSpeed, torchtitan, accelerate,"
+        " nanotron, GPT-NeoX, FlagScale, LLaMA-Factory, axolotl, NeMo or Primus"
+    )
 
 
 class Filled(Value, frozen=True):

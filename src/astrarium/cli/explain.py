@@ -1,44 +1,25 @@
 """`astrarium explain`: where time, memory and money of a plan go, and how two plans differ.
 
-A launch script or configuration of another program in place of a plan is judged: `review`.
+A launch script or configuration of another program in place of a plan is judged: `api.review`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from astrarium.api import readers
-from astrarium.api.flags import CONFIG_FLAGS, Flag
+from astrarium.api.flags import ANSWER_FLAGS, CONFIG_FLAGS, Flag
 from astrarium.api.readers import rank as read_rank
 from astrarium.cli.plan import OUT, REPORT
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError, flag
 
 if TYPE_CHECKING:
+    from astrarium.configs.imported import Imported
     from astrarium.configs.values import Answers
 
-_MOST_ENTRIES = 2**24
-# What a script is started with, and what else it leaves open.
-ANSWERS = {
-    "arguments": Flag(
-        "Arguments of the script.", "ARGUMENTS", several=True, is_argument=True, read=readers.texts
-    ),
-    "set": Flag(
-        "A variable of the script, as its caller would set it; without a value, as it is set here;"
-        " repeatable.",
-        "NAME[=VALUE]",
-        readers.texts,
-        several=True,
-    ),
-    "vocab_size": Flag(
-        "Entries of the vocabulary, where the script does not state it.",
-        "ENTRIES",
-        readers.count(_MOST_ENTRIES),
-    ),
-}
 # Flags that are about a configuration; a plan has all of it in its file.
 ONLY_FOR_CONFIGS = (
     "model",
@@ -60,7 +41,7 @@ PLANS = {
 _STRATEGY = "is a strategy; `astrarium predict MODEL ... --strategy` takes it"
 
 
-@command(PLANS, ANSWERS, CONFIG_FLAGS, {"json": JSON, "out": OUT, "report": REPORT})
+@command(PLANS, ANSWER_FLAGS, CONFIG_FLAGS, {"json": JSON, "out": OUT, "report": REPORT})
 def explain(
     ctx: click.Context,
     *,
@@ -80,19 +61,18 @@ def explain(
 
     from astrarium.cli import programs
 
-    answers = _answers(*(values.pop(name) for name in ANSWERS))
+    answers = _answers(*(values.pop(name) for name in ANSWER_FLAGS))
     from astrarium.plans.files import is_plan
 
     if programs.is_program(plan):
         programs.explain(plan, typed(ctx), json=json)
         return
     if not is_plan(Path(plan)):
-        from astrarium.cli import review
         from astrarium.configs.detect import read_config
 
         imported = read_config(plan, "the arguments", answers)
         if imported is not None:
-            review.answer(ctx, imported, values, json=json, out=out)
+            _judge(ctx, imported, values, json=json, out=out)
             return
         _check_for_plan(plan)
     if report is not None:
@@ -105,21 +85,43 @@ def explain(
         write_report(ctx, load_document(Path(plan)), rank)
 
 
+def _judge(
+    ctx: click.Context,
+    imported: Imported,
+    values: Mapping[str, Any],
+    *,
+    json: bool,
+    out: str | None,
+) -> None:
+    """Judge a configuration; the exit code is 1 if it does not run."""
+    for name in ("against", "rank", "report"):
+        if name in typed(ctx):
+            raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
+    from astrarium.api import review
+    from astrarium.api.asked import AskedValues
+    from astrarium.cli import output
+    from astrarium.plans.document import PLAN_FILE, to_dict
+    from astrarium.report.plan.imported import import_report, import_to_dict
+
+    case = review.reviewed(AskedValues(**values, given=typed(ctx)), imported)
+    with output.progress("searching"):
+        document = review.document(case)
+    if document.answer is not None:
+        output.write_document(out, PLAN_FILE, to_dict(document.answer))
+    output.answer(import_to_dict(document), lambda width: import_report(document, width), json=json)
+    if document.runs is False:
+        ctx.exit(1)
+
+
 def _answers(
     arguments: Sequence[str] | None, set_: Sequence[str] | None, vocab_size: int | None
 ) -> Answers:
     """What the command line says about what a script leaves open."""
     from os import environ
 
-    from astrarium.configs.values import Answers
+    from astrarium.api.imports import answers
 
-    variables = {}
-    for text in set_ or ():
-        name, equals, value = text.partition("=")
-        if not name or (not equals and name not in environ):
-            raise InputError(f"--set {text}: not set here; write --set {name or 'NAME'}=VALUE")
-        variables[name] = value if equals else environ[name]
-    return Answers(tuple(arguments or ()), variables, vocab_size)
+    return answers(arguments, set_, vocab_size, environ)
 
 
 def _check_report(plan: str, against: str | None, report: str) -> None:
@@ -136,7 +138,6 @@ def _check_report(plan: str, against: str | None, report: str) -> None:
 
 def _check_for_plan(plan: str) -> None:
     """Refuse what is neither a configuration nor, by its keys, meant to be a plan."""
-    from collections.abc import Mapping
     from pathlib import Path
 
     from astrarium.configs.detect import content_of, is_strategy
@@ -150,11 +151,9 @@ def _check_for_plan(plan: str) -> None:
         return
     if isinstance(content, Mapping) and is_strategy(content):
         raise InputError(f"{plan}: {_STRATEGY}")
-    raise InputError(
-        f"{plan}: not recognised: neither a plan, nor a launch script or configuration of"
-        " Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, DeepSpeed, torchtitan, accelerate,"
-        " nanotron, GPT-NeoX, FlagScale, LLaMA-Factory, axolotl, NeMo or Primus"
-    )
+    from astrarium.api.imports import not_recognised
+
+    raise not_recognised(plan)
 
 
 def _check_plan_flags(plan: str, given: Collection[str]) -> None:

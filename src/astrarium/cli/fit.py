@@ -33,7 +33,14 @@ def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN4
     program = find_runtime(filled.asked.runtime)
     asked, tuning = request.tuned(request.under(asked, program), given.profile, program.name)
     with output.progress("searching"):
-        report = search.fit(asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning)
+        report = search.fit(
+            asked.workload,
+            asked.cluster,
+            chosen,
+            runtime=program,
+            tuning=tuning,
+            is_launched=filled.imported is not None,
+        )
     document = fit_document(report, asked.cluster, filled.called(asked), asked.notes)
     has_strategy = chosen is not None
     output.answer(

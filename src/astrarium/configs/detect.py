@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from astrarium.configs.megatron.override_text import is_overrides
+from astrarium.configs.neighbours import alone
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,10 +54,22 @@ def read_config(
     return _of_file(path, answers)
 
 
+def read_sent(text: str, name: str, answers: Answers | None = None) -> Imported | None:
+    """The configuration that a text holds; the files that it names are not read."""
+    with alone():
+        if _ARGUMENTS.match(text):
+            return read_config(text, name, answers)
+        return _of_text(text, Path(name), answers)
+
+
 def _of_file(path: Path, answers: Answers | None) -> Imported | None:
     from astrarium.documents.parsing import read_text
 
-    source, text = str(path), read_text(path)
+    return _of_text(read_text(path), path, answers)
+
+
+def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
+    source = str(path)
     told = (*_SCRIPTS, *_TABLES, ".json")
     is_python = path.suffix not in told and not text.startswith("#!") and _PYTHON.search(text)
     if path.suffix == ".py" or is_python:
@@ -71,7 +84,7 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
     content: object = None
     if not looks_shell or named in _TABLES:
         try:
-            content = content_of(path)
+            content = _content_of_text(text, path)
         except InputError:
             if not looks_shell and named not in _SCRIPTS:
                 raise
@@ -93,15 +106,14 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
 
 def content_of(path: Path) -> object:
     """The data of a file; where its name promises another language than it has, that counts."""
-    from astrarium.documents.parsing import (
-        Format,
-        format_of,
-        has_known_suffix,
-        parse_text,
-        read_text,
-    )
+    from astrarium.documents.parsing import read_text
 
-    text = read_text(path)
+    return _content_of_text(read_text(path), path)
+
+
+def _content_of_text(text: str, path: Path) -> object:
+    from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text
+
     language = language_of(text)
     promised = format_of(path) if has_known_suffix(path) else Format(language)
     try:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, Used
+from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
 
@@ -207,7 +208,7 @@ def _json_file(
 ) -> dict[str, Any]:
     text = files.get(name)
     for root in [] if text or folder is None else [folder, *folder.parents][:6]:
-        if (root / name).is_file():
+        if is_there(root / name):
             text = (root / name).read_text(encoding="utf-8", errors="replace")
             break
     try:

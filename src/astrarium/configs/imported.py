@@ -134,7 +134,8 @@ class Imported(Value, frozen=True):
             return load_model(described.model)
         if described.shape is None:
             raise OpenQuestionError(
-                f"{self.source}: {described.why_no_shape}; name the model with --model"
+                f"{self.source}: {described.why_no_shape}; name the model with --model",
+                "model",
             )
         if described.shape.layers > MOST_LAYERS:
             raise InputError(
@@ -147,7 +148,8 @@ class Imported(Value, frozen=True):
         if not shape.vocab:
             raise OpenQuestionError(
                 f"{self.source}: the vocabulary is not stated; add --vocab-size ENTRIES, or name"
-                " the model"
+                " the model",
+                "vocab_size",
             )
         from astrarium.configs.model_config import with_config
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
+from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.launch import Launch
 
 _SECTIONS: Final = ("training", "parallelism", "compile")
@@ -223,7 +224,7 @@ def beside(folder: Path | None, name: str) -> Path | None:
     if folder is None or not name or "\0" in name:
         return None
     path = folder / name
-    return path if path.is_file() else None
+    return path if is_there(path) else None
 
 
 def started_by(content: Mapping[str, Any], path: Path) -> Path | None:

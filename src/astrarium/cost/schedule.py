@@ -102,7 +102,7 @@ def in_flight_at_peak(weights: Floats | Ints, num_micro_batches: int) -> Ints:
     """
     virtual, pp = weights.shape
     level = bool((weights == weights[:1]).all())
-    held = _in_flight(pp, virtual, num_micro_batches, 1 if level else pp * virtual)
+    held = in_flight_at(pp, virtual, num_micro_batches, np.arange(1 if level else pp * virtual))
     fullest = (held * weights).sum(axis=1).argmax(axis=0)
     return held[fullest, :, np.arange(pp)].T
 
@@ -110,20 +110,19 @@ def in_flight_at_peak(weights: Floats | Ints, num_micro_batches: int) -> Ints:
 def in_flight_if_alike(pp: int, weights: Ints, num_micro_batches: int) -> Ints:
     """The same of stages that are all alike, for many weights (ways, chunks): and (stages,)."""
     virtual = weights.shape[1]
-    held = _in_flight(pp, virtual, num_micro_batches, pp * virtual)
+    held = in_flight_at(pp, virtual, num_micro_batches, np.arange(pp * virtual))
     fullest = np.einsum("mvp,wv->wmp", held, weights).argmax(axis=1)
     fullest[(weights == weights[:, :1]).all(axis=1)] = 0
     return np.moveaxis(held[fullest, :, np.arange(pp)], 2, 1)
 
 
-def _in_flight(pp: int, virtual: int, num_micro_batches: int, most_moments: int) -> Ints:
-    """Micro-batches held of each chunk at so many moments: (moments, chunks, stages)."""
+def in_flight_at(pp: int, virtual: int, num_micro_batches: int, moments: Ints) -> Ints:
+    """Micro-batches held of each chunk at some moments: (moments, chunks, stages)."""
     stage, chunk = np.arange(pp)[None, :], np.arange(virtual)[:, None]
     shape = np.array(pp), np.array(virtual)
     passes = num_micro_batches * virtual
     warm_up = np.minimum(_warm_up(stage, *shape), passes - 1)
-    moments = np.arange(min(most_moments, passes))[:, None, None]
-    done = np.minimum(moments, passes - 1 - warm_up)
+    done = np.minimum(moments[:, None, None], passes - 1 - warm_up)
     begun = _of_turn(done + warm_up + 1, chunk, *shape)
     return begun - _of_turn(done, virtual - 1 - chunk, *shape)
 

@@ -46,8 +46,8 @@ class RankProgram(Value, frozen=True):
     `script` is what follows `torchrun ...`, as words of a shell: `"$MEGATRON_PATH"/pretrain_gpt.py`
     or `-m torchtitan.train`. `arguments` are plain words. `variables` must be set by the user; each
     has a description. `checkpoints` are words of a shell that keep checkpoints and go on from the
-    last one, for plans whose nodes may be taken away. Scripts hand what they are given themselves
-    on, behind all arguments.
+    last one; `smoke` are arguments that make a short try of the run. Scripts hand what they are
+    given themselves on, behind all arguments.
     """
 
     software: str  # with its version: "Megatron-LM 0.19.2"
@@ -55,6 +55,7 @@ class RankProgram(Value, frozen=True):
     arguments: tuple[str, ...] = ()
     data: Data = field(default_factory=Data)
     checkpoints: tuple[str, ...] = ()
+    smoke: tuple[str, ...] = ()
     files: Files = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)

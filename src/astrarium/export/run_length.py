@@ -46,8 +46,11 @@ def evaluation_of(job: Job) -> Evaluation | None:
     return None if search is None else search.evaluation
 
 
-# A plan with spot nodes counts on checkpoints: it goes on from the last one at every start.
+SMOKE_ITERATIONS: Final = 20  # of a try with SMOKE=1
+# Every run keeps checkpoints and goes on from the last one at every start. A plan with spot nodes
+# counts on them, so the user has to say where; a trial without tokens keeps some only if asked to.
 CHECKPOINTS: Final = "CHECKPOINTS"  # the variable that names the folder
+FOLDER: Final = "checkpoints"  # its value beside the launch script, where nothing is said
 MEANING: Final = "a folder for checkpoints that all nodes see and that outlives them"
 USUAL_SECONDS: Final = 3600.0  # between two, where the plan counts no interruptions
 
@@ -60,6 +63,22 @@ def iterations_between(job: Job) -> int:
     """Iterations from one checkpoint to the next, as the plan counts."""
     counted = job.plan.run.checkpoint_interval_seconds if job.plan.run else None
     return max(round((counted or USUAL_SECONDS) / job.plan.iteration_seconds), 1)
+
+
+def usual_folder(job: Job) -> str:
+    """The folder of checkpoints where the user names none; "" keeps none."""
+    return "" if is_trial(job) or has_spot(job) else FOLDER
+
+
+def kept_note(job: Job) -> str:
+    """How a run is kept and tried, for the user."""
+    usual = f"`{FOLDER}` beside launch.sh" if usual_folder(job) else "none"
+    return (
+        f"Every {iterations_between(job)} iterations a checkpoint is written to the folder"
+        f" {CHECKPOINTS} ({usual} unless you name one), which all nodes must see. Every start goes"
+        f" on from the last one. An empty {CHECKPOINTS} keeps none. SMOKE=1 tries"
+        f" {SMOKE_ITERATIONS} iterations and keeps nothing."
+    )
 
 
 def checkpoint_variables(job: Job) -> Mapping[str, str]:

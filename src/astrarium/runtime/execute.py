@@ -42,22 +42,24 @@ class Comparison(Value, frozen=True):
 
 def versions() -> dict[str, str]:
     """The installed versions of what runs need; InputError names what is missing."""
-    missing = [name for module, name in PACKAGES.items() if not _is_there(module)]
+    missing = [name for module, name in PACKAGES.items() if not is_there(module)]
     if missing:
         raise InputError(
             f"running a plan needs {' and '.join(missing)}, which is not installed; {INSTALL}"
         )
-    return {name: _version(name) for name in PACKAGES.values()}
+    return {name: version_of(name) for name in PACKAGES.values()}
 
 
-def _is_there(module: str) -> bool:
+def is_there(module: str) -> bool:
+    """Whether a module is installed."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # of a parent
         return False
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The installed version of a package."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

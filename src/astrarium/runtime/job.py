@@ -23,6 +23,14 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
+class Software(StrEnum):
+    """What shards a network and updates its weights; megatron-core builds it for all."""
+
+    MEGATRON = "megatron-core"
+    FSDP2 = "FSDP2"
+    DEEPSPEED = "DeepSpeed"
+
+
 class TrainingJob(Value, frozen=True):
     """A few iterations of one model under one strategy, done by processes 0 to `ranks` - 1.
 
@@ -40,6 +48,7 @@ class TrainingJob(Value, frozen=True):
     learning_rate: float = 3e-3
     same_weights: bool = True
     alone_at: int | None = None
+    software: Software = Software.MEGATRON
 
     @property
     def ranks(self) -> int:
@@ -77,7 +86,8 @@ class TrainingJob(Value, frozen=True):
             recompute=Recompute(),
             overlap=Overlap(grad_reduce=False, param_gather=False, p2p=False, tp=False),
         )
-        return replace(self, name=f"{self.name}, one process", strategy=single)
+        name = f"{self.name}, one process"
+        return replace(self, name=name, strategy=single, software=Software.MEGATRON)
 
 
 class StepTime(Value, frozen=True):

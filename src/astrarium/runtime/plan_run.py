@@ -7,6 +7,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from astrarium.catalog.runtimes import DEFAULT, Runtime
 from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import (
@@ -14,18 +15,24 @@ from astrarium.runtime.execute import (
     Comparison,
     Progress,
     compared,
+    is_there,
     mean_losses,
     run_jobs,
     step_seconds,
+    version_of,
     versions,
     visible_gpus,
 )
-from astrarium.runtime.job import Device, RankResult
-from astrarium.runtime.scaled.job import ScaledJob, as_planned, scaled
+from astrarium.runtime.job import Device, RankResult, Software
+from astrarium.runtime.scaled.job import SHARDING, ScaledJob, as_planned, scaled
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.value import Value
 
 SCHEMA = "astrarium.run/1"
+TRAINED_BY = {
+    Software.FSDP2: "torch's fully_shard and AdamW",
+    Software.DEEPSPEED: "ZeRO of DeepSpeed and AdamW of torch",
+}
 PRECISION = {Device.CPU: "fp32", Device.CUDA: "bf16"}
 
 
@@ -85,6 +92,8 @@ def run_plan(job: Job, device: Device, limits: RunLimits, progress: Progress) ->
     """Execute a plan, scaled down to the processes there are."""
     installed = versions()
     made, whole = _made(job, device, limits)
+    if made.job.software is Software.DEEPSPEED:
+        installed["deepspeed"] = version_of("deepspeed")
     jobs = [made.job] if whole else [made.job.alone(), made.job]
     results = run_jobs(jobs, device, timeout_seconds=limits.timeout_seconds, progress=progress)
     ranks = results[-1]
@@ -100,7 +109,7 @@ def run_plan(job: Job, device: Device, limits: RunLimits, progress: Progress) ->
         strategy=strategy_to_dict(made.job.strategy),
         layout=made.job.layout,
         changes=tuple(asdict(change) for change in made.changes),
-        notes=(*made.notes, *_notes(job, device, installed)),
+        notes=(*made.notes, *_notes(job, made.job.software, device, installed)),
         losses=mean_losses(ranks),
         gradient_norms=ranks[0].gradient_norms,
         single_process=None if whole else compared(ranks, results[0], device),
@@ -119,12 +128,28 @@ def _made(job: Job, device: Device, limits: RunLimits) -> tuple[ScaledJob, bool]
         if gpus >= job.world_size:
             return as_planned(job.workload, job.strategy, limits.steps), True
         most = min(most, gpus)
-    return scaled(job.workload, job.strategy, most, limits.steps), False
+    rules = _rules_run(job.runtime, device)
+    return scaled(job.workload, job.strategy, most, limits.steps, rules), False
 
 
-def _notes(job: Job, device: Device, installed: dict[str, str]) -> Iterator[str]:
-    if not job.runtime.parses_as_megatron:
+def _rules_run(runtime: Runtime, device: Device) -> str:
+    """Those of the planned runtime, if it can run here, or of Megatron.
+
+    On GPUs FSDP2 would update bf16 weights, and Megatron fp32 copies of them.
+    """
+    missing = SHARDING.get(runtime.rules) is Software.DEEPSPEED and not is_there("deepspeed")
+    return DEFAULT if missing or device is Device.CUDA else runtime.rules
+
+
+def _notes(
+    job: Job, software: Software, device: Device, installed: dict[str, str]
+) -> Iterator[str]:
+    if software is not Software.MEGATRON:
+        yield f"{TRAINED_BY[software]} train it; megatron-core only builds its layers"
+    elif not job.runtime.parses_as_megatron:
         yield f"planned for {job.runtime.name}; megatron-core runs the same degrees in its own way"
+    if SHARDING.get(job.runtime.rules) is Software.DEEPSPEED and "deepspeed" not in installed:
+        yield "ZeRO of DeepSpeed itself runs once it is installed: pip install deepspeed"
     planned = job.workload.precision.value
     if device is Device.CUDA and planned != PRECISION[device]:
         yield f"computes in {PRECISION[device]}, not in {planned} as planned"

@@ -16,7 +16,7 @@ from astrarium.search.formats import runnable
 from astrarium.search.money import Runs
 from astrarium.search.outcome import Limits, Mode, Objective
 from astrarium.search.plan import Plan, estimate, with_split
-from astrarium.search.planner import leanest, plan, smallest_count
+from astrarium.search.planner import check_runtime, leanest, plan, smallest_count
 from astrarium.search.pools import Asked
 from astrarium.search.refusals import why_refused
 from astrarium.search.space import recomputable_modules
@@ -68,13 +68,17 @@ def fit(
     *,
     runtime: Runtime | None = None,
     tuning: Tuning = NEUTRAL,
+    is_launched: bool = False,
 ) -> FitReport:
     """Whether a strategy fits or, without one, any: then the fastest, else the leanest.
 
-    A strategy is looked at under a runtime, by default Megatron; any is one of Megatron's.
+    Both are of a runtime, by default Megatron, and have to keep its rules. What is launched with
+    another program (`is_launched`) may be more than the rules for plans allow.
     """
     workload = runnable(workload, *cluster.pools)
     runtime = runtime or find_runtime()
+    if strategy is None:
+        check_runtime(runtime, workload, cluster)
     planned = runtime if runtime.rules else find_runtime()
     any_plan = Asked(
         workload, tuning, Objective.THROUGHPUT, Mode.EXACT, (), 1, Limits(), runtime=planned
@@ -87,9 +91,10 @@ def fit(
         return _any_that_fits(any_plan, cluster, fewest)
     model = ClusterModel(workload, cluster, runtime, tuning)
     strategy = with_split(model, strategy)
-    reasons = why_refused(workload, cluster.pools, strategy) if runtime.parses_as_megatron else ()
-    if reasons:
-        raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
+    reasons = why_refused(workload, cluster.pools, strategy, runtime.rules)
+    if reasons and not (is_launched and not runtime.parses_as_megatron):
+        program = "Megatron" if runtime.parses_as_megatron else runtime.name
+        raise InputError(f"{program} would refuse this strategy: " + "; ".join(reasons))
     runs = Runs(workload, cluster, RunTerms(), tuning, runtime)
     asked = runs.priced(estimate(model, [strategy])[0], [0] * len(cluster.pools))
     changes = () if asked.fits else _helpful_changes(model, strategy, runtime)
@@ -113,12 +118,13 @@ def _helpful_changes(
 ) -> tuple[Remedy, ...]:
     """Single changes that make the strategy fit the same GPUs, the fastest first."""
     workload, pools = model.workload, model.cluster.pools
+    before = {*why_refused(workload, pools, strategy, runtime.rules)}
     tried: dict[Strategy, str] = {}
     for text, changed in _single_changes(workload, strategy):
         adjusted = _adjusted(workload, strategy, changed)
         if adjusted is None:
             continue
-        if not (runtime.parses_as_megatron and why_refused(workload, pools, adjusted)):
+        if before.issuperset(why_refused(workload, pools, adjusted, runtime.rules)):
             tried.setdefault(adjusted, text)
     plans = estimate(model, list(tried))
     changes = [

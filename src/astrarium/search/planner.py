@@ -126,7 +126,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     A job uses at most `most_types` pools. `progress` hears how far the search is.
     """
     limits, runtime = limits or Limits(), runtime or find_runtime()
-    _check_runtime(runtime, workload, cluster)
+    check_runtime(runtime, workload, cluster)
     cluster = with_margin(workload, cluster, kept_free, runtime)
     _check_request(workload, cluster, mode, limits, most_types)
     begin = time.perf_counter()
@@ -394,7 +394,7 @@ def _beside(result: SearchResult, gained: float) -> SearchResult:
     return replace(result, found=[], bound_gap=gap, optimal=gap == 0.0)
 
 
-def _check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> None:
+def check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> None:
     """Refuse a runtime without rules, and what it takes in no strategy."""
     if not runtime.rules:
         raise refusal(

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS
+from astrarium.api.flags import (
+    ANSWER_FLAGS,
+    CONFIG_FLAGS,
+    PLAN_FLAGS,
+    PREDICT_FLAGS,
+    WHY_NOT_FLAGS,
+    read,
+)
 from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about
 from astrarium.value import Value, replace
 from astrarium.web import reading
@@ -21,7 +28,7 @@ from astrarium.web.reading import Body, field_of
 
 if TYPE_CHECKING:
     from astrarium.api.asked import PlanAsked
-    from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
+    from astrarium.plans.document import Plan, PlanDocument
 
 JSON_TYPE: Final = "application/json"
 ZIP_TYPE: Final = "application/zip"
@@ -152,6 +159,23 @@ def _why_not(body: Body, tell: Tell | None) -> Answer:
     return Answer(OK, encoded({"document": shown, "broken": broken}))
 
 
+def _review(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api import imports, review
+    from astrarium.api.asked import AskedValues
+    from astrarium.configs.detect import read_sent
+    from astrarium.report.plan.imported import import_to_dict
+
+    name = body.get("name") or "pasted"
+    said = read(ANSWER_FLAGS, {one: body[one] for one in ANSWER_FLAGS if one in body})
+    answers = imports.answers(said["arguments"], said["set"], said["vocab_size"], {})
+    with about("text"):
+        imported = read_sent(body["text"], name, answers)
+        if imported is None:
+            raise imports.not_recognised(name)
+        case = review.reviewed(reading.asked_by(body, AskedValues, CONFIG_FLAGS), imported)
+    return Answer(OK, encoded(import_to_dict(review.document(case))))
+
+
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
     """The document of a request, and the plan that it is about."""
     from astrarium.api import readers
@@ -160,20 +184,23 @@ def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
     rank = readers.rank("rank", body.get("rank", 1))
     with about(where):
         document = document_of_content(body["document"], "document")
-        _check_model(document.workload)
     with about("rank"):
         return document, plan_of_rank(document, rank, "document")
 
 
-def _check_model(workload: WorkloadPart) -> None:
-    """Refuse a document without its model: what it calls that may be a path on this machine."""
+def _with_model(body: Body) -> tuple[PlanDocument, Plan]:
+    """The same; refuses a document without its model, whose name may be a path on this machine."""
     from astrarium.catalog.models import is_model_name
 
+    document, plan = _chosen(body)
+    workload = document.workload
     if workload.model_config is None and not is_model_name(workload.model_as_given):
         raise InputError(
             f"document: it does not hold the config of '{workload.model_as_given}', and the server"
-            " reads no files; make the plan again"
+            " reads no files; make the plan again",
+            "document",
         )
+    return document, plan
 
 
 def _explain(body: Body, tell: Tell | None) -> Answer:
@@ -212,7 +239,7 @@ def _export(body: Body, tell: Tell | None) -> Answer:
         target = find_target(body["target"])
     with about("program"):
         exporting.software_of(target, body.get("program"))
-    document, plan = _chosen(body)
+    document, plan = _with_model(body)
     done = exporting.made(
         document,
         plan.rank,
@@ -229,7 +256,7 @@ def _export(body: Body, tell: Tell | None) -> Answer:
 def _targets(body: Body, tell: Tell | None) -> Answer:
     from astrarium.api import exporting
 
-    document, plan = _chosen(body)
+    document, plan = _with_model(body)
     return Answer(OK, encoded({"times": exporting.times_of_targets(document, plan.rank)}))
 
 
@@ -253,6 +280,7 @@ _KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
     "plan": _plan,
     "predict": _predict,
     "whynot": _why_not,
+    "review": _review,
     "explain": _explain,
     "compare": _compare,
     "timeline": _timeline,

@@ -25,6 +25,7 @@ from astrarium.web.flags import (
     ExportRequest,
     PlanRequest,
     PredictRequest,
+    ReviewRequest,
     WhyNotRequest,
     complaint,
 )
@@ -93,13 +94,15 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.workers = workers
     app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]
     _add_errors(app)
-    _add_questions(app, workers)
+    _add_catalog(app, workers)
+    _add_searches(app, workers)
+    _add_strategies(app, workers)
     _add_documents(app, workers)
     _add_page(app)
     return app
 
 
-def _add_questions(app: FastAPI, workers: Workers) -> None:
+def _add_catalog(app: FastAPI, workers: Workers) -> None:
     catalogs: dict[bool, Answer] = {}  # compressed, and not
 
     @app.get("/api/health", responses=responses("Health", "The server answers."))
@@ -123,6 +126,8 @@ def _add_questions(app: FastAPI, workers: Workers) -> None:
                 catalogs[takes_gzip] = answer
         return _response(answer)
 
+
+def _add_searches(app: FastAPI, workers: Workers) -> None:
     plans = responses("PlanDocument", "What `astrarium plan --json` prints.", s409="NoPlan")
 
     @app.post("/api/plan", responses=plans)
@@ -144,6 +149,8 @@ def _add_questions(app: FastAPI, workers: Workers) -> None:
         """The same, told while it is found; closing the connection ends the search."""
         return EventStream(workers, "plan", _given(body))
 
+
+def _add_strategies(app: FastAPI, workers: Workers) -> None:
     @app.post(
         "/api/predict",
         responses=responses("PlanDocument", "What `astrarium predict --json` prints."),
@@ -159,6 +166,17 @@ def _add_questions(app: FastAPI, workers: Workers) -> None:
     async def why_not(request: Request, body: WhyNotRequest) -> Response:  # type: ignore[valid-type]
         """One strategy beside the plans of a search: held to its rules, limits and memory."""
         return await _answered(request, workers, "whynot", body)
+
+    @app.post(
+        "/api/review",
+        responses=responses("ImportDocument", "What `astrarium explain SCRIPT --json` prints."),
+    )
+    async def review(request: Request, body: ReviewRequest) -> Response:  # type: ignore[valid-type]
+        """A launch script or configuration: whether it runs, and what would be better.
+
+        It is read and never executed; files that it names are not looked for.
+        """
+        return await _answered(request, workers, "review", body)
 
 
 def _add_documents(app: FastAPI, workers: Workers) -> None:

@@ -12,7 +12,14 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from pydantic import create_model as make
 
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, WHY_NOT_FLAGS, Flag
+from astrarium.api.flags import (
+    ANSWER_FLAGS,
+    CONFIG_FLAGS,
+    PLAN_FLAGS,
+    PREDICT_FLAGS,
+    WHY_NOT_FLAGS,
+    Flag,
+)
 from astrarium.errors import did_you_mean, flag
 from astrarium.web.answers import REFUSED, Answer, problem
 
@@ -48,13 +55,18 @@ class RequestBody(BaseModel):
     ] = None
 
 
-def _model(name: str, table: Mapping[str, Flag], description: str) -> type[BaseModel]:
+def _model(
+    name: str,
+    table: Mapping[str, Flag],
+    description: str,
+    base: type[RequestBody] = RequestBody,
+) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)
         for name, one in table.items()
         if not one.is_file and name not in RequestBody.model_fields
     }
-    return make(name, __base__=RequestBody, __doc__=description, **fields)
+    return make(name, __base__=base, __doc__=description, **fields)
 
 
 def _field(name: str, one: Flag) -> Any:  # noqa: ANN401  a type
@@ -72,6 +84,25 @@ PlanRequest: Final = _model("PlanRequest", PLAN_FLAGS, "The flags of `astrarium 
 PredictRequest: Final = _model("PredictRequest", PREDICT_FLAGS, "The flags of `astrarium predict`.")
 WhyNotRequest: Final = _model(
     "WhyNotRequest", WHY_NOT_FLAGS, "The flags of `astrarium plan`, and a strategy."
+)
+
+
+REVIEW_FLAGS: Final = {**ANSWER_FLAGS, **CONFIG_FLAGS}
+MOST_LETTERS: Final = 200_000
+
+
+class SentText(RequestBody):
+    """A launch script or configuration of another program; it is read, and never executed."""
+
+    text: Annotated[StrictStr, Field(max_length=MOST_LETTERS)]
+    name: Annotated[
+        StrictStr,
+        Field(max_length=200, description="Of the file, for messages; its end tells languages."),
+    ] = "pasted"
+
+
+ReviewRequest: Final = _model(
+    "ReviewRequest", REVIEW_FLAGS, "As `astrarium explain SCRIPT`.", SentText
 )
 
 
@@ -109,7 +140,7 @@ def complaint(errors: Sequence[Any]) -> Answer:
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     name = name.removeprefix(".")
     if first["type"] == "extra_forbidden" and len(key) == 1:
-        name, known = str(key[0]), {**PLAN_FLAGS, **PREDICT_FLAGS}
+        name, known = str(key[0]), {**PLAN_FLAGS, **PREDICT_FLAGS, **REVIEW_FLAGS}
         hint = did_you_mean(name, sorted(one for one in known if not known[one].is_file))
         message = f"unknown flag '{name}'{hint}"
         if name in known and known[name].is_file:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from astrarium.api.asked import AskedValues, asked
-from astrarium.api.flags import FLAGS, Flag
+from astrarium.api.flags import CONFIG_FLAGS, FLAGS, Flag
 from astrarium.api.readers import entries
 from astrarium.documents import check_values
 from astrarium.errors import AstrariumError, InputError, about, flag, refusal
@@ -25,13 +25,18 @@ def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
 
         with about("cluster"):
             given["cluster"] = cluster_of_content(given["cluster"], "cluster")
-    given["model"] = _model(body)
+    if not (table is CONFIG_FLAGS and _has_no_model(body)):
+        given["model"] = _model(body)
     if not isinstance(given.get("strategy", {}), Mapping):
         given["strategy"] = _strategy(str(given["strategy"]))
     for name, one in table.items():
         if one.required and given.get(name) is None:
             raise InputError(f"Missing option '{flag(name)}'", name)
     return asked(kind, table, given)
+
+
+def _has_no_model(body: Body) -> bool:
+    return body.get("model") is None and body.get("config") is None
 
 
 def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:

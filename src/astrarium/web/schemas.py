@@ -11,6 +11,7 @@ from astrarium.export.result import NearestPart, RefusalPart
 from astrarium.plans.document import PlanDocument
 from astrarium.plans.document import schemas as document_schemas
 from astrarium.report.explain.terms import Explanation, PlanComparison
+from astrarium.report.plan.imported import ImportDocument
 from astrarium.report.timeline.columns import TimelineDocument
 from astrarium.web.catalog import Catalog
 
@@ -111,6 +112,7 @@ TYPES: Final = (
     ExportRefused,
     ExportedFiles,
     Health,
+    ImportDocument,
     NoPlan,
     PlanDocument,
     Problem,

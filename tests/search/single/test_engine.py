@@ -286,19 +286,17 @@ def patterned(kinds: str, rng: np.random.Generator) -> Model:
 @pytest.mark.parametrize("gpus", ["h100:2", "l40s:4"])
 @pytest.mark.parametrize("seed", range(2))
 def test_no_cuts_of_unequal_layers_beat_the_bound(kinds: str, gpus: str, seed: int) -> None:
-    """All cuts of all chunks with all options, where memory decides or not.
-
-    What memory rules out is bounded as if the chunks of a rank were alike. Where everything has to
-    be heaped on a few of them to fit, that is not so, and not asked for here.
-    """
+    """All cuts of all chunks with all options, where memory decides or not."""
     rng = np.random.default_rng([seed, len(kinds), len(gpus)])
     workload = Workload(patterned(kinds, rng), seq_length=1024, global_batch=8)
     fixed = ("$tp > 1", "$cp > 1", "$ep > 1", "$dp > 2", "$pp < 2", "$virtual_stages < 2")
     rules = user_rules(fixed)
     roomy = pool_of(gpus, 80 * GB)
     needed = searched(workload, roomy, rules=rules, objective=Objective.MEMORY).found[0]
-    pool = pool_of(gpus, needed.peak_bytes * rng.choice([1.1, 1.3, 2.0, 4.0]))
-    assert_bounded(searched(workload, pool, rules=rules), workload, pool, rules)
+    # With hardly more than the least, all layers of a rank are heaped on a few of its chunks.
+    for part in (1.001, rng.choice([1.1, 1.3, 2.0, 4.0])):
+        pool = pool_of(gpus, needed.peak_bytes * part)
+        assert_bounded(searched(workload, pool, rules=rules), workload, pool, rules)
 
 
 def test_every_strategy_is_accounted_for(workload: Workload) -> None:

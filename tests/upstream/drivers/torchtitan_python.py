@@ -93,7 +93,7 @@ def configuration(request: dict[str, Any]) -> Any:
         importlib.invalidate_caches()
         sys.modules.pop(module.stem, None)
         config = ConfigManager().parse_args(
-            ["--module", module.stem, "--config", request["function"]]
+            ["--module", module.stem, "--config", request["function"], *request.get("more", ())]
         )
     finally:
         sys.dont_write_bytecode = before

@@ -105,7 +105,9 @@ def configuration(request: dict[str, Any]) -> Any:
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         file.write(request["text"])
         file.flush()
-        config = ConfigManager().parse_args([f"--job.config_file={file.name}"])
+        config = ConfigManager().parse_args(
+            [f"--job.config_file={file.name}", *request.get("more", ())]
+        )
     refuse_other_types(config, "")
     degrees = config.parallelism
     dims = ParallelDims(

@@ -6,6 +6,7 @@ names of Megatron's settings, the model and its recipe by name.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,11 +19,13 @@ from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
 from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.megatron.overrides import read_pairs
-from astrarium.configs.shell.expansion import unset_in
+from astrarium.configs.neighbours import is_there
+from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
 from astrarium.strategy.options import options_by_flag
 
 _DEEPEST: Final = 20
+_RECIPES: Final = Path(__file__).parents[1] / "data" / "recipes.json"
 _OF_RECIPES: Final = (
     "model.tensor_model_parallel_size",
     "model.pipeline_model_parallel_size",
@@ -42,32 +45,40 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
     words = launch.arguments
     recipe = _value(words, "--recipe") or _value(words, "--model")
     lowered = recipe.lower()
-    if _OTHER_MODELS.search(lowered):
+    if _OTHER_MODELS.search(lowered) or _OTHER_MODELS.search(_value(words, "--step_func")):
         raise NotModelledError(
-            f"{source}: the recipe {recipe} trains a model of several modalities, which is not"
-            " modelled"
+            f"{source}: the recipe {shown(recipe)} trains a model of several modalities, which is"
+            " not modelled"
         )
     if _ADAPTERS.search(lowered) or _value(words, "--peft_scheme") or _value(words, "--peft"):
-        raise NotModelledError(f"{source}: the recipe {recipe} trains adapters; not modelled")
+        raise NotModelledError(
+            f"{source}: the recipe {shown(recipe)} trains adapters; not modelled"
+        )
     if _HYBRIDS.search(lowered):
         raise NotModelledError(f"{source}: the recipe {recipe} has layers of Mamba; not modelled")
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
-    values = {str(key): str(value) for key, _, value in pairs}
+    values = {**_values_of_recipe(lowered), **{str(key): str(value) for key, _, value in pairs}}
     values |= {key: value for key, value in extra.items() if "." in key}
     length = _value(words, "--seq_length") or _value(words, "--seq-length")
     if length:
-        values.setdefault("model.seq_length", length)
+        values["model.seq_length"] = length
     missing = [key for key in _OF_RECIPES if key not in values]
     missing += [key for key in _OF_RECIPES if unset_in(values.get(key, ""))]
     if missing:
         raise OpenQuestionError(
-            f"{source}: the recipe {recipe or '(none named)'} sets {', '.join(missing)}, and its"
-            f" values are not known here; say them: --set {missing[0]}=VALUE"
+            f"{source}: the recipe {shown(recipe) or '(none named)'} sets {', '.join(missing)}, and"
+            f" its values are not known here; say them: --set {missing[0]}=VALUE"
         )
     read = read_pairs(list(values.items()), source, launch)
     read.described.model = catalog_model(_RECIPE_ENDS.sub("", lowered).replace("_", "-"))
     read.described.why_no_shape = f"the model of the recipe {recipe} is not in the catalog"
     return read
+
+
+def _values_of_recipe(name: str) -> dict[str, str]:
+    """What a recipe sets, as far as it is known."""
+    table = json.loads(_RECIPES.read_text(encoding="utf-8"))
+    return {key: str(value) for key, value in table.get(name, {}).items()}
 
 
 def _value(words: Sequence[str], flag: str) -> str:
@@ -97,7 +108,7 @@ def read_flagscale(content: Mapping[str, Any], source: str) -> Imported:
     runner = experiment.get("runner")
     gpus = _processes(runner) if isinstance(runner, Mapping) else None
     path = Path(source).parent / "train" / f"{named[0]}.yaml" if named else None
-    if path is None or not path.is_file():
+    if path is None or not is_there(path):
         raise OpenQuestionError(
             f"{source}: the training is in train/{named[0] if named else 'NAME'}.yaml, which is not"
             " beside it; name that file"

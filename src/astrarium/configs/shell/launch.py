@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
+from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
 from astrarium.configs.values import Answers
@@ -51,6 +52,11 @@ _BY_MACHINES: Final = (
     *("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES", "WORLD_SIZE", "SLURM_NTASKS"),
     *("PET_NNODES", "NODE_COUNT", "GPUS_PER_NODE", "NPROC_PER_NODE"),
 )
+# What starts trainings, or other scripts that may; and programs of Python by name.
+_STARTERS: Final = re.compile(
+    r"\b(torchrun|torch\.distributed|srun|sbatch|mpirun|mpiexec|deepspeed|accelerate)\b"
+)
+_PYTHON: Final = re.compile(r"([\w*-]+\.py)\b")
 _ENOUGH: Final = 3  # options of Megatron by which a program that nobody knows is taken for it
 
 
@@ -92,14 +98,14 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
         trainings = []
     notes = list(script.notes)
     if not trainings:
-        return _without_command(script, where, header)
+        return _without_command(script, where, header, text)
     chosen, kind = trainings[0]
     notes += _left_out([one for one, _ in trainings], script.commands, where)
     launcher, program, arguments = _parted(chosen.words)
     _refuse(program, arguments, where)
     gpus, why = _gpus_of(launcher, header, script)
     notes += [f"{where}: {why}"] if gpus and why else []
-    folder = Path(where).absolute().parent if Path(where).is_file() else None
+    folder = Path(where).absolute().parent if is_there(Path(where)) else None
     return Launch(
         arguments,
         gpus,
@@ -125,10 +131,10 @@ def _has_settings(command: Command, where: str) -> bool:
     launcher = list(command.words)
     named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
     folder = Path(where).absolute().parent
-    return any((folder / shown(name)).is_file() for name in (*named[:1], "ds_config.json"))
+    return any(is_there(folder / shown(name)) for name in (*named[:1], "ds_config.json"))
 
 
-def _without_command(script: Script, where: str, header: Mapping[str, str]) -> Launch:
+def _without_command(script: Script, where: str, header: Mapping[str, str], text: str) -> Launch:
     """Options that variables hold; else what the script does instead."""
     for command in script.commands:
         _, program, arguments = _parted(command.words)
@@ -145,6 +151,7 @@ def _without_command(script: Script, where: str, header: Mapping[str, str]) -> L
         note = f"{where}: no command starts a training; its variables hold the options"
         gpus, _ = _gpus_of((), header, script)
         return Launch(arguments, gpus, _environment(script), (*script.notes, note))
+    _refuse_text(text, where)
     _ask(script, where)
     unknown = [program for program in map(_unknown_program, script.commands) if program]
     if unknown:
@@ -158,6 +165,22 @@ def _without_command(script: Script, where: str, header: Mapping[str, str]) -> L
         f"{where}: no training is started here: {what}; expected a launch script such as one with"
         " `torchrun ... pretrain_gpt.py --num-layers ...`"
     )
+
+
+def _refuse_text(text: str, where: str) -> None:
+    """Refuse a script that trains nothing whatever its arguments are: its text names no training.
+
+    Programs behind conditions on arguments are not reached, so all that the text names count.
+    """
+    bare = "\n".join(line.partition("# ")[0] for line in text.splitlines())
+    if not _STARTERS.search(bare):
+        raise NotTrainingError(f"{where}: no training is started here: it names no program for it")
+    names = _PYTHON.findall(bare)
+    table = _programs()
+    refused = (*table["not_modelled"], *table["no_training"])
+    if names and all(any(fnmatchcase(name, one) for one in refused) for name in names):
+        for name in names:
+            _refuse(name, (), where)
 
 
 def _ask(script: Script, where: str) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell import builtins
 from astrarium.configs.shell.conditions import Conditions
 from astrarium.configs.shell.expansion import Held, Variables, marked, shown, unset_in
@@ -113,7 +114,7 @@ class _Reader:
 
     def __init__(self, script: Script, where: str, *, past_failures: bool) -> None:
         self.script, self.where, self.past_failures = script, where, past_failures
-        self.folder = Path(where).absolute().parent if Path(where).is_file() else None
+        self.folder = Path(where).absolute().parent if is_there(Path(where)) else None
         self.sources = [where]
         self.functions: dict[str, Statement] = {}
         self._parsed: dict[tuple[str, int], tuple[Statement, ...]] = {}
@@ -522,7 +523,7 @@ class _Reader:
         for _ in range(_ANCESTORS):
             path = (root / given).resolve()
             inside = path.is_relative_to(root.resolve())
-            if inside and path.is_file() and path.stat().st_size <= _LARGEST_FILE:
+            if inside and is_there(path) and path.stat().st_size <= _LARGEST_FILE:
                 return path
             root = root.parent
         return None

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from astrarium.catalog.gpus import name_in
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import Files, LaunchFiles, RankProgram
+from astrarium.export.run_length import CHECKPOINTS, usual_folder
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -24,6 +25,9 @@ TRAINER: Final = "Kubeflow Trainer v1alpha1"
 RUNTIME: Final = "torch-distributed"  # that Kubeflow Trainer ships
 RUNTIME_JOB: Final = "node"  # the names of its replicated job and container
 PLAN_FOLDER, RUN_FOLDER, SHARED_MEMORY = "/plan", "/run/plan", "/dev/shm"
+DATA_FOLDER: Final = "/data"  # of the claim that outlives the pods
+CLAIM: Final = "training"
+NAMED: Final = re.compile(r"\$\{?([A-Z_]+)(?!:-|\w)")  # variables of a shell without a default
 SCRIPT_MODE: Final = 0o755
 GPU_RESOURCES: Final[Mapping[str, str]] = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
 PRODUCT_LABELS: Final[Mapping[str, str]] = {
@@ -106,7 +110,7 @@ def _container(job: Job, program: RankProgram, nodes: shared.NamedNodes) -> Yaml
         "FIRST_NODE": str(nodes.first),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(torchrun.PORT),
-        **shared.usual_values(program),
+        **_places(job, program),
     }
     return {
         "name": "training",
@@ -142,7 +146,7 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
                 "numNodes": nodes.group.nodes,
                 "numProcPerNode": nodes.group.gpus_per_node,
                 "command": _command(f"{number} MASTER_PORT=$PET_MASTER_PORT"),
-                "env": _env(shared.usual_values(program)),
+                "env": _env(_places(job, program)),
                 "resourcesPerNode": _resources(nodes),
             },
             "runtimePatches": [{"manager": "astrarium", **_within(PATCHED, [patched])}],
@@ -154,6 +158,14 @@ def _command(numbered: str) -> list[str]:
     """Work on a copy: a ConfigMap cannot be written to, and programs may write beside it."""
     copied = f"cp -rL {PLAN_FOLDER}/. {RUN_FOLDER}"
     return ["bash", "-ec", f"{copied}\n{numbered}\nexec {RUN_FOLDER}/{torchrun.SCRIPT}\n"]
+
+
+def _places(job: Job, program: RankProgram) -> dict[str, str]:
+    """Where software, data and checkpoints are; what is empty is for the user to fill in."""
+    own = dict.fromkeys(NAMED.findall(" ".join(program.data.own)), "")
+    folder = usual_folder(job)
+    kept = {CHECKPOINTS: f"{DATA_FOLDER}/{folder}"} if folder else {}
+    return {**own, **kept, **shared.usual_values(program)}
 
 
 def _env(values: Mapping[str, str]) -> list[Yaml]:
@@ -183,6 +195,7 @@ def _mounts() -> list[Yaml]:
     return [
         {"name": "plan", "mountPath": PLAN_FOLDER},
         {"name": "run", "mountPath": RUN_FOLDER},
+        {"name": "data", "mountPath": DATA_FOLDER},
         {"name": "shared-memory", "mountPath": SHARED_MEMORY},
     ]
 
@@ -194,6 +207,7 @@ def _volumes(job: Job, program: RankProgram) -> list[Yaml]:
     return [
         {"name": "plan", "configMap": config},
         {"name": "run", "emptyDir": {}},
+        {"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}},
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
 
@@ -235,6 +249,12 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
         f"Give them to your nodes: `kubectl label nodes NODE {shared.POOL_LABEL}=LABEL`.",
     )
     yield from shared.variable_notes(program, JOBSET_FILE)
+    empty = [name for name, value in _places(job, program).items() if not value]
+    named = f" {' and '.join(empty)} name your own data there, and may stay empty." if empty else ""
+    yield (
+        f"Pods mount the volume claim `{CLAIM}` at {DATA_FOLDER}, for data and checkpoints; all"
+        f" nodes write to it, so it must be ReadWriteMany.{named}"
+    )
     yield (
         "Networks with RDMA need further resources and annotations, which differ from cluster to"
         " cluster."

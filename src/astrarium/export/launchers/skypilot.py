@@ -174,7 +174,7 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     if len(job.nodes) > 1:
         yield "Job groups, which mixed plans need, are experimental in SkyPilot."
     yield from torchrun.mixed_notes(job)
-    if program.checkpoints:
+    if CHECKPOINTS in program.variables:
         yield (
             f"{BUCKET} is the address of a bucket of yours, such as `s3://NAME`, which is mounted"
             f" where {CHECKPOINTS} says."

@@ -13,7 +13,13 @@ from typing import Final
 
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, LaunchFiles, RankProgram
-from astrarium.export.run_length import CHECKPOINTS, iterations_between
+from astrarium.export.run_length import (
+    CHECKPOINTS,
+    SMOKE_ITERATIONS,
+    has_spot,
+    iterations_between,
+    usual_folder,
+)
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 
@@ -54,8 +60,8 @@ def script(job: Job, program: RankProgram) -> str:
         "".join(_nodes(job)),
         "".join(f"export {name}={shlex.quote(v)}\n" for name, v in program.environment.items()),
         f"arguments=(\n{_lines(program.arguments)})\n",
-        f"checkpoints=({' '.join(program.checkpoints)})\n" if program.checkpoints else "",
         "".join(_data(program.data)),
+        "".join(_kept(job, program)),
         _start(job, program),
     ]
     return "\n".join(part for part in parts if part)
@@ -132,7 +138,7 @@ def mixed_notes(job: Job) -> Iterator[str]:
 def spot_notes(job: Job, program: RankProgram) -> Iterator[str]:
     """Notes on nodes that may be taken away."""
     run = job.plan.run
-    if run is None or not program.checkpoints:
+    if run is None or not has_spot(job) or not program.checkpoints:
         return
     spot = " and ".join(f"{count} x {gpu}" for gpu, count in run.spot_gpus.items() if count)
     counted = ", as the plan counts" if run.checkpoint_interval_seconds else ""
@@ -154,6 +160,24 @@ def _data(data: Data) -> Iterator[str]:
     yield "fi\n"
 
 
+def _kept(job: Job, program: RankProgram) -> Iterator[str]:
+    """Checkpoints, unless the run is only tried."""
+    if not program.checkpoints:
+        return
+    folder = usual_folder(job)
+    yield f"# SMOKE=1 tries {SMOKE_ITERATIONS} iterations and keeps nothing.\n"
+    if not has_spot(job):
+        place = f"$PWD/{folder}" if folder else ""
+        yield f'{CHECKPOINTS}="${{{CHECKPOINTS}-{place}}}"\n'
+    yield 'if [[ "${SMOKE:-}" == 1 ]]; then\n'
+    yield f"  run=({' '.join(map(shlex.quote, program.smoke))})\n"
+    if program.data.generated:
+        yield f"  data=({' '.join(map(shlex.quote, program.data.generated))})\n"
+    yield f'elif [[ -n "${CHECKPOINTS}" ]]; then\n'
+    yield f"  run=({' '.join(program.checkpoints)})\n"
+    yield "else\n  run=()\nfi\n"
+
+
 def _start(job: Job, program: RankProgram) -> str:
     words = ["exec torchrun", '--nnodes="$nodes"', '--nproc-per-node="$processes"']
     if job.num_nodes > 1:
@@ -161,7 +185,7 @@ def _start(job: Job, program: RankProgram) -> str:
         words += ['--node-rank="$NODE_RANK"', '--master-addr="$MASTER_ADDR"', port]
     else:
         words += ["--standalone"]
-    kept = '"${checkpoints[@]}" ' if program.checkpoints else ""
+    kept = '${run[@]+"${run[@]}"} ' if program.checkpoints else ""
     given = f'"${{arguments[@]}}" {kept}${{data[@]+"${{data[@]}}"}} "$@"'
     return " \\\n  ".join([" ".join(words), program.script, given]) + "\n"
 

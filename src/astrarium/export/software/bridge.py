@@ -17,10 +17,14 @@ from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
+    CHECKPOINTS,
+    SMOKE_ITERATIONS,
     TRIAL_ITERATIONS,
     evaluation_of,
     is_trial,
     iterations,
+    iterations_between,
+    kept_note,
     ramp_of,
 )
 from astrarium.export.software import megatron
@@ -35,6 +39,7 @@ from astrarium.strategy.types import Granularity
 VERSION: Final = "0.6.2"
 SOFTWARE: Final = f"Megatron-Bridge {VERSION}"
 OVERRIDES: Final = "overrides.txt"
+KEPT: Final = 3  # checkpoints that stay
 WARM_UP: Final = 100  # one iteration in so many, at the start
 
 _DATA: Final[Mapping[str, Any]] = json.loads(
@@ -217,6 +222,18 @@ def program(job: Job) -> RankProgram:
             ("--dataset llm-pretrain", '"dataset.blend=[[$DATA_PATH],null]"'),
         ),
         files={OVERRIDES: header + "".join(f"{line}\n" for line in words)},
+        checkpoints=(
+            f'checkpoint.save="${CHECKPOINTS}"',
+            f'checkpoint.load="${CHECKPOINTS}"',
+            f"checkpoint.save_interval={iterations_between(job)}",
+            f"checkpoint.most_recent_k={KEPT}",
+        ),
+        smoke=(
+            f"train.train_iters={SMOKE_ITERATIONS}",
+            "scheduler.lr_warmup_iters=0",
+            "checkpoint.save=null",
+            "checkpoint.load=null",
+        ),
         environment=megatron.environment(job),
         variables={"BRIDGE_PATH": f"a checkout of Megatron-Bridge, tag v{VERSION}"},
         needs=(
@@ -234,6 +251,7 @@ def _notes(job: Job) -> Iterator[str]:
     )
     yield "The model is the published one of Hugging Face, which has the plan's sizes and numerics."
     yield "Without DATA_PATH it trains on random tokens."
+    yield kept_note(job)
     if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
 

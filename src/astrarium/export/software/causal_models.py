@@ -14,7 +14,15 @@ from typing import Any, Final
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Files
-from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
+from astrarium.export.run_length import (
+    SMOKE_ITERATIONS,
+    TRIAL_ITERATIONS,
+    is_trial,
+    iterations,
+    iterations_between,
+    kept_note,
+    usual_folder,
+)
 from astrarium.plans.job import Job
 
 CONFIG: Final = "config.json"
@@ -63,6 +71,9 @@ def training_files(job: Job, software: str, template: str, extra: Mapping[str, o
         "MICRO_BATCHES": strategy.num_micro_batches,
         "SPLIT": strategy.tp * strategy.cp,
         "STEPS": iterations(job),
+        "SMOKE_STEPS": SMOKE_ITERATIONS,
+        "SAVE_EVERY": iterations_between(job),
+        "CHECKPOINTS": usual_folder(job),
         **extra,
     }
     lines = "".join(f"{name} = {value!r}\n" for name, value in constants.items())
@@ -85,4 +96,5 @@ def script_notes(job: Job) -> tuple[str, ...]:
         f"`{SCRIPT}` builds the model of `{CONFIG}` with random weights and trains it on random"
         " tokens, or on those of the file DATA_PATH (32-bit integers, one after another); put your"
         f" own training in its place.{trial}",
+        kept_note(job),
     )

@@ -13,13 +13,14 @@ from astrarium.export.features import layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
+    SMOKE_ITERATIONS,
     TRIAL_ITERATIONS,
     checkpoint_variables,
     evaluation_of,
-    has_spot,
     is_trial,
     iterations,
     iterations_between,
+    kept_note,
     ramp_of,
     samples,
 )
@@ -59,6 +60,7 @@ OPTIMISER: Final[Flags] = {
     "clip-grad": 1.0,
     "init-method-std": 0.02,
 }
+RETAINED: Final = 24  # intervals between two checkpoints that stay
 LOGGING: Final[Flags] = {"log-interval": 10, "log-throughput": True}
 
 
@@ -256,12 +258,19 @@ def environment(job: Job) -> Mapping[str, str]:
 
 
 def checkpoints(job: Job) -> tuple[str, ...]:
-    """Options that go on after nodes were taken away; an empty folder starts from scratch."""
-    if not has_spot(job):
-        return ()
+    """Options that go on from the last checkpoint; an empty folder starts from scratch."""
     folder = f'"${CHECKPOINTS}"'
-    often = f"--save-interval {iterations_between(job)}"
-    return (f"--save {folder}", f"--load {folder}", often)
+    often = iterations_between(job)
+    # Of all but the last, one in a day or so stays: disks end.
+    kept = f"--save-retain-interval {often * RETAINED}"
+    return (f"--save {folder}", f"--load {folder}", f"--save-interval {often}", kept)
+
+
+def smoke(job: Job) -> tuple[str, ...]:
+    """Options of a short try; a growing batch counts samples."""
+    if ramp_of(job) is None:
+        return ("--train-iters", str(SMOKE_ITERATIONS))
+    return ("--train-samples", str(SMOKE_ITERATIONS * job.workload.global_batch))
 
 
 def program(job: Job) -> RankProgram:
@@ -272,6 +281,7 @@ def program(job: Job) -> RankProgram:
         arguments=words(flags(job)),
         data=data_of(job),
         checkpoints=checkpoints(job),
+        smoke=smoke(job),
         environment=environment(job),
         variables={
             "MEGATRON_PATH": f"a checkout of Megatron-LM, tag core_v{VERSION}",
@@ -292,8 +302,9 @@ def _notes(job: Job) -> Iterator[str]:
     )
     yield (
         "Learning rate and the like are common values and no part of the plan. What is added to"
-        " the command overrides: `./launch.sh --lr 1e-4 --save DIR --save-interval 1000`."
+        " the command overrides: `./launch.sh --lr 1e-4`."
     )
+    yield kept_note(job)
     if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
     if job.strategy.zero_stage in SHARDING and (job.strategy.tp > 1 or job.strategy.cp > 1):

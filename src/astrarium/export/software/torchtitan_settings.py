@@ -14,7 +14,15 @@ from astrarium.errors import InputError
 from astrarium.export.features import Feature
 from astrarium.export.header import estimate_note
 from astrarium.export.program import Data, Files, RankProgram
-from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
+from astrarium.export.run_length import (
+    CHECKPOINTS,
+    SMOKE_ITERATIONS,
+    TRIAL_ITERATIONS,
+    is_trial,
+    iterations,
+    iterations_between,
+    kept_note,
+)
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -108,14 +116,21 @@ def overlaps_tensor(job: Job) -> bool:
 
 
 def titan_program(
-    job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
+    job: Job,
+    version: str,
+    arguments: tuple[str, ...],
+    files: Files,
+    data: Data | None = None,
 ) -> RankProgram:
     """The program of every process."""
+    every = f"--checkpoint.interval {iterations_between(job)}"
     return RankProgram(
         software=f"torchtitan {version}",
         script="-m torchtitan.train",
         arguments=arguments,
         data=data or Data(),
+        checkpoints=("--checkpoint.enable", f'--checkpoint.folder "${CHECKPOINTS}"', every),
+        smoke=("--training.steps", str(SMOKE_ITERATIONS)),
         files=files,
         environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
         needs=needs(version),
@@ -145,5 +160,6 @@ def notes(job: Job) -> Iterator[str]:
         "Learning rate, warm-up and data are torchtitan's defaults and not part of the plan;"
         f" `{DATASET}` is streamed from the Hugging Face hub unless DATASET_PATH names a copy."
     )
+    yield kept_note(job)
     if is_trial(job):
         yield f"The plan names no number of tokens: {TRIAL_ITERATIONS} steps are written."

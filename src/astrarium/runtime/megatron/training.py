@@ -75,44 +75,41 @@ def places() -> dict[str, int]:
     }
 
 
-class RankTraining:
-    """The chunks of one rank with their optimizer."""
+class JobTraining:
+    """Iterations of the chunks of one rank; the kinds of training differ in who shards them."""
 
-    def __init__(self, job: TrainingJob, device: Device) -> None:
+    def __init__(self, job: TrainingJob, device: Device, chunks: list[torch.nn.Module]) -> None:
         from megatron.core.pipeline_parallel import get_forward_backward_func
 
-        self.job, self.device = job, device
+        self.job, self.device, self.chunks = job, device, chunks
         self.where = places()
-        self.chunks = [_wrapped(chunk, job, device) for chunk in build(job, device)]
-        _let_gradients_wait(self.chunks, job)
-        self.optimizer = _optimizer(self.chunks, job, device)
         self.run = get_forward_backward_func()
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for chunk in self.chunks for p in chunk.parameters())
+        """Those that this rank holds."""
+        raise NotImplementedError
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of tensors that stay from step to step; each storage counts once."""
-        weights = [p for chunk in self.chunks for p in chunk.parameters()]
-        buffers = [chunk.buffers + chunk.expert_parallel_buffers for chunk in self.chunks]
-        seen: set[int] = set()
-        return {
-            "weights": _bytes(weights, seen),
-            "gradients": _bytes((one.grad_data for own in buffers for one in own), seen),
-            "optimizer": _bytes(_states(self.optimizer), seen),
-        }
+        raise NotImplementedError
+
+    def zero(self) -> None:
+        """Forget the gradients of the last iteration."""
+        raise NotImplementedError
+
+    def update(self) -> float:
+        """Update the weights; the norm of all gradients."""
+        raise NotImplementedError
 
     def step(self) -> tuple[float | None, float, StepTime]:
         """One iteration: the loss where it is known, the norm of the gradients, and its times."""
         marks = [self._now()]
-        for chunk in self.chunks:
-            chunk.zero_grad_buffer()
-        self.optimizer.zero_grad()
+        self.zero()
         marks.append(self._now())
         losses = self._passes()
         marks.append(self._now())
-        norm = float(self.optimizer.step()[1])
+        norm = self.update()
         marks.append(self._now())
         zero, passes, update = (after - before for before, after in pairwise(marks))
         mean = float(torch.stack([entry["loss"] for entry in losses]).mean()) if losses else None
@@ -152,7 +149,40 @@ class RankTraining:
         return time.perf_counter()
 
 
-def _bytes(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
+class RankTraining(JobTraining):
+    """Megatron's own: its wrapper sums gradients, its optimizer is divided over replicas."""
+
+    def __init__(self, job: TrainingJob, device: Device) -> None:
+        super().__init__(
+            job, device, [_wrapped(chunk, job, device) for chunk in build(job, device)]
+        )
+        _let_gradients_wait(self.chunks, job)
+        self.optimizer = _optimizer(self.chunks, job, device)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for chunk in self.chunks for p in chunk.parameters())
+
+    def held_bytes(self) -> dict[str, int]:
+        weights = [p for chunk in self.chunks for p in chunk.parameters()]
+        buffers = [chunk.buffers + chunk.expert_parallel_buffers for chunk in self.chunks]
+        seen: set[int] = set()
+        return {
+            "weights": bytes_of(weights, seen),
+            "gradients": bytes_of((one.grad_data for own in buffers for one in own), seen),
+            "optimizer": bytes_of(_states(self.optimizer), seen),
+        }
+
+    def zero(self) -> None:
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def update(self) -> float:
+        return float(self.optimizer.step()[1])
+
+
+def bytes_of(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
     """Bytes of storages that were not `seen` yet."""
     total = 0
     for tensor in tensors:

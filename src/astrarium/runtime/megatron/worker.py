@@ -11,11 +11,20 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from astrarium.calibrate.measure.cores import stay_on
 from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, peak_bytes, say
-from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
+from astrarium.runtime.job import JOBS_FILE, Device, RankResult, Software, TrainingJob
+
+if TYPE_CHECKING:
+    from astrarium.runtime.megatron.training import JobTraining
+
+TRAININGS = {
+    Software.MEGATRON: ("training", "RankTraining"),
+    Software.FSDP2: ("sharded", "ShardedTraining"),
+    Software.DEEPSPEED: ("zero", "DeepSpeedTraining"),
+}
 
 
 def main() -> None:
@@ -66,7 +75,7 @@ def _trained(
 ) -> RankResult:
     import torch
 
-    from astrarium.runtime.megatron.training import RankTraining, forget_groups, make_groups
+    from astrarium.runtime.megatron.training import forget_groups, make_groups
 
     device, store = place
     if device is Device.CUDA:
@@ -74,7 +83,7 @@ def _trained(
     _meet_others(job, rank, device, store)
     try:
         make_groups(job, device)
-        training = RankTraining(job, device)
+        training = _training(job, device)
         losses, norms, times = [], [], []
         for step in range(job.steps):
             loss, norm, seconds = training.step()
@@ -99,6 +108,16 @@ def _trained(
         forget_groups()
         torch.distributed.destroy_process_group()
         gc.collect()  # buffers and hooks hold each other
+
+
+def _training(job: TrainingJob, device: Device) -> JobTraining:
+    from importlib import import_module
+
+    module, name = TRAININGS[job.software]
+    made: JobTraining = getattr(import_module(f"astrarium.runtime.megatron.{module}"), name)(
+        job, device
+    )
+    return made
 
 
 def _meet_others(job: TrainingJob, rank: int, device: Device, store: str) -> None:

@@ -14,7 +14,7 @@ from math import prod
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
-from astrarium.runtime.job import TrainingJob
+from astrarium.runtime.job import Software, TrainingJob
 from astrarium.runtime.scaled.shapes import shape_of
 from astrarium.runtime.scaled.small import (
     PipelineCut,
@@ -42,6 +42,12 @@ MOST_SEQUENCES = 2  # of a micro-batch
 VOCAB_MULTIPLE = 128  # Megatron pads the token table to multiples of this for every tp rank
 # How degrees are given up, one after another, until the processes suffice.
 GIVEN_UP = (("cp", 1), ("dp", 1), ("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1))
+# What shards in the place of megatron-core, by the rules of runtimes.
+SHARDING = {
+    "fsdp": Software.FSDP2,
+    "torchtitan": Software.FSDP2,
+    "deepspeed": Software.DEEPSPEED,
+}
 # Recomputed by kernels of TransformerEngine alone.
 NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
 
@@ -71,22 +77,35 @@ class ScaledJob(Value, frozen=True):
         return Workload(self.model, self.job.seq_length, self.job.strategy.sequences)
 
 
-def scaled(workload: Workload, strategy: Strategy, most_ranks: int, steps: int) -> ScaledJob:
-    """The job that at most `most_ranks` processes do in the place of a plan."""
+def scaled(
+    workload: Workload, strategy: Strategy, most_ranks: int, steps: int, rule_set: str = "megatron"
+) -> ScaledJob:
+    """The job that at most `most_ranks` processes do in the place of a plan.
+
+    `rule_set` is that of the runtime that the plan is for: it runs its own where it can.
+    """
+    software = _software(strategy, rule_set)
     shape = shape_of(workload.model)
     cut = _planned_cut(workload, strategy)
     degrees = _degrees(strategy, cut, most_ranks)
-    small = _options(strategy, degrees, latent=shape.latent is not None)
+    small = _options(strategy, degrees, software, latent=shape.latent is not None)
     sparse = shape.expert_layers or (False,) * shape.layers
     extra = _extra_layers(small, several_kinds=len(set(sparse)) > 1)
     chosen = small_cut(cut, small.pp, small.virtual_stages, extra)
     small = _with_stages(small, strategy, cut, chosen)
     kinds = tuple(sparse[layer] for layers in chosen.layers for layer in layers)
     tiny = small_shape(shape, small, kinds)
-    job = TrainingJob(workload.model.name, tiny, small_seq_length(small), small, steps)
+    length = small_seq_length(small)
+    job = TrainingJob(workload.model.name, tiny, length, small, steps, software=software)
     before = TrainingJob(workload.model.name, shape, workload.seq_length, strategy)
     changes = tuple(_changes(before, job, cut))
     return ScaledJob(job, changes, tuple(_notes(shape, strategy, job)))
+
+
+def _software(strategy: Strategy, rule_set: str) -> Software:
+    """Sharding of data and sequences; layers and pipelines are divided by megatron-core alone."""
+    divided = max(strategy.tp, strategy.pp, strategy.ep, strategy.etp) > 1
+    return Software.MEGATRON if divided else SHARDING.get(rule_set, Software.MEGATRON)
 
 
 def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
@@ -132,7 +151,10 @@ def _degrees(strategy: Strategy, cut: PipelineCut, most: int) -> Strategy:
     )
 
 
-def _options(strategy: Strategy, degrees: Strategy, *, latent: bool) -> Strategy:
+def _options(
+    strategy: Strategy, degrees: Strategy, software: Software, *, latent: bool
+) -> Strategy:
+    most_sharded = 1 if software is Software.MEGATRON else 3
     pp, dp, tp = degrees.pp, degrees.dp, degrees.tp
     virtual = min(strategy.virtual_stages, SMALL_DEGREE) if pp > 1 else 1
     sequence = (strategy.sequence_parallel or latent) and tp > 1
@@ -147,7 +169,7 @@ def _options(strategy: Strategy, degrees: Strategy, *, latent: bool) -> Strategy
         sequence_parallel=sequence,
         pipeline_inside=strategy.pipeline_inside and pp > 1 and dp > 1,
         micro_batch=min(strategy.micro_batch, MOST_SEQUENCES),
-        zero_stage=min(strategy.zero_stage, 1),
+        zero_stage=min(strategy.zero_stage, most_sharded),
         recompute=_recompute(strategy.recompute, 1),
         offload_optimizer=False,
         overlap=overlap,
@@ -236,7 +258,7 @@ def _notes(shape: Shape, planned: Strategy, job: TrainingJob) -> Iterator[str]:
     ]
     if lost:
         yield f"{', '.join(lost)} became 1: there are too few processes; give more with --ranks"
-    if planned.zero_stage > 1:
+    if planned.zero_stage > max(small.zero_stage, 1):
         yield f"ZeRO {planned.zero_stage} is Megatron-FSDP's: run as ZeRO 1"
     if planned.offload_optimizer:
         yield "the optimizer is not moved to the host's memory"

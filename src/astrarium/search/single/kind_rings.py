@@ -3,6 +3,9 @@
 A rank with virtual stages may hold any number of layers of each kind, so the cost model is asked
 about all of them, as far as they could be a rank of a plan that is fast enough. A layer of a kind
 counts as little as it does in any of these contents.
+
+Memory is bounded for all sizes of chunks. A rank holds at least the mean over moments of what is in
+flight, a sum over chunks, and every layer keeps at least what the one that keeps least does.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.cost.step import layer_work
 from astrarium.search.single.open_layouts import Candidates
 from astrarium.search.split.cases import Bundle
+from astrarium.search.split.contents import least_in_flight, mean_in_flight
 from astrarium.search.split.dealing_bounds import MOST_TURNS, KindRing
+from astrarium.strategy.columns import METHODS
+from astrarium.strategy.types import Method
 from astrarium.value import Value
 
 MOST_CONTENTS = 1_500  # that the cost model is asked about
@@ -64,6 +70,8 @@ class KindRings:
         self._of_ranks: RankContents | None
         costs = model.shard_costs(chosen.degrees)
         self._work = layer_work(costs.layers, costs.shard_of)  # (rows, kinds)
+        redone = (costs.layers.activations - costs.layers.inputs).max(axis=1)[costs.shard_of]
+        self._redone = (1 + model.runtime.fragmentation) * redone
         self._whole = ClusterModel.alone(model)
         self._most, self._of_ranks = 1.0, None
         if len(model.layers_of_kind) == 1:
@@ -95,8 +103,13 @@ class KindRings:
         if len(self._model.layers_of_kind) == 1:
             num_layers, ring = self._model.planner.num_layers, bundle.least_ring(0, row, limit)
             if covers_heavier:
-                ring = replace(ring, most=np.full(ring.pp, num_layers))
-            return KindRing.of(ring, num_layers)
+                return KindRing.of(replace(ring, most=np.full(ring.pp, num_layers)), num_layers)
+            layers, allowed = bundle.contents.layers[:, 0], bundle.allowed[:, row]
+            fits = allowed & self._may_fit(row)
+            ring = replace(ring, most=np.where(fits, layers.astype(np.int64), 0).max(axis=1))
+            bytes_each, most_bytes = self._room(row, fits)
+            of_kind = KindRing.of(ring, num_layers)
+            return replace(of_kind, bytes_each=bytes_each, most_bytes=most_bytes)
         if of_ranks is None:
             return None
         t, held = bundle.tables, of_ranks.contents.layers
@@ -111,14 +124,16 @@ class KindRings:
             return self.ring(row, limit)
         by_place = bundle.allowed[:, row] & is_fast
         by_place[1:-1] &= held.any(axis=1)
-        fits = by_place & (bundle.fits[:, 0, row] | covers_heavier)
+        fits = by_place & (self._may_fit(row) | covers_heavier)
         ends = t.ends[row, 0]
         beside = np.zeros_like(passes)
         beside[:, of_ranks.contents.has_embedding] += ends[:2, None]
         beside[:, of_ranks.contents.has_head] += ends[2:, None]
         each = self._each(row, passes - beside, held, fits.any(axis=0))
         after, fixed = _linear(held, t.after[row, 0], fits)
-        bytes_each, most_bytes = _room(held, bundle.peak_bytes(row), fits, by_place)
+        bytes_each, most_bytes = self._room(row, fits)
+        if covers_heavier:
+            bytes_each, most_bytes = 0 * bytes_each, 0 * most_bytes
         work = _fitted(held, seconds - beside.sum(axis=0))
         whole = self._model.layers_of_kind
         return KindRing(
@@ -136,6 +151,44 @@ class KindRings:
             batches=batches,
             virtual=int(self._chosen.virtual[row]),
         )
+
+    def _least_bytes(self, row: int) -> tuple[Floats, float]:
+        """Of contents without what is in flight, and of a layer of a micro-batch in flight."""
+        t, layers = self._bundle.tables, self._bundle.contents.layers.sum(axis=1)
+        options, virtual = self._chosen.options, int(self._chosen.virtual[row])
+        fixed, some = t.fixed_bytes[row, 0], layers > 0
+        if virtual > 1 and options.method[row] == METHODS.index(Method.UNIFORM):
+            # Groups are not larger than chunks; the tables know ranks of one chunk.
+            group = int(options.recompute_layers[row])
+            less = np.minimum(group, layers) - np.minimum(group, np.ceil(layers / virtual))
+            fixed = fixed - less * self._redone[row]
+        return fixed, float((t.flight_bytes[row, 0, some] / layers[some]).min())
+
+    def _may_fit(self, row: int) -> Bools:
+        """What there is room for in some sizes of chunks: (stages, contents)."""
+        bundle, virtual = self._bundle, int(self._chosen.virtual[row])
+        if virtual == 1:
+            return np.asarray(bundle.fits[:, 0, row])
+        t, (fixed, each) = bundle.tables, self._least_bytes(row)
+        held = least_in_flight(self._pp, virtual, self._batches(row))
+        peak = fixed + each * held[:, None] * bundle.contents.layers.sum(axis=1)
+        return np.asarray(np.maximum(peak, t.update_bytes[row, 0]) <= t.capacity[0])
+
+    def _room(self, row: int, possible: Bools) -> tuple[Floats, Floats]:
+        """Bytes of a layer of every kind in every chunk, and how many of them ranks have room for.
+
+        possible: (stages, contents).
+        """
+        bundle, (fixed, each) = self._bundle, self._least_bytes(row)
+        held = mean_in_flight(self._pp, int(self._chosen.virtual[row]), self._batches(row))
+        layer, rest = _linear(bundle.contents.layers, fixed, possible)
+        found = layer + each * held[..., None]
+        scale = np.maximum(found.max(axis=(1, 2)), 1.0)
+        room = np.maximum(bundle.tables.capacity[0] - rest, 0.0)
+        return found / scale[:, None, None], room / scale * (1 + 1e-9)
+
+    def _batches(self, row: int) -> int:
+        return int(self._chosen.degrees.num_micro_batches[row])
 
     def _each(self, row: int, passes: Floats, held: Floats, possible: Bools) -> Floats:
         """Both passes of a layer of every kind: chunks share the time of a rank by their work."""
@@ -159,20 +212,6 @@ def _linear(held: Floats, values: Floats, fits: Bools) -> tuple[Floats, Floats]:
     each = np.maximum(np.linalg.lstsq(columns, values, rcond=None)[0][:-1], 0.0)
     rest = np.where(fits, values - held @ each, np.inf).min(axis=1)
     return each, np.where(np.isfinite(rest), rest, 0.0)
-
-
-def _room(held: Floats, peak: Floats, fits: Bools, possible: Bools) -> tuple[Floats, Floats]:
-    """Bytes of a layer of every kind, and how many of these a rank has room for at most.
-
-    peak: (ranks, contents).
-    """
-    columns = np.hstack([held, np.ones((len(held), 1))])
-    each = np.maximum(np.linalg.lstsq(columns, peak.T, rcond=None)[0][:-1].T, 0.0)
-    if (fits == possible).all():
-        return np.zeros_like(each), np.zeros(len(peak))
-    scale = np.maximum(each.max(axis=1, keepdims=True), 1.0)
-    each = each / scale
-    return each, np.where(fits, each @ held.T, 0.0).max(axis=1)
 
 
 def _turns(

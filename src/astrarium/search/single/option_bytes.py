@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.layouts import Layouts
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cost.layouts import Layouts, sum_over_modules
 from astrarium.cost.memory import (
     always_reserved,
     bytes_kept,
@@ -18,8 +18,9 @@ from astrarium.cost.memory import (
     bytes_of_update,
 )
 from astrarium.search.single.valid_options import ValidOptions
-from astrarium.strategy.columns import METHODS, Options
-from astrarium.strategy.types import Method
+from astrarium.search.split.contents import least_in_flight
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
+from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
 
@@ -101,9 +102,10 @@ class OptionBytes(Value, frozen=True, dict=True):
         place, which = np.divmod(pairs, len(self.valid.options))
         choice = self.valid.recompute_of[which]
         recompute, sharding = self._lasting
-        kept, steepest = recompute[place, choice], self._steepest[place, choice]
+        kept = recompute[place, choice]
+        least, steepest = kept * self._least[place, choice], self._steepest[place, choice]
         held = sharding[place, self.valid.sharding_of[which]]
-        chosen, most = self._with_room(self.rows[place], kept, steepest, held, capacity)
+        chosen, most = self._with_room(self.rows[place], least, steepest, held, capacity)
         return pairs[chosen], most
 
     def of_leanest(self, capacity: float) -> tuple[Ints, Options, Floats]:
@@ -116,7 +118,8 @@ class OptionBytes(Value, frozen=True, dict=True):
         number = recompute.shape[1]
         rows = np.repeat(self.rows, number)
         held = np.repeat(sharding.min(axis=1), number, axis=0)
-        kept, steepest = (x.reshape(len(rows), -1) for x in (recompute, self._steepest))
+        least = recompute * self._least
+        kept, steepest = (x.reshape(len(rows), -1) for x in (least, self._steepest))
         chosen, most = self._with_room(rows, kept, steepest, held, capacity)
         return rows[chosen], self.valid.recompute.take(chosen % number), most
 
@@ -169,9 +172,9 @@ class OptionBytes(Value, frozen=True, dict=True):
         That holds for layers of several kinds, however they are dealt.
         """
         count = self.layouts.stages.count[self.layouts.stage_row[rows]]
-        first = np.cumsum(count, axis=1) - count
         last = self.layouts.degrees.pp[rows, None] - 1
-        kept = kept * self._alive(rows, last) / self._alive(rows, first)
+        in_flight = _of_ranks(self._least_in_flight(rows), last)
+        kept = kept * in_flight / self._in_flight(rows)
         return np.asarray((count * (held + kept - capacity)).sum(axis=1) <= 0)
 
     def _most_layers(
@@ -189,18 +192,19 @@ class OptionBytes(Value, frozen=True, dict=True):
 
         A rank that is too full has to give up as many layers as hold what is too much, if each
         holds as much as the one that holds most. Later ranks of a run have fewer micro-batches in
-        flight; with `only_ends` the last of a run stands for all.
+        flight; with `only_ends` the last of a run stands for all. kept: at least, as micro-batches
+        are in flight here.
         """
         layers = self.layouts.layer_counts[rows]
         count = self.layouts.stages.count[self.layouts.stage_row[rows]]
         first = np.cumsum(count, axis=1) - count
-        at_first = self._alive(rows, first)
+        at_first, in_flight = self._in_flight(rows), self._least_in_flight(rows)
         reserved = always_reserved(self.layouts.runtime, self.layouts.tuning)
         fixed = reserved + (held - reserved) * self._share_of_ends(rows)
 
         def room(step: Ints | int) -> Floats:
             """Of the rank so many behind the first of its run."""
-            alive = self._alive(rows, first + step) / at_first
+            alive = _of_ranks(in_flight, first + step) / at_first
             peak = held + kept * alive
             each = np.maximum(held + steepest * alive - fixed, 1.0) / np.maximum(layers, 1.0)
             return np.where(
@@ -223,10 +227,47 @@ class OptionBytes(Value, frozen=True, dict=True):
         of_layers = layers * each.min(axis=1, keepdims=True)
         return np.divide(every - of_layers, every, out=np.zeros_like(every), where=every > 0)
 
-    def _alive(self, rows: Ints, ranks: Ints) -> Floats:
-        """Passes in flight at some ranks: as `ranks`."""
-        pp, v = self.layouts.degrees.pp[rows, None], self.layouts.virtual[rows, None]
-        behind = np.maximum(pp - 1 - ranks, 0)
-        passes = np.where(v > 1, 2 * behind + (v - 1) * pp + 1, behind + 1)
-        most = self.layouts.degrees.num_micro_batches[rows, None] * v
-        return np.minimum(passes, most).astype(float)
+    def _in_flight(self, rows: Ints) -> Floats:
+        """Micro-batches of a layer in flight as layers are dealt: (rows, runs)."""
+        stages, at = self.layouts.stages, self.layouts.stage_row[rows]
+        every = stages.in_flight[at].sum(axis=2) + stages.passed[at]
+        layers = self.layouts.layer_counts[rows]
+        return np.divide(every, layers, out=np.full_like(every, np.inf), where=layers > 0)
+
+    def _least_in_flight(self, rows: Ints) -> Floats:
+        """The same at every rank, at least, however layers are dealt: (rows, ranks)."""
+        degrees = self.layouts.degrees
+        columns = degrees.pp[rows], self.layouts.virtual[rows], degrees.num_micro_batches[rows]
+        first, index = distinct_rows(*columns)
+        each = zip(*(column[first].tolist() for column in columns), strict=True)
+        found = np.zeros((len(first), int(columns[0].max(initial=1))))
+        for number, (pp, virtual, batches) in enumerate(each):
+            found[number, :pp] = least_in_flight(pp, virtual, batches)
+        return found[index]
+
+    @cached_property
+    def _least(self) -> Floats:
+        """What part of what is kept a layer keeps at least, wherever it lies: as `recompute`.
+
+        Of a chunk that redoes its first layers that is an input, of a group a share of one.
+        """
+        return _priced(self.layouts, self.rows, self.valid.recompute, _least_part)
+
+
+def _of_ranks(values: Floats, ranks: Ints) -> Floats:
+    return np.take_along_axis(values, np.minimum(ranks, values.shape[1] - 1), axis=1)
+
+
+def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """Of what layers keep, the part that one keeps at least in some chunk: (pairs, runs)."""
+    costs, shard = layouts.costs, layouts.shard[rows]
+    dropped = sum_over_modules(costs.dropped, shard, options.recompute_modules)
+    whole, inputs = costs.activations[shard], costs.inputs[shard]
+    is_full = (options.granularity == GRANULARITIES.index(Granularity.FULL))[:, None, None]
+    is_group = is_full & (options.method == METHODS.index(Method.UNIFORM))[:, None, None]
+    group = np.where(is_group, np.maximum(options.recompute_layers, 1)[:, None, None], 1)
+    least = np.where(is_full, inputs / group, whole - dropped).min(axis=2)
+    most = np.where(is_group, inputs, np.where(is_full, whole, whole - dropped)).max(axis=2)
+    part = np.divide(least, most, out=np.zeros_like(least), where=most > 0)
+    part = np.where(layouts.virtual[rows, None] > 1, part, 1.0)
+    return np.broadcast_to(part, layouts.layer_counts[rows].shape)

@@ -155,12 +155,6 @@ class Bundle(Value, frozen=True, dict=True):
         """What is at each place if chunks are alike: (stages, classes, rows, contents)."""
         return self._fitting(self._in_flight[:, :, None, :] * self.tables.flight_bytes)
 
-    def peak_bytes(self, row: int) -> Floats:
-        """On the first class, if chunks are alike: (stages, contents)."""
-        t, flight = self.tables, self._in_flight[:, row]
-        in_passes = t.fixed_bytes[row, 0] + flight * t.flight_bytes[row, 0]
-        return np.maximum(in_passes, t.update_bytes[row, 0])
-
     def links(self, row: int) -> Floats:
         """To the next stage, in the first order: (stages,)."""
         return np.asarray(self._links(np.array([row]))[0, 0])

@@ -8,7 +8,9 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.mixed import Contents
-from astrarium.cost.schedule import in_flight_if_alike
+from astrarium.cost.schedule import in_flight_at, in_flight_if_alike
+
+MOMENTS = 8  # of every turn of a chunk that bounds look at
 
 
 def narrowed(contents: Contents, most_layers: int, num_stages: int) -> Contents:
@@ -54,6 +56,27 @@ def in_flight_of_layers(
     of_each = np.einsum("wvp,wv->wp", held, weights) / weights.sum(axis=1, keepdims=True)
     least = np.where(some, np.minimum(of_each, held.mean(axis=1)), of_each)
     return np.concatenate([np.zeros((pp, 1)), least.T], axis=1)
+
+
+@cache
+def mean_in_flight(pp: int, virtual: int, batches: int) -> Floats:
+    """Micro-batches of each chunk in flight on average over some moments: (stages, chunks).
+
+    A rank holds no less when it holds most, whatever the sizes of its chunks.
+    """
+    return np.asarray(_at_moments(pp, virtual, batches).mean(axis=0).T)
+
+
+@cache
+def least_in_flight(pp: int, virtual: int, batches: int) -> Floats:
+    """Micro-batches of a layer in flight at least, however chunks are dealt: (stages,)."""
+    at_once = _at_moments(pp, virtual, batches).min(axis=1).max(axis=0)
+    return np.maximum(at_once, mean_in_flight(pp, virtual, batches).min(axis=1))
+
+
+def _at_moments(pp: int, virtual: int, batches: int) -> Ints:
+    moments = np.arange(0, pp * virtual, max(pp // MOMENTS, 1))
+    return in_flight_at(pp, virtual, min(batches, 2 * pp), moments)
 
 
 def _chunks(sizes: Ints, virtual: int) -> Ints:

@@ -47,6 +47,7 @@ class KindRing(Value, frozen=True):
 
     The figures of a `Ring` for a layer of each kind, at least. `work` is what a layer counts; ranks
     have room for `most` of it, and for bytes: `bytes_each` of a layer, `most_bytes` in all.
+    As fewer micro-batches of later chunks are in flight, bytes are of (ranks, chunks, kinds).
     """
 
     forward: Floats
@@ -80,7 +81,7 @@ class KindRing(Value, frozen=True):
             backward=ring.backward[:, None],
             after=ring.after[:, None],
             work=np.ones(1),
-            bytes_each=np.zeros((ring.pp, 1)),
+            bytes_each=np.zeros((ring.pp, ring.virtual, 1)),
             ends=ring.ends,
             links=ring.links,
             fixed=ring.fixed,
@@ -187,7 +188,8 @@ def _shape(ring: KindRing) -> Shape:
 
 def _figures(ring: KindRing) -> Floats:
     """What the bound of a pipeline never falls with."""
-    columns = (ring.forward, ring.backward, ring.links, ring.after, ring.fixed, -ring.turns[-1][1])
+    columns = [ring.forward, ring.backward, ring.links, ring.after, ring.fixed, -ring.turns[-1][1]]
+    columns += [ring.bytes_each, -ring.most_bytes]
     return np.concatenate([*(column.reshape(-1) for column in columns), ring.ends])
 
 
@@ -237,7 +239,7 @@ class _Program:
         """A row for every rank, the sum over its chunks and kinds."""
         pp, virtual, kinds = self._shape
         rows = np.zeros((pp, pp, virtual, kinds))
-        rows[np.arange(pp), np.arange(pp)] = each[:, None, :]
+        rows[np.arange(pp), np.arange(pp)] = each.reshape(pp, -1, kinds)
         return rows.reshape(pp, -1)
 
     @property

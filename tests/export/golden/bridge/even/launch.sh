@@ -80,6 +80,17 @@ else
   data=(--dataset llm-pretrain-mock)
 fi
 
+# SMOKE=1 tries 20 iterations and keeps nothing.
+CHECKPOINTS="${CHECKPOINTS-$PWD/checkpoints}"
+if [[ "${SMOKE:-}" == 1 ]]; then
+  run=(train.train_iters=20 scheduler.lr_warmup_iters=0 checkpoint.save=null checkpoint.load=null)
+  data=(--dataset llm-pretrain-mock)
+elif [[ -n "$CHECKPOINTS" ]]; then
+  run=(checkpoint.save="$CHECKPOINTS" checkpoint.load="$CHECKPOINTS" checkpoint.save_interval=17763 checkpoint.most_recent_k=3)
+else
+  run=()
+fi
+
 exec torchrun --nnodes="$nodes" --nproc-per-node="$processes" --node-rank="$NODE_RANK" --master-addr="$MASTER_ADDR" --master-port="${MASTER_PORT:-29500}" \
   "$BRIDGE_PATH"/scripts/training/run_recipe.py \
-  "${arguments[@]}" ${data[@]+"${data[@]}"} "$@"
+  "${arguments[@]}" ${run[@]+"${run[@]}"} ${data[@]+"${data[@]}"} "$@"

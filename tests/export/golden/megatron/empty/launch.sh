@@ -75,6 +75,17 @@ else
   data=(--mock-data --tokenizer-type NullTokenizer --vocab-size 128256)
 fi
 
+# SMOKE=1 tries 20 iterations and keeps nothing.
+CHECKPOINTS="${CHECKPOINTS-}"
+if [[ "${SMOKE:-}" == 1 ]]; then
+  run=(--train-iters 20)
+  data=(--mock-data --tokenizer-type NullTokenizer --vocab-size 128256)
+elif [[ -n "$CHECKPOINTS" ]]; then
+  run=(--save "$CHECKPOINTS" --load "$CHECKPOINTS" --save-interval 1800 --save-retain-interval 43200)
+else
+  run=()
+fi
+
 exec torchrun --nnodes="$nodes" --nproc-per-node="$processes" --node-rank="$NODE_RANK" --master-addr="$MASTER_ADDR" --master-port="${MASTER_PORT:-29500}" \
   "$MEGATRON_PATH"/pretrain_gpt.py \
-  "${arguments[@]}" ${data[@]+"${data[@]}"} "$@"
+  "${arguments[@]}" ${run[@]+"${run[@]}"} ${data[@]+"${data[@]}"} "$@"

@@ -1,21 +1,16 @@
-"""`astrarium explain` of a configuration: whether it runs, what it takes, what would be better."""
+"""A configuration of another program: whether it runs, what it takes, what would be better."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from astrarium.api import imports, request
-from astrarium.api.asked import AskedValues
-from astrarium.cli import output
-from astrarium.cli.shell import typed
 from astrarium.configs.imported import OpenQuestionError
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
+    from astrarium.api.asked import AskedValues
     from astrarium.api.request import Request
     from astrarium.catalog.runtimes import Runtime
     from astrarium.configs.imported import Imported
@@ -42,31 +37,6 @@ class ReviewedConfig(Value, frozen=True):
     conflicts: tuple[str, ...]
 
 
-def answer(
-    ctx: click.Context,
-    imported: Imported,
-    values: Mapping[str, Any],
-    *,
-    json: bool,
-    out: str | None,
-) -> None:
-    """Judge a configuration; the exit code is 1 if it does not run."""
-    for name in ("against", "rank", "report"):
-        if name in typed(ctx):
-            raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
-    from astrarium.plans.document import PLAN_FILE, to_dict
-    from astrarium.report.plan.imported import import_report, import_to_dict
-
-    case = reviewed(AskedValues(**values, given=typed(ctx)), imported)
-    with output.progress("searching"):
-        document = _document(case)
-    if document.answer is not None:
-        output.write_document(out, PLAN_FILE, to_dict(document.answer))
-    output.answer(import_to_dict(document), lambda width: import_report(document, width), json=json)
-    if document.runs is False:
-        ctx.exit(1)
-
-
 def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
     """A configuration, with what is asked about it; nothing is predicted yet."""
     from astrarium.catalog.runtimes import find_runtime
@@ -75,11 +45,13 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
     if filled.asked.gpus is None and filled.asked.cluster is None:
         count = imported.described.gpus or "N"
         raise InputError(
-            f"{imported.source}: on which GPUs? Add --gpus TYPE:{count} such as h100:{count}"
+            f"{imported.source}: on which GPUs? Add --gpus TYPE:{count} such as h100:{count}",
+            "gpus",
         )
     if filled.asked.global_batch is None:
         raise InputError(
-            f"{imported.source} does not state the batch; add --global-batch SEQUENCES"
+            f"{imported.source} does not state the batch; add --global-batch SEQUENCES",
+            "global_batch",
         )
     asked = filled.read()
     runtime = find_runtime(filled.asked.runtime)
@@ -93,7 +65,8 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
         raise OpenQuestionError(
             f"{imported.source}: on {asked.cluster.num_gpus} GPUs it would not start"
             f" ({'; '.join(conflicts)}); but the machine sets ${variable}: say the number with"
-            f" --gpus {given.gpus}:N or --set {variable}=N"
+            f" --gpus {given.gpus}:N or --set {variable}=N",
+            "gpus",
         )
     return ReviewedConfig(
         imported, asked, filled.called(asked), runtime, tuning, strategy, conflicts
@@ -119,7 +92,7 @@ def _strategy(
     return None if reasons else strategy, tuple(dict.fromkeys((*written, *reasons)))
 
 
-def _document(case: ReviewedConfig) -> ImportDocument:
+def document(case: ReviewedConfig) -> ImportDocument:
     from astrarium.report.plan.document import cluster_part, workload_part
     from astrarium.report.plan.imported import SCHEMA, ImportDocument, faster_than, options_part
 
@@ -170,7 +143,12 @@ def _fit(case: ReviewedConfig) -> FitDocument | None:
         return None
     asked = case.asked
     report = fit(
-        asked.workload, asked.cluster, case.strategy, runtime=case.runtime, tuning=case.tuning
+        asked.workload,
+        asked.cluster,
+        case.strategy,
+        runtime=case.runtime,
+        tuning=case.tuning,
+        is_launched=True,
     )
     return fit_document(report, asked.cluster, case.reference, ())
 
