@@ -157,7 +157,10 @@ def test_a_document_does_not_name_files(
     """Without its config a document says only what the model was called: a path, maybe."""
     named = {**document["workload"], "model_config": None, "model_as_given": path}
     body: dict[str, Any] = {"document": {**document, "workload": named}}
-    for route, further in (("export", {"target": "megatron"}), ("trace", {}), ("explain", {})):
+    for route in ("trace", "explain"):  # of the plan alone: the model is not looked for
+        found = client.post(f"/api/{route}", json=body)
+        assert found.content == client.post(f"/api/{route}", json={"document": document}).content
+    for route, further in (("export", {"target": "megatron"}), ("targets", {})):
         told = refused(client, {**body, **further}, route)
         assert told["field"] == "document"
         assert told["message"] == (

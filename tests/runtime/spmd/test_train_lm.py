@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from astrarium.runtime.spmd.train.rows import RankRows, read_in_pieces
 from astrarium.spmd.capture.factory import load_factory
 
 FACTORY = f"{EXAMPLES / 'language_model.py'}:make"
-TEXT = EXAMPLES.parent / "docs/commands.md"
+LICENSE = EXAMPLES.parent / "LICENSE"  # a text that does not change
 SIZES = {"width": 128, "layers": 1, "heads": 4, "length": 128}
 BATCH, STEPS, SECONDS = 64, 10, 120.0
 CLUSTER = """
@@ -34,6 +35,16 @@ pools:
   - {name: fast, gpu: v100, nodes: 1, gpus_per_node: 2, inter_node: 100 Gb/s}
   - {name: slow, gpu: t4, nodes: 1, gpus_per_node: 2, inter_node: 100 Gb/s}
 """
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Long enough for all steps; its lines are in another order each time they come again."""
+    lines = LICENSE.read_text(encoding="utf-8").splitlines(keepends=True)
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    mixed = Random(0)
+    file.write_text("".join(line for _ in range(8) for line in mixed.sample(lines, len(lines))))
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +76,12 @@ def _losses(said: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", said, re.MULTILINE)]
 
 
-def _alone() -> tuple[list[float], nn.Module]:
+def _alone(text: Path) -> tuple[list[float], nn.Module]:
     """The loop that everybody knows."""
     rows_of = runpy.run_path(str(EXAMPLES / "train_lm.py"))["rows_of"]
     torch.manual_seed(0)
     module, inputs = load_factory(FACTORY)(batch=BATCH, **SIZES)
-    rows = rows_of(TEXT.read_bytes(), inputs["text"].shape[1])
+    rows = rows_of(text.read_bytes(), inputs["text"].shape[1])
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
     assert len(rows) >= BATCH * STEPS
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
@@ -90,15 +101,15 @@ def _alone() -> tuple[list[float], nn.Module]:
 
 
 def test_the_loss_falls_as_on_one_device(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And so do the weights, which go back into the module."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    expected, module = _alone()
+    expected, module = _alone(text)
     assert expected[-1] < expected[0] - 0.5
     weights = tmp_path / "weights.safetensors"
     flags = ("--steps", STEPS, "--every", 6, "--checkpoint", tmp_path / "six", "--weights", weights)
-    done = _started(EXAMPLES / "train_lm.py", program, TEXT, *flags)
+    done = _started(EXAMPLES / "train_lm.py", program, text, *flags)
     assert done.returncode == 0, done.stderr
     assert _losses(done.stdout) == pytest.approx(expected, abs=2e-5)
     assert Reader(tmp_path / "six").manifest.step == 6
