@@ -19,9 +19,20 @@ from rich.console import Console
 from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument
 from astrarium.report.front import files as front_files
-from astrarium.report.front.drawing import COLOURS, DOTS_PER_PIXEL, Box, Dot, Drawing, Label, Role
 from astrarium.report.front.files import KINDS, check_front, front_rows, write_front
-from astrarium.report.front.picture import HEIGHT, PLOT, WIDTH, front_drawing
+from astrarium.report.front.picture import (
+    COLOURS,
+    DOTS_PER_PIXEL,
+    HEIGHT,
+    PLOT,
+    WIDTH,
+    Box,
+    Dot,
+    Drawing,
+    Label,
+    Role,
+    front_drawing,
+)
 from astrarium.report.front.points import front_of
 from astrarium.report.front.table import front_table
 

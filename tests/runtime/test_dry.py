@@ -15,7 +15,7 @@ from astrarium.model.load import model_of_config
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.report.plan.document import document_of_prediction
-from astrarium.report.runs.dry import dry_report
+from astrarium.report.runs import dry_report
 from astrarium.runtime import dry
 from astrarium.runtime.dry import SCHEMA, DryRun, DryStage, distinct_stages, dry_run
 from astrarium.runtime.job import Device

@@ -242,7 +242,7 @@ def _document(
     question: SynthesisQuestion, chosen: Attempt, attempts: Sequence[Attempt]
 ) -> ProgramDocument:
     """The program that was chosen, with all that was tried."""
-    from astrarium.report.program_why import reasons_of
+    from astrarium.report.program_parts import reasons_of
     from astrarium.spmd.price import document_of
     from astrarium.spmd.program import DeviceProgram, SourcePart, SynthesisPart, TriedPart
 

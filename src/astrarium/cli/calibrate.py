@@ -72,7 +72,7 @@ def calibrate(
     from astrarium.calibrate.measure.journal import read_journal
     from astrarium.calibrate.measure.run import Outcome
     from astrarium.cli import output
-    from astrarium.report.runs.calibration import calibration_report
+    from astrarium.report.runs import calibration_report
 
     path = Path(out or DEFAULT_OUT)
     output.check_out(path, ".parquet", PARQUET, [from_journal] if from_journal else [])

@@ -49,7 +49,7 @@ def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     from astrarium.calibrate.learn.factors import learn as learned_from
     from astrarium.cli import output
     from astrarium.documents import write_atomic
-    from astrarium.report.runs.learned import learned_report
+    from astrarium.report.runs import learned_report
 
     file = out or DEFAULT_OUT
     tables, logs = values["from_table"] or (), values["from_log"] or ()

@@ -100,7 +100,7 @@ def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
 def _measure(document: ProgramDocument, flags: Mapping[str, Any], seconds: float) -> None:
     """Time a program on cores beside its prediction."""
     from astrarium.cli import output
-    from astrarium.report.program_run import measured_program_report
+    from astrarium.report.runs import measured_program_report
     from astrarium.runtime.spmd.timed import measure_program
 
     with output.bar("starting processes") as progress:
@@ -129,7 +129,7 @@ def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collecti
 
     from astrarium.api.readers import count
     from astrarium.cli import output
-    from astrarium.report.program_run import program_run_report
+    from astrarium.report.runs import program_run_report
     from astrarium.runtime.job import Device
     from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program
     from astrarium.spmd.program import load_program

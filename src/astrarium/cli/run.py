@@ -125,7 +125,7 @@ def run(
 def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> bool:
     """Train scaled down, beside a single process; whether the two are equal."""
     from astrarium.cli import output
-    from astrarium.report.runs.execution import execution_report
+    from astrarium.report.runs import execution_report
     from astrarium.runtime.plan_run import run_plan
 
     with output.bar("starting processes") as progress:
@@ -152,7 +152,7 @@ def _check_flags(mode: RunMode, given: Collection[str]) -> None:
 
 def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, json: bool) -> None:
     from astrarium.cli import output
-    from astrarium.report.runs.dry import dry_report
+    from astrarium.report.runs import dry_report
     from astrarium.runtime.dry import dry_run
     from astrarium.runtime.job import Device
 
@@ -168,7 +168,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     from msgspec import to_builtins
 
     from astrarium.cli import output
-    from astrarium.report.runs.execution import measured_report
+    from astrarium.report.runs import measured_report
     from astrarium.runtime.measure import measure_plan
 
     predict = None if profile is None else _predictor(job, profile)

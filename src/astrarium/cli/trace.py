@@ -32,7 +32,7 @@ def trace(_: click.Context, *, plan: str, out: str, rank: int, json: bool) -> No
     from astrarium.documents import write_atomic
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document, plan_of_rank
-    from astrarium.report.timeline.trace import trace_of
+    from astrarium.report.timeline import trace_of
 
     output.check_out(out, ".json", b"traceEvents", (plan, Path(plan) / PLAN_FILE))
     document = load_document(Path(plan))

@@ -220,13 +220,13 @@ def _compare(body: Body, tell: Tell | None) -> Answer:
 def _timeline(body: Body, tell: Tell | None) -> Answer:
     import msgspec
 
-    from astrarium.report.timeline.columns import timeline_document
+    from astrarium.report.timeline import timeline_document
 
     return compressed(Answer(OK, msgspec.json.encode(timeline_document(_chosen(body)[1]))), body)
 
 
 def _trace(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.timeline.trace import trace_of
+    from astrarium.report.timeline import trace_of
 
     return compressed(Answer(OK, encoded(trace_of(*_chosen(body)))), body)
 

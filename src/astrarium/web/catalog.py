@@ -6,7 +6,7 @@ from typing import Any, Final, TypedDict
 
 from astrarium.catalog.models import ModelEntry
 from astrarium.errors import InputError
-from astrarium.report.catalog.entries import (
+from astrarium.report.catalog import (
     SCHEMA,
     ListedGpu,
     ListedModel,
