@@ -3,8 +3,7 @@ from __future__ import annotations
 import re
 
 from astrarium.catalog import Figure, gpus, instances, sources
-from astrarium.catalog.provenance import describe, join_doubts
-from astrarium.catalog.records import unit_of
+from astrarium.catalog.records import describe, join_doubts, unit_of
 
 
 def test_sources_are_dated_and_titled() -> None:

@@ -42,7 +42,7 @@ class Yours(Value, frozen=True):
 
 def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
     """What the flags name; None without --compare."""
-    from astrarium.cluster.parse import gpus_text, parse_gpus
+    from astrarium.cluster.build import gpus_text, parse_gpus
 
     reference, gpus = asked.compare, asked.compare_gpus
     if reference is None:

@@ -17,7 +17,7 @@ from astrarium.value import Value, replace
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, ClusterGiven
     from astrarium.api.request import Request
-    from astrarium.cluster.parse import GpusGiven
+    from astrarium.cluster.build import GpusGiven
     from astrarium.configs.imported import Imported
     from astrarium.configs.values import Answers
     from astrarium.model.workload import Precision

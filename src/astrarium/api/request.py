@@ -15,7 +15,7 @@ from astrarium.value import Value, replace
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster import Cluster
-    from astrarium.cluster.parse import GpusGiven
+    from astrarium.cluster.build import GpusGiven
     from astrarium.configs.imported import Imported
     from astrarium.cost.training_run import Evaluation, RunTerms
     from astrarium.cost.tuning import Tuning

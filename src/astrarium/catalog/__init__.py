@@ -20,6 +20,6 @@ from astrarium.catalog.models import find_model_entry as find_model_entry
 from astrarium.catalog.models import is_model_name as is_model_name
 from astrarium.catalog.models import model_entries as model_entries
 from astrarium.catalog.models import model_names as model_names
-from astrarium.catalog.provenance import Figure as Figure
-from astrarium.catalog.provenance import Source as Source
-from astrarium.catalog.provenance import sources as sources
+from astrarium.catalog.records import Figure as Figure
+from astrarium.catalog.records import Source as Source
+from astrarium.catalog.records import sources as sources

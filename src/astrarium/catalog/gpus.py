@@ -18,8 +18,15 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 from astrarium.catalog import overrides, records
-from astrarium.catalog.provenance import Figure, PriceDates, describe, join_doubts
-from astrarium.catalog.records import Figures, Record, read_table
+from astrarium.catalog.records import (
+    Figure,
+    Figures,
+    PriceDates,
+    Record,
+    describe,
+    join_doubts,
+    read_table,
+)
 from astrarium.errors import InputError, did_you_mean
 
 

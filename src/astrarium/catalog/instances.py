@@ -14,8 +14,7 @@ from typing import Final
 
 from astrarium.catalog import overrides, records
 from astrarium.catalog.gpus import find_gpu, gpus
-from astrarium.catalog.provenance import Figure, PriceDates, describe, join_doubts
-from astrarium.catalog.records import Figures, Record
+from astrarium.catalog.records import Figure, Figures, PriceDates, Record, describe, join_doubts
 from astrarium.errors import InputError, did_you_mean
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
 from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, is_stale, rented_sizes
-from astrarium.catalog.provenance import sources
+from astrarium.catalog.records import sources
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import network_of_fabric
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
@@ -24,7 +24,7 @@ from astrarium.errors import InputError, flag, refusal
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
-    from astrarium.catalog.book import Book
+    from astrarium.catalog.prices import Book
 
 Dearness: TypeAlias = Callable[[Pool], tuple[float, ...]]  # what a pool costs, in any unit
 

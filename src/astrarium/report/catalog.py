@@ -23,9 +23,8 @@ from astrarium.catalog import (
     instances,
     sources,
 )
-from astrarium.catalog.book import Book
 from astrarium.catalog.models import ModelEntry, find_model_entry, model_names
-from astrarium.catalog.prices import REGIONS, STALE_AFTER_DAYS, Offer, age_days, is_stale
+from astrarium.catalog.prices import REGIONS, STALE_AFTER_DAYS, Book, Offer, age_days, is_stale
 from astrarium.catalog.runtimes import Constant, describe_runtime, find_runtime
 from astrarium.errors import InputError
 from astrarium.model import Model

@@ -17,9 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from astrarium.web import answers
-from astrarium.web.answers import Answer, problem
-from astrarium.web.progress import Tell
-from astrarium.web.reading import Body
+from astrarium.web.answers import Answer, Body, Tell, problem
 
 ANSWER: Final = "answer"  # beside the events: the last message about a question
 SPARE_SECONDS: Final = 5  # after the server's own limit, should that be gone

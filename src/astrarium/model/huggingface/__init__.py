@@ -15,7 +15,6 @@ from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.huggingface import (
-    classic,
     dense,
     encoders,
     multimodal,
@@ -59,12 +58,12 @@ ADAPTERS: Mapping[str, Adapter] = {
     "gpt_oss": _decoder(sparse.gpt_oss),
     "phimoe": _decoder(sparse.phimoe),
     "dbrx": _decoder(sparse.dbrx),
-    "gpt2": _decoder(classic.gpt2),
-    "gpt_neox": _decoder(classic.gpt_neox),
-    "gptj": _decoder(classic.gptj),
-    "opt": _decoder(classic.opt),
-    "bloom": _decoder(classic.bloom),
-    "falcon": _decoder(classic.falcon),
+    "gpt2": _decoder(dense.gpt2),
+    "gpt_neox": _decoder(dense.gpt_neox),
+    "gptj": _decoder(dense.gptj),
+    "opt": _decoder(dense.opt),
+    "bloom": _decoder(dense.bloom),
+    "falcon": _decoder(dense.falcon),
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "vit": encoders.vit,

@@ -12,9 +12,8 @@ from dataclasses import replace
 
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
-from astrarium.model.huggingface.classic import unrotated
 from astrarium.model.huggingface.config import Config
-from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
+from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS, unrotated
 from astrarium.value import Value
 
 NEXT_SENTENCE_CLASSES = 2

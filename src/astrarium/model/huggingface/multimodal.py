@@ -14,8 +14,7 @@ from dataclasses import replace
 from astrarium.model import build
 from astrarium.model.blocks import Attention, Block, Carried, Embedding, Model, Module, Norm
 from astrarium.model.huggingface import dense, sparse
-from astrarium.model.huggingface.common import stack
-from astrarium.model.huggingface.config import DEFAULTS, MOST_LAYERS, TOWERS, Config
+from astrarium.model.huggingface.config import DEFAULTS, MOST_LAYERS, TOWERS, Config, stack
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
 from astrarium.model.huggingface.encoders import patch_projection, patches
 from astrarium.value import Value

@@ -13,8 +13,7 @@ from dataclasses import replace
 
 from astrarium.model.blocks import Model
 from astrarium.model.build import PRE_NORMS, SANDWICH_NORMS, Architecture, Shape, assemble
-from astrarium.model.huggingface.common import base
-from astrarium.model.huggingface.config import Config
+from astrarium.model.huggingface.config import Config, base
 from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS, SINGLE_NORM, with_head_norms
 from astrarium.model.huggingface.encoders import patch_projection, patches, vision
 from astrarium.model.huggingface.sparse import experts_of

@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from astrarium.model.build import Experts, Latent, Shape
-from astrarium.model.huggingface.common import (
+from astrarium.model.huggingface.config import (
     FULL_ATTENTION,
+    PARTS,
+    Config,
     alternating_windows,
     base,
     chosen_windows,
     same_window,
 )
-from astrarium.model.huggingface.config import PARTS, Config
 from astrarium.model.huggingface.dense import (
     LAYER_NORM_VECTORS,
     with_attention_bias,

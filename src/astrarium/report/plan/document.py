@@ -11,7 +11,7 @@ import numpy as np
 
 from astrarium.catalog import describe_gpu, sources
 from astrarium.catalog.prices import ANY_REGION
-from astrarium.catalog.provenance import STALE_AFTER_DAYS
+from astrarium.catalog.records import STALE_AFTER_DAYS
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.measured import nearest_measured
@@ -30,8 +30,10 @@ from astrarium.plans.document import (
     SearchPart,
     SensitivityPart,
     WorkloadPart,
+    pareto_of,
+    pareto_part,
+    with_ties,
 )
-from astrarium.plans.pareto import pareto_of, pareto_part, with_ties
 from astrarium.report.wording import strategy_words
 from astrarium.search.formats import runnable
 from astrarium.search.money import money_of, time_of
