@@ -11,7 +11,7 @@ import click
 
 from astrarium.api import readers
 from astrarium.api.flags import Flag, switch
-from astrarium.cli import INTERRUPTED
+from astrarium.cli import INTERRUPTED, output
 from astrarium.cli import learn as learning
 from astrarium.cli.shell import JSON, command
 
@@ -71,7 +71,6 @@ def calibrate(
     from astrarium.calibrate.fit.profile import PARQUET, make_header, warnings_of, write_profile
     from astrarium.calibrate.measure.journal import read_journal
     from astrarium.calibrate.measure.run import Outcome
-    from astrarium.cli import output
     from astrarium.report.runs import calibration_report
 
     path = Path(out or DEFAULT_OUT)
@@ -95,7 +94,6 @@ def _measure(
 ) -> tuple[JournalContents, Outcome]:
     """Measure; Ctrl-C says how to go on."""
     from astrarium.calibrate.measure.sections import SECTIONS, check_sections
-    from astrarium.cli import output
 
     journal = path.with_name(f"{path.name}.jsonl")
     sections, device = values["sections"], values["device"]

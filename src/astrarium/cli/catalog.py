@@ -10,6 +10,7 @@ import click
 
 from astrarium.api import completion as complete
 from astrarium.api.flags import FLAGS, Flag
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, SETTINGS, CommandGroup, command
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ def _answer(
     json: bool,
     **more: Any,  # noqa: ANN401  of the document
 ) -> None:
-    from astrarium.cli import output
     from astrarium.report.catalog import SCHEMA
 
     output.answer({"schema": SCHEMA, what: entries, **more}, report, json=json)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from astrarium.api.completion import complete_target
 from astrarium.api.flags import Flag, switch
+from astrarium.cli import output
 from astrarium.cli.explain import RANK
 from astrarium.cli.shell import JSON, command
 
@@ -47,10 +50,7 @@ def export(
 
     If the target cannot express the plan, the reason and the nearest plan that it can are shown.
     """
-    from pathlib import Path
-
     from astrarium.api import exporting
-    from astrarium.cli import output
     from astrarium.export.result import lines
     from astrarium.export.target import find_target
     from astrarium.plans.document import PLAN_FILE

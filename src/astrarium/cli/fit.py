@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from astrarium.api.flags import FIT_FLAGS
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, command, typed
 
 
@@ -19,7 +20,6 @@ def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN4
     from astrarium.api import imports, request
     from astrarium.api.asked import AskedValues
     from astrarium.catalog.runtimes import find_runtime
-    from astrarium.cli import output
     from astrarium.report.plan.fit import fit_document, fit_report
     from astrarium.search import fit as search
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astrarium.api.flags import Flag, flags
 from astrarium.api.readers import texts
+from astrarium.cli import output
 
 if TYPE_CHECKING:
     from astrarium.calibrate.learn.log_settings import StatedSettings
@@ -42,12 +44,9 @@ LEARN_FLAGS = {
 
 def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     """Learn factors, write the profile, show what changed."""
-    from pathlib import Path
-
     from astrarium.calibrate.learn import profile as learn_profile
     from astrarium.calibrate.learn.checks import no_run_left
     from astrarium.calibrate.learn.factors import learn as learned_from
-    from astrarium.cli import output
     from astrarium.documents import write_atomic
     from astrarium.report.runs import learned_report
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from astrarium.api.flags import PREDICT_FLAGS
+from astrarium.cli import output
 from astrarium.cli.plan import OUT
 from astrarium.cli.shell import JSON, command, typed
 
@@ -16,7 +17,6 @@ def predict(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -
     """Predict the time, memory and price of one strategy."""
     from astrarium.api.asked import AskedValues
     from astrarium.api.planning import prediction
-    from astrarium.cli import output
     from astrarium.plans.document import PLAN_FILE, to_dict
 
     document = prediction(AskedValues(**values, given=typed(ctx)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from msgspec import to_builtins
 
+from astrarium.cli import output
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,9 +41,6 @@ def is_program(path: str) -> bool:
 
 def explain(path: str, flags: Collection[str], *, json: bool) -> None:
     """Show a program from its file alone."""
-    from pathlib import Path
-
-    from astrarium.cli import output
     from astrarium.spmd.program import load_program
 
     _check_flags(path, flags, EXPLAINED, "which is explained from itself alone")
@@ -58,8 +57,6 @@ def explain(path: str, flags: Collection[str], *, json: bool) -> None:
 
 def _check_factory(path: str, source: SourcePart) -> None:
     """Notice before any process is started that the module is not there to be made."""
-    from pathlib import Path
-
     from astrarium.spmd.capture import NAMED_FACTORY, called
 
     name = called(source.factory, source.sizes)
@@ -78,8 +75,6 @@ def _check_factory(path: str, source: SourcePart) -> None:
 
 def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
     """Notice before any process is started that there is nothing to load, or no place to save."""
-    from pathlib import Path
-
     known = (MANIFEST, EARLIER)
     if resume is not None and not any((Path(resume) / name).is_file() for name in known):
         raise InputError(
@@ -99,7 +94,6 @@ def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
 
 def _measure(document: ProgramDocument, flags: Mapping[str, Any], seconds: float) -> None:
     """Time a program on cores beside its prediction."""
-    from astrarium.cli import output
     from astrarium.report.runs import measured_program_report
     from astrarium.runtime.spmd.timed import measure_program
 
@@ -125,10 +119,7 @@ def _check_flags(path: str, given: Collection[str], taken: frozenset[str], why: 
 
 def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
     """Train as a program says, one process for each of its ranks, beside a single process."""
-    from pathlib import Path
-
     from astrarium.api.readers import count
-    from astrarium.cli import output
     from astrarium.report.runs import program_run_report
     from astrarium.runtime.job import Device
     from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program

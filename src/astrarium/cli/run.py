@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from astrarium.api import readers
 from astrarium.api.flags import FLAGS, Flag, switch
+from astrarium.cli import output
 from astrarium.cli.explain import RANK
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
@@ -93,8 +95,6 @@ def run(
     program. A single process trains the same model. The exit code is 1 if the losses differ or are
     not numbers.
     """
-    from pathlib import Path
-
     from astrarium.cli import programs
     from astrarium.plans.files import load_document
     from astrarium.plans.job import job_of
@@ -124,7 +124,6 @@ def run(
 
 def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> bool:
     """Train scaled down, beside a single process; whether the two are equal."""
-    from astrarium.cli import output
     from astrarium.report.runs import execution_report
     from astrarium.runtime.plan_run import run_plan
 
@@ -151,7 +150,6 @@ def _check_flags(mode: RunMode, given: Collection[str]) -> None:
 
 
 def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, json: bool) -> None:
-    from astrarium.cli import output
     from astrarium.report.runs import dry_report
     from astrarium.runtime.dry import dry_run
     from astrarium.runtime.job import Device
@@ -167,7 +165,6 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     """Time iterations of the plan on cores beside its prediction."""
     from msgspec import to_builtins
 
-    from astrarium.cli import output
     from astrarium.report.runs import measured_report
     from astrarium.runtime.measure import measure_plan
 

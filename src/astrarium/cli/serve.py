@@ -9,6 +9,7 @@ import click
 
 from astrarium.api import readers
 from astrarium.api.flags import Flag, switch
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
 
@@ -55,8 +56,6 @@ def serve(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: AN
     """Show plans on a web page on this machine; Ctrl-C ends it."""
     from contextlib import suppress
     from threading import Thread
-
-    from astrarium.cli import output
 
     settings = _settings(values)
     try:

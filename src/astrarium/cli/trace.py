@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from astrarium.api.flags import Flag
+from astrarium.cli import output
 from astrarium.cli.explain import RANK
 from astrarium.cli.export import PLAN
 from astrarium.cli.shell import JSON, command
@@ -26,9 +29,7 @@ def trace(_: click.Context, *, plan: str, out: str, rank: int, json: bool) -> No
     It shows the passes, transfers, updates and memory of every stage. Open it in ui.perfetto.dev.
     """
     from json import dumps
-    from pathlib import Path
 
-    from astrarium.cli import output
     from astrarium.documents import write_atomic
     from astrarium.plans.document import PLAN_FILE
     from astrarium.plans.files import load_document, plan_of_rank

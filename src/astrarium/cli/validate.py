@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from astrarium.api.flags import FLAGS, Flag
 from astrarium.api.readers import choice
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, command
 
 if TYPE_CHECKING:
@@ -58,10 +60,7 @@ def validate(
 
     Shows the errors by source, and the rows with the largest.
     """
-    from pathlib import Path
-
     from astrarium.api import request
-    from astrarium.cli import output
     from astrarium.documents import write_atomic
     from astrarium.report import validation
     from astrarium.validate.predictions import predict_rows

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import to_builtins
 
 from astrarium.api import planning
-from astrarium.api.asked import AskedValues, asked
+from astrarium.api.asked import AskedValues, PlanAsked, asked
 from astrarium.api.flags import (
     ANSWER_FLAGS,
     CONFIG_FLAGS,
@@ -32,7 +32,6 @@ from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, ab
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
-    from astrarium.api.asked import PlanAsked
     from astrarium.plans.document import Plan, PlanDocument
 
 
