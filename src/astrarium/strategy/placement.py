@@ -1,7 +1,7 @@
 """The GPUs of the stages of a pipeline.
 
-Pipeline ranks are blocks of tp x cp x dp GPUs. Unless a strategy says otherwise, blocks lie on the
-pools in their order, node after node; a block may straddle the border of two pools.
+A crew is the tp x cp x dp GPUs of a pipeline rank. Unless a strategy says otherwise, crews lie on
+the pools in their order, node after node; a crew may straddle the border of two pools.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from astrarium.strategy.types import Stage, Strategy
 Parts = tuple[tuple[int, int], ...]  # (pool, devices) of one rank, pools ascending
 
 
-def laid_over(block: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
-    """Blocks of GPUs over pools of these sizes, in order; all must find room."""
+def laid_over(crew: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
+    """Crews of this many GPUs over pools of these sizes, in order; all must find room."""
     placed: list[Parts] = []
     pool, free = 0, sizes[0]
     for _ in range(pp):
-        parts, missing = [], block
+        parts, missing = [], crew
         while missing:
             while not free:
                 pool += 1
@@ -34,18 +34,18 @@ def laid_over(block: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
 
 def placement(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...]:
     """The pools of every pipeline rank: as `stages` say, or laid over the pools in order."""
-    block = strategy.gpus // strategy.pp
+    crew = strategy.gpus // strategy.pp
     sizes = [pool.num_gpus for pool in cluster.pools]
     if strategy.gpus > sum(sizes):
         raise InputError(f"the strategy needs {strategy.gpus} GPUs; the cluster has {sum(sizes)}")
     named = _named(strategy, cluster)
     if named is not None:
-        _check_sizes(named, block, cluster)
-    placed = laid_over(block, strategy.pp, sizes) if named is None else named
+        _check_sizes(named, crew, cluster)
+    placed = laid_over(crew, strategy.pp, sizes) if named is None else named
     if strategy.pipeline_inside and len({pool for parts in placed for pool, _ in parts}) > 1:
         raise InputError(
             "pipeline_inside puts the stages of a replica next to each other; on several pools"
-            " each stage is a block of its own: leave it out"
+            " every stage has its own GPUs: leave it out"
         )
     return placed
 
@@ -94,7 +94,7 @@ def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
     )
 
 
-def _check_sizes(placed: Sequence[Parts], block: int, cluster: Cluster) -> None:
+def _check_sizes(placed: Sequence[Parts], crew: int, cluster: Cluster) -> None:
     used = [0] * len(cluster.pools)
     for rank, parts in enumerate(placed):
         for pool, count in parts:
@@ -105,9 +105,9 @@ def _check_sizes(placed: Sequence[Parts], block: int, cluster: Cluster) -> None:
                     " give a number from 1 on"
                 )
         devices = sum(count for _, count in parts)
-        if devices != block:
+        if devices != crew:
             raise InputError(
-                f"pipeline rank {rank} lies on {devices} GPUs; tp x cp x dp asks for {block}"
+                f"pipeline rank {rank} lies on {devices} GPUs; tp x cp x dp asks for {crew}"
             )
         for pool, count in parts:
             used[pool] += count

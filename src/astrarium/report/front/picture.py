@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
 from astrarium.plans.document import WorkloadPart
@@ -24,49 +23,23 @@ DOTS_PER_PIXEL: Final = 2  # of a PNG, for dense screens
 POINTS_PER_PIXEL: Final = 72 / PIXELS_PER_INCH
 
 
-class Role(StrEnum):
-    """What a shape stands for; its colours follow."""
-
-    PAPER = "paper"
-    TEXT = "text"
-    FRAME = "frame"
-    GRID = "grid"
-    LINE = "line"
-    SPREAD = "spread"
-    OTHER = "other"
-    TIED = "tied"
-    CHOSEN = "chosen"
-    LIMIT = "limit"
-
-
+Role: TypeAlias = Literal[  # what a shape stands for; its colours follow
+    "paper", "text", "frame", "grid", "line", "spread", "other", "tied", "chosen", "limit"
+]
+Form: TypeAlias = Literal["disc", "ring", "diamond"]  # of a point
+Anchor: TypeAlias = Literal["start", "middle", "end"]  # which part of a text lies at its place
 COLOURS: Final[Mapping[Role, tuple[str, str]]] = {  # on light and on dark paper
-    Role.PAPER: ("#ffffff", "#15181c"),
-    Role.TEXT: ("#1f2328", "#e6e6e6"),
-    Role.FRAME: ("#6e7781", "#8b949e"),
-    Role.GRID: ("#e6e8eb", "#2b3036"),
-    Role.LINE: ("#8cb8d6", "#3d6f8f"),
-    Role.SPREAD: ("#fbe3d4", "#4a2a14"),
-    Role.OTHER: ("#0072b2", "#56b4e9"),
-    Role.TIED: ("#b07800", "#e69f00"),
-    Role.CHOSEN: ("#d55e00", "#ff8533"),
-    Role.LIMIT: ("#007a5a", "#2fc79a"),
+    "paper": ("#ffffff", "#15181c"),
+    "text": ("#1f2328", "#e6e6e6"),
+    "frame": ("#6e7781", "#8b949e"),
+    "grid": ("#e6e8eb", "#2b3036"),
+    "line": ("#8cb8d6", "#3d6f8f"),
+    "spread": ("#fbe3d4", "#4a2a14"),
+    "other": ("#0072b2", "#56b4e9"),
+    "tied": ("#b07800", "#e69f00"),
+    "chosen": ("#d55e00", "#ff8533"),
+    "limit": ("#007a5a", "#2fc79a"),
 }
-
-
-class Form(StrEnum):
-    """What a point looks like."""
-
-    DISC = "disc"
-    RING = "ring"
-    DIAMOND = "diamond"
-
-
-class Anchor(StrEnum):
-    """Which part of a text lies at its place."""
-
-    START = "start"
-    MIDDLE = "middle"
-    END = "end"
 
 
 class Box(Value, frozen=True):
@@ -74,7 +47,7 @@ class Box(Value, frozen=True):
     top: float
     right: float
     bottom: float
-    role: Role = Role.PAPER
+    role: Role = "paper"
 
     def meets(self, other: Box) -> bool:
         apart = self.right <= other.left or other.right <= self.left
@@ -112,8 +85,8 @@ class Label(Value, frozen=True):
     y: float
     text: str
     size: float
-    anchor: Anchor = Anchor.START
-    role: Role = Role.TEXT
+    anchor: Anchor = "start"
+    role: Role = "text"
     bold: bool = False
     upright: bool = False
 
@@ -191,10 +164,10 @@ def _svg_shape(shape: Shape) -> str:
 
 
 def _svg_form(dot: Dot) -> str:
-    if dot.form is Form.DIAMOND:
+    if dot.form == "diamond":
         corners = " ".join(f"{x:.2f},{y:.2f}" for x, y in _diamond(dot))
         return f'<polygon class="filled" points="{corners}"/>'
-    look = 'class="outlined" stroke-width="2"' if dot.form is Form.RING else 'class="filled"'
+    look = 'class="outlined" stroke-width="2"' if dot.form == "ring" else 'class="filled"'
     return f'<circle {look} cx="{dot.x:.2f}" cy="{dot.y:.2f}" r="{dot.radius:g}"/>'
 
 
@@ -246,10 +219,10 @@ def _paint(axes: Any, shape: Shape, order: int) -> None:  # noqa: ANN401  matplo
             style = (0, (6, 4)) if shape.dashed else "-"
             width = shape.width * POINTS_PER_PIXEL
             axes.plot(across, down, linestyle=style, linewidth=width, **look)
-        case Dot(form=Form.DIAMOND):
+        case Dot(form="diamond"):
             axes.add_patch(patches.Polygon(list(_diamond(shape)), linewidth=0, **look))
         case Dot():
-            ring = shape.form is Form.RING
+            ring = shape.form == "ring"
             width = 2 * POINTS_PER_PIXEL if ring else 0
             place = (shape.x, shape.y)
             axes.add_patch(
@@ -284,9 +257,9 @@ RADIUS, SMALL_RADIUS = 5.0, 3.0
 DIAMOND: Final = 1.7  # the chosen point's radius over that of others
 
 LOOKS: Final[Mapping[PointKind, tuple[Form, Role]]] = {  # the uppermost last
-    PointKind.OTHER: (Form.DISC, Role.OTHER),
-    PointKind.TIED: (Form.RING, Role.TIED),
-    PointKind.CHOSEN: (Form.DIAMOND, Role.CHOSEN),
+    PointKind.OTHER: ("disc", "other"),
+    PointKind.TIED: ("ring", "tied"),
+    PointKind.CHOSEN: ("diamond", "chosen"),
 }
 
 
@@ -304,7 +277,7 @@ def front_drawing(front: PlottedFront, workload: WorkloadPart) -> Drawing:
         *_likely(front, time, cost),
         *_grid(time, cost),
         *limits,
-        Polyline(tuple((dots[p.index].x, dots[p.index].y) for p in front.points), Role.LINE, 1.5),
+        Polyline(tuple((dots[p.index].x, dots[p.index].y) for p in front.points), "line", 1.5),
         *(dots[p.index] for kind in LOOKS for p in front.points if p.kind is kind),
         *_names(front, dots, words),
         *_legend(front),
@@ -324,7 +297,7 @@ def _dot(
     front: PlottedFront, point: PlottedPoint, time: ChartAxis, cost: ChartAxis, radius: float
 ) -> Dot:
     form, role = LOOKS[point.kind]
-    size = RADIUS * DIAMOND if form is Form.DIAMOND else radius
+    size = RADIUS * DIAMOND if form == "diamond" else radius
     about = f"plan {point.plan.rank}: {_facts(front, point)}"
     if point.marks:
         about += f" ({', '.join(point.marks)})"
@@ -347,23 +320,23 @@ def _likely(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[S
     low, high = PLOT.bottom, PLOT.top
     if front.priced and chosen.part.usd_interval is not None:
         low, high = (_y(cost, bound) for bound in chosen.part.usd_interval)
-    yield Box(early, high, late, low, Role.SPREAD)
+    yield Box(early, high, late, low, "spread")
 
 
 def _grid(time: ChartAxis, cost: ChartAxis) -> Iterator[Shape]:
     for value, label in time.ticks:
         x = _x(time, value)
-        yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), Role.GRID)
-        yield Label(x, PLOT.bottom + 20, label, TEXT_SIZE, Anchor.MIDDLE)
+        yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), "grid")
+        yield Label(x, PLOT.bottom + 20, label, TEXT_SIZE, "middle")
     for value, label in cost.ticks:
         y = _y(cost, value)
-        yield Polyline(((PLOT.left, y), (PLOT.right, y)), Role.GRID)
-        yield Label(PLOT.left - GAP, y + 0.35 * TEXT_SIZE, label, TEXT_SIZE, Anchor.END)
+        yield Polyline(((PLOT.left, y), (PLOT.right, y)), "grid")
+        yield Label(PLOT.left - GAP, y + 0.35 * TEXT_SIZE, label, TEXT_SIZE, "end")
     corner = (PLOT.left, PLOT.bottom)
-    yield Polyline(((PLOT.left, PLOT.top), corner, (PLOT.right, PLOT.bottom)), Role.FRAME)
+    yield Polyline(((PLOT.left, PLOT.top), corner, (PLOT.right, PLOT.bottom)), "frame")
     middle = (PLOT.left + PLOT.right) / 2, (PLOT.top + PLOT.bottom) / 2
-    yield Label(middle[0], HEIGHT - 18, _axis_words(time), TEXT_SIZE, Anchor.MIDDLE)
-    yield Label(24, middle[1], _axis_words(cost), TEXT_SIZE, Anchor.MIDDLE, upright=True)
+    yield Label(middle[0], HEIGHT - 18, _axis_words(time), TEXT_SIZE, "middle")
+    yield Label(24, middle[1], _axis_words(cost), TEXT_SIZE, "middle", upright=True)
 
 
 def _axis_words(axis: ChartAxis) -> str:
@@ -375,15 +348,15 @@ def _limits(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[S
     words = front.limit_words()
     if front.budget_usd is not None and cost.holds(front.budget_usd):
         y = _y(cost, front.budget_usd)
-        yield Polyline(((PLOT.left, y), (PLOT.right, y)), Role.LIMIT, 1.5, dashed=True)
+        yield Polyline(((PLOT.left, y), (PLOT.right, y)), "limit", 1.5, dashed=True)
         text = f"budget {words['budget']}"
-        yield Label(PLOT.left + GAP, y - 6, text, TEXT_SIZE, role=Role.LIMIT)
+        yield Label(PLOT.left + GAP, y - 6, text, TEXT_SIZE, role="limit")
     if front.deadline_seconds is not None and time.holds(front.deadline_seconds):
         x = _x(time, front.deadline_seconds)
-        yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), Role.LIMIT, 1.5, dashed=True)
+        yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), "limit", 1.5, dashed=True)
         text = f"deadline {words['deadline']}"
         place = (x - 6, PLOT.bottom - GAP)
-        yield Label(*place, text, TEXT_SIZE, role=Role.LIMIT, upright=True)
+        yield Label(*place, text, TEXT_SIZE, role="limit", upright=True)
 
 
 def _names(front: PlottedFront, dots: Mapping[int, Dot], taken: Sequence[Label]) -> Iterator[Label]:
@@ -416,9 +389,9 @@ def _around(dot: Dot, text: str, *, bold: bool) -> Iterator[Label]:
     away = GAP + dot.radius
     half = LETTER * TEXT_SIZE * len(text) / 2
     middle = min(max(dot.x, PLOT.left + half), PLOT.right - half)
-    beside = [(dot.x + away, Anchor.START, n) for n in lines]
-    beside += [(dot.x - away, Anchor.END, n) for n in lines]
-    for x, anchor, line in (*beside, *((middle, Anchor.MIDDLE, n) for n in lines[1:])):
+    beside = [(dot.x + away, "start", n) for n in lines]
+    beside += [(dot.x - away, "end", n) for n in lines]
+    for x, anchor, line in (*beside, *((middle, "middle", n) for n in lines[1:])):
         y = dot.y + (0.35 + line) * TEXT_SIZE
         yield Label(x, y, text, TEXT_SIZE, anchor, bold=bold)
 
@@ -428,7 +401,7 @@ def _box(label: Label) -> Box:
     length = LETTER * label.size * len(label.text)
     if label.upright:
         return Box(label.x - label.size, label.y - length, label.x + 0.3 * label.size, label.y)
-    left = {Anchor.START: 0.0, Anchor.MIDDLE: 0.5, Anchor.END: 1.0}[label.anchor] * length
+    left = {"start": 0.0, "middle": 0.5, "end": 1.0}[label.anchor] * length
     x = label.x - left
     return Box(x, label.y - label.size, x + length, label.y + 0.3 * label.size)
 
@@ -439,13 +412,13 @@ def _legend(front: PlottedFront) -> Iterator[Shape]:
     kinds = {point.kind for point in front.points}
     for kind, (form, role) in reversed(list(LOOKS.items())):
         if kind in kinds:
-            size = RADIUS * DIAMOND if form is Form.DIAMOND else RADIUS
+            size = RADIUS * DIAMOND if form == "diamond" else RADIUS
             yield Label(x + 2 * GAP, y + 0.35 * TEXT_SIZE, kind.value, TEXT_SIZE)
             yield Dot(x, y, size, form, role)
             x += 5 * GAP + LETTER * TEXT_SIZE * len(kind.value)
     if front.chosen is not None and front.chosen.part.train_seconds_interval is not None:
         text = "likely range of the chosen"
-        yield Box(x - RADIUS, y - RADIUS, x + 2 * RADIUS, y + RADIUS, Role.SPREAD)
+        yield Box(x - RADIUS, y - RADIUS, x + 2 * RADIUS, y + RADIUS, "spread")
         yield Label(x + 2 * GAP, y + 0.35 * TEXT_SIZE, text, TEXT_SIZE)
         x += 5 * GAP + LETTER * TEXT_SIZE * len(text)
     time, cost = front.axes(MOST_TICKS)
@@ -454,7 +427,7 @@ def _legend(front: PlottedFront) -> Iterator[Shape]:
         axis, value = limits[name]
         if value is not None and not axis.holds(value):
             text = f"{name} {words}: beyond the plot"
-            yield Label(x, y + 0.35 * TEXT_SIZE, text, TEXT_SIZE, role=Role.LIMIT)
+            yield Label(x, y + 0.35 * TEXT_SIZE, text, TEXT_SIZE, role="limit")
             x += 3 * GAP + LETTER * TEXT_SIZE * len(text)
 
 
