@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_built_has_no_nearest_plan(run: Run) -> None:
         ),
         (
             ("good.json", "--to", "megatron", "--out", "out", "--program", "deepspeed"),
-            "--program goes with a launcher, and megatron is none",
+            "--program goes with a launcher, and megatron is training software",
         ),
     ],
 )

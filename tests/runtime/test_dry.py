@@ -170,7 +170,7 @@ def test_the_report_shows_what_was_found_and_what_did_not_fit() -> None:
     assert "0, 1, 2" in text
     assert "10.0 GiB / 8.00 GiB" in text
     assert "+25.0%" in text
-    assert "stage 0 is misjudged most: +25.0%" in text
+    assert "stage 0 has the largest error: +25.0%" in text
     text = shown(replace(run, stages=(fits, full)))
     assert "Out of memory here: stage 3" in text
     assert "too much" in text

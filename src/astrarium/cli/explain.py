@@ -57,7 +57,7 @@ def explain(
 ) -> None:
     """Explain where the time, memory and money of a plan go.
 
-    Of a launch script or configuration it also says whether it runs, and what would be better.
+    For a launch script or configuration, also say whether it runs and what would be better.
     """
     from astrarium.cli import programs
 
@@ -96,7 +96,9 @@ def _judge(
     """Judge a configuration; the exit code is 1 if it does not run."""
     for name in ("against", "rank", "report"):
         if name in typed(ctx):
-            raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
+            raise InputError(
+                f"--{name} is for plans, and {imported.source} is a configuration; drop it"
+            )
     from astrarium.api import review
     from astrarium.api.asked import AskedValues
     from astrarium.plans.document import PLAN_FILE, to_dict
@@ -157,7 +159,7 @@ def _check_plan_flags(plan: str, given: Collection[str]) -> None:
     if useless:
         flags = ", ".join(useless)
         raise InputError(
-            f"{plan} is a plan, which is explained from itself alone; drop {flags}, or name a"
+            f"{plan} is a plan, and its file has everything; drop {flags}, or name a"
             " launch script or configuration"
         )
 

@@ -43,7 +43,7 @@ def explain(path: str, flags: Collection[str], *, json: bool) -> None:
     """Show a program from its file alone."""
     from astrarium.spmd.program import load_program
 
-    _check_flags(path, flags, EXPLAINED, "which is explained from itself alone")
+    _check_flags(path, flags, EXPLAINED, "and its file has everything")
     document = load_program(Path(path))
     if json:
         from astrarium.spmd.program import to_text
@@ -68,7 +68,7 @@ def _check_factory(path: str, source: SourcePart) -> None:
     file = Path(name.rpartition(":")[0])
     if file.suffix == ".py" and not file.is_file():
         raise InputError(
-            f"{path}: made of {name}, and there is no {file} here; run it where the program was"
+            f"{path}: made from {name}, and {file} is not here; run it where the program was"
             " synthesised"
         )
 
@@ -107,8 +107,8 @@ def check_not_typed(path: str, given: Collection[str]) -> None:
     """Refuse what is for programs alone, of a plan."""
     for name in sorted(ONLY_FOR_PROGRAMS & set(given)):
         raise InputError(
-            f"--{name.replace('_', '-')}: {path} is no program; it is for what `astrarium"
-            " synthesize` made"
+            f"--{name.replace('_', '-')}: {path} is not a program; this flag is for programs of"
+            " `astrarium synthesize`"
         )
 
 
@@ -125,10 +125,10 @@ def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collecti
     from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program
     from astrarium.spmd.program import load_program
 
-    _check_flags(path, given, RUN, "which has no use for it")
+    _check_flags(path, given, RUN, "which does not use it")
     device, seconds = flags["device"] or Device.CPU, flags["timeout"]
     if flags["measure"]:
-        _check_flags(path, given, MEASURED, "of which --measure times steps and keeps nothing")
+        _check_flags(path, given, MEASURED, "and --measure only times its steps")
         if device is Device.CUDA:
             raise InputError("--measure times programs on cores; leave --device cuda out")
     settings = ProgramSettings(

@@ -51,7 +51,7 @@ RUN_FLAGS = {
         "Build one rank of each kind of stage in full size on one GPU, to measure its memory."
     ),
     "measure": switch(
-        "Time the plan as it is, on cores or a GPU, and compare with its prediction."
+        "Time the plan unchanged, on cores or a GPU, and compare with its prediction."
     ),
     "profile": FLAGS["profile"],
     "checkpoint": Flag("For a program: write its weights here at the end.", "DIR"),
@@ -146,7 +146,7 @@ def _check_flags(mode: RunMode, given: Collection[str]) -> None:
     for flag in sorted(frozenset[str]().union(*TAKES.values()) - TAKES[mode]):
         if flag in given:
             able = " or ".join(other for other in RunMode if flag in TAKES[other])
-            raise InputError(f"--{flag}: only {able}; it has no meaning {mode}")
+            raise InputError(f"--{flag}: only {able}; it has no effect {mode}")
 
 
 def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, json: bool) -> None:
@@ -155,7 +155,7 @@ def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, 
     from astrarium.runtime.job import Device
 
     if device is Device.CPU:
-        raise InputError("--dry tries ranks in their own size on a GPU; leave --device cpu out")
+        raise InputError("--dry builds ranks in full size on a GPU; leave --device cpu out")
     with output.bar("starting processes") as progress:
         done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress, flag=flag)
     output.answer(done, lambda width: dry_report(done, width), json=json)

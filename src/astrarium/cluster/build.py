@@ -131,7 +131,7 @@ def _domain(gpu: Gpu, gpus_per_node: int, given: int | None) -> int:
         return gpu.nvlink_domain if spans_rack else gpus_per_node
     if given % gpus_per_node:
         raise InputError(
-            f"nvlink_domain: {given} GPUs are no whole number of nodes of {gpus_per_node}"
+            f"nvlink_domain: {given} GPUs are not a whole number of nodes of {gpus_per_node}"
         )
     return given
 

@@ -210,16 +210,16 @@ def read_text(path: Path) -> str:
     if "\0" in text:
         raise failure(path, "is a binary file; expected text")
     if not text.strip():
-        raise failure(path, "is empty")
+        raise failure(path, "is empty; name a file with content")
     return text
 
 
 def _neighbour(path: Path) -> str:
     """Suggest a file of a similar name in the same folder."""
     try:
-        return did_you_mean(path.name, sorted(os.listdir(path.parent)))
+        return did_you_mean(path.name, sorted(os.listdir(path.parent))) or "; check the path"
     except OSError:
-        return ""
+        return "; check the path"
 
 
 def _check_values(path: Path, text: str, data: object, language: Format) -> None:

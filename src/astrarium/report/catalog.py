@@ -186,13 +186,11 @@ def _offer_containing(command: str, part: str, names: Sequence[str]) -> None:
     if not wanted or not having:
         return
     if len(having) == 1:
-        raise InputError(f"'{part}' is no full name (did you mean '{having[0]}'?); {listed}")
+        raise InputError(f"'{part}' is not a full name (did you mean '{having[0]}'?); {listed}")
     having.sort(key=lambda name: not name.lower().startswith(wanted))
     shown, more = having[:NAMES_OFFERED], len(having) - NAMES_OFFERED
     rest = f" and {more} more" if more > 0 else ""
-    raise InputError(
-        f"'{part}' is no full name; {command} with it: {', '.join(shown)}{rest}; {listed}"
-    )
+    raise InputError(f"'{part}' is part of several {command}: {', '.join(shown)}{rest}; {listed}")
 
 
 def instances_named(name: str | None) -> tuple[Instance, ...]:

@@ -126,7 +126,7 @@ def _losses(run: PlanRun, width: int) -> Iterator[RenderableType]:
 def _verdict(run: PlanRun) -> str:
     alone = run.single_process
     if not run.is_finite:
-        return "FAILED: losses or norms of gradients are no numbers"
+        return "FAILED: losses or norms of gradients are not numbers"
     if alone is None:
         return "ran as planned; one process cannot hold it, so nothing is compared"
     gap, limit = f"{alone.largest_difference:.1e}", f"{alone.tolerance:.0e}"
@@ -171,7 +171,7 @@ def program_verdict(run: ProgramRun) -> str:
     """Whether the ranks did what one device does."""
     alone = run.single_process
     if not run.is_finite:
-        return "FAILED: losses are no numbers"
+        return "FAILED: losses are not numbers"
     if alone is None:
         return "ran; nothing was compared"
     losses = f"{alone.largest_loss_difference:.1e} of each at most"
@@ -269,7 +269,7 @@ def _dry_verdict(run: DryRun) -> str:
         )
     errors = {stage.stage: stage.peak_error or 0.0 for stage in run.stages}
     worst = max(errors, key=lambda stage: abs(errors[stage]))
-    return f"The peak of stage {worst} is misjudged most: {errors[worst]:+.1%}."
+    return f"The peak of stage {worst} has the largest error: {errors[worst]:+.1%}."
 
 
 _HOST = {
@@ -347,7 +347,7 @@ def _failures(failed: list[Mapping[str, Any]], left: int) -> Iterator[Renderable
             yield indented(f"{count} x {operator}: {reason}")
     if left:
         cases = "1 case is" if left == 1 else f"{left:,} cases are"
-        yield title(f"{cases} left: the same command goes on")
+        yield title(f"{cases} left: the same command continues")
 
 
 ASIDE_SHOWN = 5

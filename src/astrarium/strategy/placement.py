@@ -61,17 +61,22 @@ def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
         parts, rank = _by_name(stage, cluster), stage.pipeline_rank
         if rank in of_rank:
             if parts and parts != of_rank[rank]:
-                raise InputError(f"stages put pipeline rank {rank} on different pools")
+                raise InputError(
+                    f"stages put pipeline rank {rank} on different pools; name the same pools for"
+                    " all its chunks"
+                )
             continue
         if not parts and not stage.gpu:
-            raise InputError(f"stages name no pool for pipeline rank {rank}, but for others")
+            raise InputError(
+                f"stages name pools for other ranks, but none for pipeline rank {rank}; add them"
+            )
         parts = parts or ((_pool_with_room(stage, cluster, left), stage.devices),)
         of_rank[rank] = parts
         for pool, count in parts:
             left[pool] -= count
     missing = [rank for rank in range(strategy.pp) if rank not in of_rank]
     if missing:
-        raise InputError(f"stages say nothing about pipeline rank {missing[0]}")
+        raise InputError(f"stages do not mention pipeline rank {missing[0]}; add it")
     return tuple(of_rank[rank] for rank in range(strategy.pp))
 
 

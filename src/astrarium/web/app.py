@@ -218,7 +218,7 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
         responses=streamed,
     )
     async def stream(body: PlanRequest) -> Response:  # type: ignore[valid-type]
-        """The same, told while it is found; closing the connection ends the search."""
+        """The same, while the search runs; closing the connection ends it."""
         return EventStream(workers, "plan", _given(body))
 
 
@@ -233,7 +233,7 @@ def _add_strategies(app: FastAPI, workers: Workers) -> None:
 
     @app.post(
         "/api/whynot",
-        responses=responses("WhyNot", "The strategy's plan, and what of the flags it breaks."),
+        responses=responses("WhyNot", "The strategy's plan, and the flags that it breaks."),
     )
     async def why_not(request: Request, body: WhyNotRequest) -> Response:  # type: ignore[valid-type]
         """One strategy beside the plans of a search: held to its rules, limits and memory."""
@@ -270,7 +270,7 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
 
     @app.post("/api/timeline", responses=responses("TimelineDocument", "One iteration."))
     async def timeline(request: Request, body: Chosen) -> Response:
-        """What every stage of a plan does when, and holds meanwhile; as columns."""
+        """What every stage of a plan does and holds at each moment; as columns."""
         return await _large(request, workers, "timeline", body)
 
     @app.post("/api/trace", responses=responses("Trace", "A trace for Perfetto."))

@@ -78,7 +78,7 @@ def _bounded(given: Answer) -> Answer:
         return given
     return problem(
         413,
-        f"the answer has {size:,} bytes, more than {MOST_ANSWER_BYTES:,}, the most that is sent;"
+        f"the answer has {size:,} bytes, more than {MOST_ANSWER_BYTES:,}, the limit;"
         " the command line writes it to a file",
     )
 

@@ -88,7 +88,7 @@ TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text
 
 MULTIMODAL = frozenset({"llava", "gemma3", "llama4", "qwen2_vl", "qwen2_5_vl", "mllama"})
 WAY_OUT = (
-    "Way out: --as llama reads the config as a Llama's, or state the layers in a model file"
+    "Way out: --as llama reads the config as that of a Llama; or state the layers in a model file"
     " (docs/commands.md)"
 )
 
