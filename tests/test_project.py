@@ -209,7 +209,7 @@ def test_sizes_have_a_budget(
 
 
 # Names that users meet: each is a thin shell around the class of the same name further down.
-SHELLS = {"Plan": "api/plans.py", "Program": "api/programs.py"}
+SHELLS = {"Plan": "api/plans.py", "Program": "api/plans.py"}
 
 
 def test_a_class_name_has_one_meaning() -> None:

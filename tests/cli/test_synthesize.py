@@ -404,7 +404,7 @@ def test_python_asks_the_same(answered: Answered, project: Path) -> None:
 
 
 def test_python_runs_a_program(ran: Ran) -> None:
-    from astrarium.api.programs import Program
+    from astrarium.api.plans import Program
 
     done = Program(hand_programs.document()).run(steps=2, checkpoint=Path("kept"))
     assert ran.settings == replace(job.ProgramSettings(), steps=2, save="kept")

@@ -16,8 +16,7 @@ from astrarium.cluster import Cluster, Link, parse_gpus
 from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.plans.document import PlanDocument, from_dict, to_dict
-from astrarium.plans.files import load_document
+from astrarium.plans.document import PlanDocument, from_dict, load_document, to_dict
 from astrarium.report.explain.terms import (
     compare,
     explain,

@@ -30,6 +30,7 @@ from astrarium.report.front.picture import (
     Dot,
     Drawing,
     Label,
+    Role,
     front_drawing,
 )
 from astrarium.report.front.points import front_of
@@ -152,7 +153,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", [0, 1])
 def test_colours_stand_out_from_the_paper(theme: int) -> None:
-    least = {"text": 7.0, "limit": 4.5, "other": 3.0, "tied": 3.0, "chosen": 3.0}
+    least: dict[Role, float] = {"text": 7.0, "limit": 4.5, "other": 3.0, "tied": 3.0, "chosen": 3.0}
     for role, ratio in least.items():
         assert contrast(COLOURS[role][theme], COLOURS["paper"][theme]) >= ratio, role
 

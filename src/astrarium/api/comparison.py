@@ -77,7 +77,7 @@ def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
 
 def _of_plan_file(reference: str) -> ComparedWith | None:
     """The pools that the best plan of a plan file uses; None if this is no plan file."""
-    from astrarium.plans.files import load_document
+    from astrarium.plans.document import load_document
 
     path = Path(reference)
     if "=" in reference or not path.is_file():

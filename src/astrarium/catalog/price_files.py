@@ -19,8 +19,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from astrarium import documents, units
-from astrarium.catalog.gpus import find_gpu, names_of
-from astrarium.catalog.instances import find_instance
+from astrarium.catalog.gpus import find_gpu, find_instance, names_of
 from astrarium.catalog.prices import (
     ANY_REGION,
     DISCOUNT,

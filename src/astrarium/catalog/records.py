@@ -249,16 +249,12 @@ def sources() -> Mapping[str, Source]:
     }
 
 
-def describe(
-    values: Mapping[str, object],
-    cited: Mapping[str, tuple[str, ...]],
-    doubts: Mapping[str, str],
-    price_dates: PriceDates | None,
-) -> tuple[Figure, ...]:
-    """Show values (in SI, by key) with the sources and doubts given for their keys."""
+def describe(entry: Any, figures: Figures) -> tuple[Figure, ...]:  # noqa: ANN401
+    """What is known about a GPU type or an instance: each figure with source, date and doubt."""
+    cited, doubts = entry.sources, entry.doubts_by_figure
     return tuple(
-        _figure(key, value, cited.get(key, cited[ALL]), doubts.get(key, ""), price_dates)
-        for key, value in values.items()
+        _figure(key, value, cited.get(key, cited[ALL]), doubts.get(key, ""), entry.price_dates)
+        for key, value in figures_of(entry, figures).items()
         if value not in (None, "")
     )
 

@@ -62,7 +62,7 @@ def explain(
     from astrarium.cli import programs
 
     answers = _answers(*(values.pop(name) for name in ANSWER_FLAGS))
-    from astrarium.plans.files import is_plan
+    from astrarium.plans.document import is_plan
 
     if programs.is_program(plan):
         programs.explain(plan, typed(ctx), json=json)
@@ -80,7 +80,7 @@ def explain(
     _explain_plan(plan, against, rank, typed(ctx), json=json)
     if report is not None:
         from astrarium.cli.planning import write_report
-        from astrarium.plans.files import load_document
+        from astrarium.plans.document import load_document
 
         write_report(ctx, load_document(Path(plan)), rank)
 
@@ -167,7 +167,7 @@ def _check_plan_flags(plan: str, given: Collection[str]) -> None:
 def _explain_plan(
     plan: str, against: str | None, rank: int, given: Collection[str], *, json: bool
 ) -> None:
-    from astrarium.plans.files import load_document, plan_of_rank
+    from astrarium.plans.document import load_document, plan_of_rank
     from astrarium.report.explain.terms import compare
     from astrarium.report.explain.terms import explain as explained_plan
 

@@ -96,7 +96,7 @@ def run(
     not numbers.
     """
     from astrarium.cli import programs
-    from astrarium.plans.files import load_document
+    from astrarium.plans.document import load_document
     from astrarium.plans.job import job_of
     from astrarium.runtime.job import Device
     from astrarium.runtime.plan_run import RunLimits

@@ -17,8 +17,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
-from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
-from astrarium.plans.files import check_names, plan_of_rank
+from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
 

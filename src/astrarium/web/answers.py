@@ -322,7 +322,7 @@ def _review(body: Body, tell: Tell | None) -> Answer:
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
     """The document of a request, and the plan that it is about."""
     from astrarium.api import readers
-    from astrarium.plans.files import document_of_content, plan_of_rank
+    from astrarium.plans.document import document_of_content, plan_of_rank
 
     rank = readers.rank("rank", body.get("rank", 1))
     with about(where):

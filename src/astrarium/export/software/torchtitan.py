@@ -15,7 +15,7 @@ from typing import Any, Final
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram, filled
-from astrarium.export.software import torchtitan_settings as titan
+from astrarium.export.software import torchtitan_models as titan
 from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_models import (
     IMPORTS,

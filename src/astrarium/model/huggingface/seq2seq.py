@@ -20,7 +20,7 @@ from astrarium.model.build import (
     with_cross_attention,
 )
 from astrarium.model.huggingface.config import MOST_LAYERS, Config, stack
-from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS, OPT_POSITION_OFFSET
+from astrarium.model.huggingface.decoders import LAYER_NORM_VECTORS, OPT_POSITION_OFFSET
 
 CONVOLUTION_WIDTH = 3  # frames that each of Whisper's two convolutions sees
 BIASES_WITHOUT_KEYS = 2  # Whisper's queries and values have a bias, its keys have none

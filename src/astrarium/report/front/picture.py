@@ -389,9 +389,10 @@ def _around(dot: Dot, text: str, *, bold: bool) -> Iterator[Label]:
     away = GAP + dot.radius
     half = LETTER * TEXT_SIZE * len(text) / 2
     middle = min(max(dot.x, PLOT.left + half), PLOT.right - half)
-    beside = [(dot.x + away, "start", n) for n in lines]
-    beside += [(dot.x - away, "end", n) for n in lines]
-    for x, anchor, line in (*beside, *((middle, "middle", n) for n in lines[1:])):
+    places: list[tuple[float, Anchor, int]] = [(dot.x + away, "start", n) for n in lines]
+    places += [(dot.x - away, "end", n) for n in lines]
+    places += [(middle, "middle", n) for n in lines[1:]]
+    for x, anchor, line in places:
         y = dot.y + (0.35 + line) * TEXT_SIZE
         yield Label(x, y, text, TEXT_SIZE, anchor, bold=bold)
 
