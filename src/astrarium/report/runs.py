@@ -314,20 +314,17 @@ def _operators(header: Mapping[str, Any], width: int) -> Iterator[RenderableType
         return
     yield title("Measured against modelled time")
     entries = list(fits.values())
+    factors = ["not used" if one.get("bounded") else f"{one['ratio']:.2f}" for one in entries]
     yield from listing(
         [
             Field("class", list(fits)),
             Field("cases", [f"{entry['rows']:,}" for entry in entries], right=True),
             Field("median", [f"{entry['median']:.2f}" for entry in entries], right=True),
             Field("spread", [percent(entry["spread"]) for entry in entries], right=True, drop=1),
-            Field("factor", [_factor(entry) for entry in entries], right=True),
+            Field("factor", factors, right=True),
         ],
         width,
     )
-
-
-def _factor(entry: Mapping[str, Any]) -> str:
-    return "not used" if entry.get("bounded") else f"{entry['ratio']:.2f}"
 
 
 def _host(host: Mapping[str, float]) -> Iterator[RenderableType]:

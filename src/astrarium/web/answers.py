@@ -93,7 +93,8 @@ def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
 
         with about("cluster"):
             given["cluster"] = cluster_of_content(given["cluster"], "cluster")
-    if not (table is CONFIG_FLAGS and _has_no_model(body)):
+    has_model = body.get("model") is not None or body.get("config") is not None
+    if has_model or table is not CONFIG_FLAGS:
         given["model"] = _model(body)
     if not isinstance(given.get("strategy", {}), Mapping):
         given["strategy"] = _strategy(str(given["strategy"]))
@@ -101,10 +102,6 @@ def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
         if one.required and given.get(name) is None:
             raise InputError(f"Missing option '{flag(name)}'", name)
     return asked(kind, table, given)
-
-
-def _has_no_model(body: Body) -> bool:
-    return body.get("model") is None and body.get("config") is None
 
 
 def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:

@@ -104,15 +104,12 @@ def environment(job: Job) -> dict[str, str]:
     if _is_sharded(job):
         words |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
         named = _fsdp(job) | _degrees(job)
-        words |= {_RENAMED.get(key, key.upper()): _word(value) for key, value in named.items()}
+        texts = {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in named.items()}
+        words |= {_RENAMED.get(key, key.upper()): text for key, text in texts.items()}
     return words
 
 
 _RENAMED: Final = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"}
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def text(job: Job) -> str:
