@@ -72,8 +72,8 @@ as the program reports it: allocated or reserved bytes, on the rank that logs.
 """
 
 
-CORRECTIONS_TEXT = """Published tables about which more is known than they state, told by their
-address; rows from elsewhere are never read so.
+CORRECTIONS_TEXT = """Published tables about which more is known than they state, recognised by
+their address; rows from elsewhere are never read this way.
 """
 
 

@@ -21,8 +21,9 @@ from astrarium.plans.document import (
     StageMemory,
     Strategy,
     WorkloadPart,
+    pareto_of,
+    with_ties,
 )
-from astrarium.plans.pareto import pareto_of, with_ties
 from astrarium.strategy.types import (
     Granularity,
     LayerSplit,

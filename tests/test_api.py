@@ -19,7 +19,7 @@ import astrarium
 from astrarium.api.calls import PriceTerms, RunFlags
 from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, SYNTHESIZE_FLAGS, Flag, as_keyword
 from astrarium.cli.plan import plan as plan_command
-from astrarium.cli.predict import predict as predict_command
+from astrarium.cli.plan import predict as predict_command
 from astrarium.cli.synthesize import synthesize as synthesize_command
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError, NoFeasiblePlanError
@@ -265,7 +265,7 @@ def test_what_a_launcher_or_its_program_lacks_is_refused(tmp_path: Path) -> None
     spot = astrarium.plan("llama-2-7b", **SMALL, tokens="1T", spot="always", market="aws")
     with pytest.raises(InputError, match="cannot express plan 1") as refused:
         spot.best.export("slurm", tmp_path / "out")
-    assert "8 x H100-SXM5-80GB as spot: it uses nodes that are there" in str(refused.value)
+    assert "8 x H100-SXM5-80GB as spot: it uses existing nodes" in str(refused.value)
     assert "8 GPUs as spot -> on demand" in str(refused.value)
     assert "--" not in str(refused.value)
     assert "plan with spot never" in str(refused.value)

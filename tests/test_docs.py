@@ -25,7 +25,7 @@ from astrarium.search.outcome import Rejection
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.options import implied_fields, megatron_options
-from astrarium.strategy.types import Axis, Strategy
+from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import COLUMNS, megatron_rules
 
 PAGES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in pages()}
@@ -198,13 +198,13 @@ def test_the_layers_are_those_of_the_contract() -> None:
             assert f"`{absent}`" in text or f"`{absent}/`" in text
 
 
-@pytest.mark.parametrize("axis", Axis)
-def test_an_axis_is_known_everywhere(axis: Axis) -> None:
+@pytest.mark.parametrize("axis", ["tp", "pp", "dp", "cp", "ep", "etp"])
+def test_an_axis_is_known_everywhere(axis: str) -> None:
     """What docs/extending.md lists for a search axis."""
     assert axis in {field.name for field in fields(Strategy)}
     assert axis in {field.name for field in fields(Degrees)}
     assert axis in COLUMNS
-    given = {axis.value: 2} if axis is not Axis.DP else {}
+    given = {axis: 2} if axis != "dp" else {}
     read = strategy_from_dict(given, where="test", gpus=2, global_batch=2, layers=2)
     assert getattr(read, axis) == 2
     assert any(axis in rule.names for rule in megatron_rules())

@@ -290,7 +290,7 @@ def test_missing_files(write: Write, tmp_path: Path) -> None:
     write("cluster.yaml", YAML)
     missing = complaint(tmp_path / "cluser.yaml")
     assert missing == "cluser.yaml: no such file (did you mean 'cluster.yaml'?)"
-    assert complaint(tmp_path / "no" / "folder.yaml") == "folder.yaml: no such file"
+    assert complaint(tmp_path / "no" / "folder.yaml") == "folder.yaml: no such file; check the path"
     (tmp_path / "folder.json").mkdir()
     assert complaint(tmp_path / "folder.json") == "folder.json: is a folder; name a file in it"
     assert "cannot be read" in complaint(tmp_path / ("x" * 300 + ".yaml"))

@@ -14,8 +14,8 @@ import uvicorn
 
 from astrarium.value import Value
 from astrarium.web.app import create_app
-from astrarium.web.connections import ImpatientProtocol
 from astrarium.web.jobs import Workers
+from astrarium.web.server import ImpatientProtocol
 from astrarium.web.settings import ServerSettings
 
 PATIENCE_SECONDS = 60.0  # a slow machine is no failure

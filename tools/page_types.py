@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.plans.document import PlanDocument, schemas
-from astrarium.report.timeline.columns import TimelineDocument
+from astrarium.report.timeline import TimelineDocument
 
 FILE = Path(__file__).parents[1] / "web/src/schema.ts"
 TYPES = (PlanDocument, TimelineDocument)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from astrarium.api.calls import synthesize as synthesize
     from astrarium.api.plans import Plan as Plan
     from astrarium.api.plans import Plans as Plans
+    from astrarium.api.plans import Program as Program
     from astrarium.api.plans import load as load
-    from astrarium.api.programs import Program as Program
-    from astrarium.api.programs import load_program as load_program
+    from astrarium.api.plans import load_program as load_program
     from astrarium.cluster import Cluster as Cluster
     from astrarium.errors import InputError as InputError
     from astrarium.errors import NoFeasiblePlanError as NoFeasiblePlanError
@@ -33,8 +33,8 @@ _HOMES = {
     "Plan": "api.plans",
     "Plans": "api.plans",
     "load": "api.plans",
-    "Program": "api.programs",
-    "load_program": "api.programs",
+    "Program": "api.plans",
+    "load_program": "api.plans",
     "Model": "model.blocks",
     "Cluster": "cluster",
     "InputError": "errors",

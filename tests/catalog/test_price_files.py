@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from astrarium.catalog.book import EVERY_CLOUD, book_of
 from astrarium.catalog.price_files import (
     MOST_USD_PER_HOUR,
     parse_percent,
     read_price_file,
 )
-from astrarium.catalog.prices import OWN_CLOUD, Offer, offers
+from astrarium.catalog.prices import EVERY_CLOUD, OWN_CLOUD, Offer, book_of, offers
 from astrarium.errors import InputError
 
 TODAY = date(2026, 11, 16)

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import re
 
-from astrarium.catalog import Figure, gpus, instances, sources
-from astrarium.catalog.provenance import describe, join_doubts
-from astrarium.catalog.records import unit_of
+from astrarium.catalog import Figure, Instance, describe_instance, gpus, instances, sources
+from astrarium.catalog.records import join_doubts, unit_of
 
 
 def test_sources_are_dated_and_titled() -> None:
@@ -39,10 +38,19 @@ def test_units_follow_from_the_ending_of_a_key() -> None:
 
 def test_figures_fall_back_on_what_holds_for_all() -> None:
     cited = {"*": ("assumed",), "vcpus": ("azure-docs",), "usd_per_hour": ("skypilot-catalog",)}
-    values = {"gpu": "X", "vcpus": 4, "usd_per_hour": 2.5, "adapters": None, "fabric": ""}
-    figures = describe(values, cited, {"vcpus": "counted twice"}, ("2026-01-01", "2026-02-01"))
-    assert figures == (
+    instance = Instance(
+        name="one",
+        gpu="X",
+        gpus_per_node=8,
+        vcpus=4,
+        usd_per_hour=2.5,
+        price_dates=("2026-01-01", "2026-02-01"),
+        sources=cited,
+        doubts_by_figure={"vcpus": "counted twice"},
+    )
+    assert describe_instance(instance) == (
         Figure("gpu", "X", "", ("assumed",), sources()["assumed"].date, ""),
+        Figure("gpus_per_node", "8", "", ("assumed",), sources()["assumed"].date, ""),
         Figure("vcpus", "4", "", ("azure-docs",), sources()["azure-docs"].date, "counted twice"),
         Figure(
             "usd_per_hour",

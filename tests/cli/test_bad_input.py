@@ -150,7 +150,7 @@ POOLS = "  - {name: fast, gpu: h100, nodes: 1}\n  - {name: slow, gpu: a100, node
             f"pools:\n{POOLS}links:\n  - {{between: [fast, fast]}}\n",
             "the link between 'fast' and 'fast' joins a pool with itself; drop it",
         ),
-        (f"pools:\n{POOLS}{POOLS}", "two pools are called 'fast'; give each a name of its own"),
+        (f"pools:\n{POOLS}{POOLS}", "two pools are called 'fast'; give each its own name"),
     ],
 )
 @pytest.mark.parametrize("command", [("plan",), ("predict", "--strategy", "tp=8,pp=3"), ("fit",)])
@@ -204,7 +204,7 @@ def test_a_type_without_gpus(plan: Run) -> None:
         ),
         (
             "[{layers: [0, 20], pools: {fast: 8}}, {layers: [20, 26]}, {layers: [26, 32]}]",
-            "stages name no pool for pipeline rank 1, but for others",
+            "but none for pipeline rank 1; add them",
         ),
         (
             "[{layers: [0, 20], gpu: v100}, {layers: [20, 26], gpu: a100},"
@@ -325,13 +325,13 @@ def test_usage_errors(run: Run) -> None:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        ("tp=3", "tp 3 x pp 1 x cp 1 = 3 does not divide 8 GPUs"),
-        ("tp=16", "does not divide 8 GPUs"),
+        ("tp=3", "tp 3 x pp 1 x cp 1 = 3 does not divide 8 GPUs (2 and 4 do)"),
+        ("tp=16", "does not divide 8 GPUs (8 does)"),
         ("tpp=2", "unknown key 'tpp'"),
         ("tp=0", "tp is 0; expected a whole number from 1"),
         ("tp=two", "tp is 'two'"),
         ("tp=2,tp=4", "tp is given twice"),
-        ("micro_batch=3", "does not divide the global batch of 64"),
+        ("micro_batch=3", "does not divide the global batch of 64; take a batch of"),
         ("recompute=all", "expected one of none, selective, full"),
         ("zero_stage=3,pp=2", "Megatron would refuse this strategy"),
     ],

@@ -58,7 +58,7 @@ def test_a_journal_becomes_a_profile(run: Run, project: Path) -> None:
 def test_time_that_is_up_says_how_to_go_on(run: Run) -> None:
     result = run(*CPU, "--seconds", "5 ms")
     assert result.exit_code == 0, result.output
-    assert re.search(r"\d cases are left: the same command goes on", result.stdout)
+    assert re.search(r"\d cases are left: the same command continues", result.stdout)
     assert "left" not in run(*CPU).stdout
 
 
@@ -69,7 +69,7 @@ def test_ctrl_c_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(device, "calibrate", stopped)
     result = run(*CPU)
     assert result.exit_code == 130
-    assert "the same command goes on from profile.parquet.jsonl" in result.stderr
+    assert "the same command continues from profile.parquet.jsonl" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_profile_takes_no_other_file_s_place(run: Run, project: Path) -> None:
     (project / "x.parquet").write_text('{"schema": "astrarium.tuning/1"}', encoding="utf-8")
     for out, message in (
         ("profile.parquet.jsonl", "would replace profile.parquet.jsonl, which is read"),
-        ("x.parquet", "there is a file of another kind"),
+        ("x.parquet", "a file of another kind is there"),
     ):
         result = run("calibrate", "--from-journal", journal.name, "--out", out)
         assert result.exit_code == 2

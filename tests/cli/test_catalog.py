@@ -143,7 +143,7 @@ def test_a_part_of_names_lists_those_that_have_it(
 ) -> None:
     result = run("catalog", what, part)
     assert result.exit_code == 2
-    assert f"'{part}' is no full name; {what} with it: {first}, " in result.stderr
+    assert f"'{part}' is part of several {what}: {first}, " in result.stderr
     assert " more; `astrarium catalog" in result.stderr
     assert "did you mean" not in result.stderr
 

@@ -128,7 +128,10 @@ def test_what_megatron_refuses_is_said_and_stops_nothing(plan: Run) -> None:
     [
         (("--compare-gpus", "h100:8"), "--compare-gpus 'h100:8' goes with --compare"),
         (("--compare", "tpp=8"), "--compare: unknown key 'tpp'"),
-        (("--compare", "tp=3"), "does not divide 8 GPUs; --compare-gpus TYPE:N says how many"),
+        (
+            ("--compare", "tp=3"),
+            "does not divide 8 GPUs (2 and 4 do); --compare-gpus TYPE:N says how many",
+        ),
         (("--compare", "gone.json"), "gone.json"),
         (("--compare", "tp=8", "--compare-gpus", "h1000:8"), "--compare-gpus 'h1000:8': unknown"),
         (("--sensitivity",), "--sensitivity asks what would change the GPUs of the answer"),

@@ -81,7 +81,7 @@ def test_the_plan_that_is_read_is_not_replaced(run: Run, project: Path) -> None:
 def test_a_refusal_names_the_reason_and_the_nearest_plan(run: Run, project: Path) -> None:
     result = run("export", "good.json", "--to", "accelerate", "--out", "out", "--json")
     assert result.exit_code == 2
-    assert "pp 2: it has no pipelines of its own" in result.stderr
+    assert "pp 2: it has no pipelines; export to megatron" in result.stderr
     assert "The nearest that it can" in result.stderr
     refused = json.loads(result.stdout)
     assert refused["files"] == []
@@ -122,7 +122,7 @@ def test_a_model_that_cannot_be_built_has_no_nearest_plan(run: Run) -> None:
         ),
         (
             ("good.json", "--to", "megatron", "--out", "out", "--program", "deepspeed"),
-            "--program goes with a launcher, and megatron is none",
+            "--program goes with a launcher, and megatron is training software",
         ),
     ],
 )

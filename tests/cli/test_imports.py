@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from astrarium.plans.files import load_document
+from astrarium.plans.document import load_document
 from astrarium.plans.job import job_of
 
 Run = Callable[..., Result]

@@ -130,7 +130,7 @@ def test_what_is_run_is_what_is_predicted(run: Run, profile: Path, asked: dict[s
         (("--dry", "--profile", "cpu.parquet"), "--profile: only with --measure on cores"),
         (
             ("--measure", "--device", "cuda", "--profile", "cpu.parquet"),
-            "it has no meaning with --measure --device cuda",
+            "it has no effect with --measure --device cuda",
         ),
         (("--measure", "--steps", "4"), "--steps: only without --dry and --measure"),
         (("--dry", "--ranks", "2"), "--ranks: only without --dry and --measure"),

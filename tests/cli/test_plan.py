@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from astrarium.plans.document import from_dict
-from astrarium.plans.files import load_document
+from astrarium.plans.document import from_dict, load_document
 
 Run = Callable[..., Result]
 

@@ -48,7 +48,7 @@ def test_the_text_names_the_files_and_a_report_is_replaced(plan: Run, project: P
         (("--report", "out.pdf"), "--report out.pdf: expected a name that ends in .html"),
         (("--report", "gone/out.html"), "--report gone/out.html: there is no folder gone"),
         (("--report", "folder.html"), "--report folder.html: is a folder; name a file"),
-        (("--report", "own.html"), "--report own.html: there is a file of another kind"),
+        (("--report", "own.html"), "--report own.html: a file of another kind is there"),
         (("--plot", "front.csv"), "--plot front.csv: expected a name that ends in .svg, .png"),
         (("--plot", "gone/front.svg"), "--plot gone/front.svg: there is no folder gone"),
     ],

@@ -125,7 +125,7 @@ def test_losses_that_are_no_numbers_are_exit_code_1(
     pretended.off = float("nan")
     done = run("run", "here", "--device", "cuda")
     assert done.exit_code == 1
-    assert "FAILED: losses or norms of gradients are no numbers" in done.output
+    assert "FAILED: losses or norms of gradients are not numbers" in done.output
 
 
 def test_one_process_is_compared_with_nothing(run: Run, plan: Run, pretended: Pretended) -> None:

@@ -177,7 +177,7 @@ def test_nothing_fits_is_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) 
         ("m.py:make --gpus t4:2 --batch 8 --profile p.csv", "--profile p.csv: unknown kind of"),
         ("m.py:make --gpus t4:2 --batch 8 --out here", "expected a name that ends in .json"),
         ("m.py:make --gpus t4:2 --batch 8 --out no/p.json", "there is no folder no"),
-        ("m.py:make --gpus t4:2 --batch 8 --out taken.json", "there is a file of another kind"),
+        ("m.py:make --gpus t4:2 --batch 8 --out taken.json", "a file of another kind is there"),
     ],
 )
 def test_bad_flags_are_refused(
@@ -295,7 +295,7 @@ def test_a_program_that_computes_something_else_is_exit_code_1(
     ("flags", "said"),
     [
         (("--ranks", "3"), "--ranks 3: the program is for 2 ranks"),
-        (("--rank", "2"), "--rank: program.json is a program, which has no use for it"),
+        (("--rank", "2"), "--rank: program.json is a program, which does not use it"),
         (("--dry",), "--dry: program.json is a program"),
         (("--device", "tpu"), "--device 'tpu': expected one of cpu, cuda"),
         (("--steps", "0"), "--steps"),
@@ -304,7 +304,10 @@ def test_a_program_that_computes_something_else_is_exit_code_1(
         (("--checkpoint", "program.json"), "--checkpoint program.json: something else is there"),
         (("--checkpoint", "no/where"), "--checkpoint no/where: there is no folder no"),
         (("--measure",), "--measure: the program is for A100-SXM4-80GB, V100-SXM2-32GB"),
-        (("--measure", "--steps", "3"), "--steps: program.json is a program, of which --measure"),
+        (
+            ("--measure", "--steps", "3"),
+            "--steps: program.json is a program, and --measure only times",
+        ),
         (("--measure", "--device", "cuda"), "leave --device cuda out"),
     ],
 )
@@ -353,17 +356,17 @@ def test_checkpoints_are_those_of_programs(run: Run, plan: Run) -> None:
     plan("--out", "here")
     done = run("run", "here", "--checkpoint", "kept")
     assert done.exit_code == 2
-    assert "--checkpoint: here is no program" in done.output
+    assert "--checkpoint: here is not a program" in done.output
     done = run("run", "here", "--share-gpus")
     assert done.exit_code == 2
-    assert "--share-gpus: here is no program" in done.output
+    assert "--share-gpus: here is not a program" in done.output
 
 
 def test_a_program_without_its_module_is_refused(run: Run, program: str, ran: Ran) -> None:
     Path("examples/mlp.py").unlink()
     done = run("run", program)
     assert done.exit_code == 2
-    assert "there is no examples/mlp.py here" in done.stderr
+    assert "examples/mlp.py is not here" in done.stderr
     assert run("explain", program).exit_code == 0
 
 
@@ -401,7 +404,7 @@ def test_python_asks_the_same(answered: Answered, project: Path) -> None:
 
 
 def test_python_runs_a_program(ran: Ran) -> None:
-    from astrarium.api.programs import Program
+    from astrarium.api.plans import Program
 
     done = Program(hand_programs.document()).run(steps=2, checkpoint=Path("kept"))
     assert ran.settings == replace(job.ProgramSettings(), steps=2, save="kept")

@@ -132,7 +132,7 @@ def test_a_link_may_leave_one_figure_to_the_default(tmp_path: Path) -> None:
         ("inter_nod: 1 GB/s", "unknown key.*did you mean 'inter_node'"),
         ("oversubscription: 0.5", "oversubscription"),
         ("oversubscription: 7", "oversubscription 7 needs block_nodes"),
-        ("nvlink_domain: 12", "no whole number of nodes of 8"),
+        ("nvlink_domain: 12", "not a whole number of nodes of 8"),
         ("usd_per_gpu_hour: -1", "usd_per_gpu_hour"),
         ("usd_per_gpu_hour: cheap", "usd_per_gpu_hour: 'cheap'"),
         ("usd_per_gpu_hour: .nan", "finite"),

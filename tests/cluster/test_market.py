@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.catalog import find_gpu, find_instance, gpus
-from astrarium.catalog.book import Book, book_of
-from astrarium.catalog.prices import Offer
+from astrarium.catalog.prices import Book, Offer, book_of
 from astrarium.cluster import Cluster, Network, Pool, load_cluster, parse_gpus
 from astrarium.cluster.market import (
     Power,

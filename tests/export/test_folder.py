@@ -13,7 +13,7 @@ from exported_plans import document, job
 from astrarium.errors import InputError
 from astrarium.export.folder import folder_of, reduced, write_folder
 from astrarium.export.target import find_target, refusals, target_names
-from astrarium.plans.files import load_document
+from astrarium.plans.document import load_document
 from astrarium.plans.job import Job, job_of
 
 FILES = {"launch.sh": "#!/bin/sh\n", "config/model.json": "{}\n"}

@@ -109,4 +109,4 @@ def test_spot_nodes_are_refused_by_what_rents_none(target: str) -> None:
     one = with_spot(job("alike"), {"H100-SXM5-80GB": 16})
     (refusal,) = refusals(one, find_target(target))
     assert refusal.feature is Feature.SPOT
-    assert str(refusal).startswith("16 x H100-SXM5-80GB as spot: it uses nodes that are there")
+    assert str(refusal).startswith("16 x H100-SXM5-80GB as spot: it uses existing nodes")

@@ -25,7 +25,7 @@ from launched import (
 from astrarium.catalog import gpus
 from astrarium.export.launchers.shared import LONGEST_NAME, family
 from astrarium.export.program import Data, RankProgram
-from astrarium.plans.files import load_document
+from astrarium.plans.document import load_document
 from astrarium.plans.job import job_of
 
 

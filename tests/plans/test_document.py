@@ -15,9 +15,15 @@ import pytest
 from astrarium.catalog import find_gpu
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
-from astrarium.plans.document import Plan, PlanDocument, from_dict, to_dict
-from astrarium.plans.files import load_document, plan_of_rank
-from astrarium.plans.pareto import pareto_of
+from astrarium.plans.document import (
+    Plan,
+    PlanDocument,
+    from_dict,
+    load_document,
+    pareto_of,
+    plan_of_rank,
+    to_dict,
+)
 from astrarium.report.plan.document import cluster_part, price_source, room_notes
 from astrarium.strategy.document import strategy_from_dict, strategy_to_dict
 from astrarium.strategy.types import (

@@ -14,8 +14,7 @@ from astrarium.cluster import Cluster, parse_gpus
 from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.plans.document import PlanDocument, from_dict, to_dict
-from astrarium.plans.files import document_of_content
+from astrarium.plans.document import PlanDocument, document_of_content, from_dict, to_dict
 from astrarium.plans.job import Job, NodeGroup, job_of, nodes_of
 from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.report.front.axes import ChartAxis, axis_of, count, duration, money, short_dollars
+from astrarium.report.front.points import ChartAxis, axis_of, count, duration, money, short_dollars
 
 DAY = 86400.0
 amounts = st.lists(st.floats(1e-4, 1e9), min_size=1, max_size=20)

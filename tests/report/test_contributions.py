@@ -16,10 +16,15 @@ from astrarium.cluster import Cluster, Link, parse_gpus
 from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.plans.document import PlanDocument, from_dict, to_dict
-from astrarium.plans.files import load_document
-from astrarium.report.explain.contributions import losses, passes_seconds, pool_shares, slowest_link
-from astrarium.report.explain.terms import compare, explain
+from astrarium.plans.document import PlanDocument, from_dict, load_document, to_dict
+from astrarium.report.explain.terms import (
+    compare,
+    explain,
+    losses,
+    passes_seconds,
+    pool_shares,
+    slowest_link,
+)
 from astrarium.report.explain.text import comparison_report, explanation_report
 from astrarium.report.plan import text as plan_text
 from astrarium.report.plan.document import document_of_prediction

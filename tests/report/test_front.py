@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
-from astrarium.plans.document import ParetoPart, PlanDocument
-from astrarium.plans.pareto import pareto_of, with_ties
-from astrarium.report.front.plot import FrontPlot
+from astrarium.plans.document import ParetoPart, PlanDocument, pareto_of, with_ties
 from astrarium.report.front.points import PlottedFront, PointKind, front_of
-from astrarium.report.front.table import ROWS, front_section, front_table, thinned
+from astrarium.report.front.table import ROWS, FrontPlot, front_section, front_table, thinned
 from astrarium.report.plan.text import plan_report
 
 MakeFront = Callable[..., PlanDocument]

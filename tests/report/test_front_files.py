@@ -19,9 +19,20 @@ from rich.console import Console
 from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument
 from astrarium.report.front import files as front_files
-from astrarium.report.front.drawing import COLOURS, DOTS_PER_PIXEL, Box, Dot, Drawing, Label, Role
 from astrarium.report.front.files import KINDS, check_front, front_rows, write_front
-from astrarium.report.front.picture import HEIGHT, PLOT, WIDTH, front_drawing
+from astrarium.report.front.picture import (
+    COLOURS,
+    DOTS_PER_PIXEL,
+    HEIGHT,
+    PLOT,
+    WIDTH,
+    Box,
+    Dot,
+    Drawing,
+    Label,
+    Role,
+    front_drawing,
+)
 from astrarium.report.front.points import front_of
 from astrarium.report.front.table import front_table
 
@@ -142,9 +153,9 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("theme", [0, 1])
 def test_colours_stand_out_from_the_paper(theme: int) -> None:
-    least = {Role.TEXT: 7.0, Role.LIMIT: 4.5, Role.OTHER: 3.0, Role.TIED: 3.0, Role.CHOSEN: 3.0}
+    least: dict[Role, float] = {"text": 7.0, "limit": 4.5, "other": 3.0, "tied": 3.0, "chosen": 3.0}
     for role, ratio in least.items():
-        assert contrast(COLOURS[role][theme], COLOURS[Role.PAPER][theme]) >= ratio, role
+        assert contrast(COLOURS[role][theme], COLOURS["paper"][theme]) >= ratio, role
 
 
 @fronts

@@ -13,8 +13,8 @@ import pytest
 
 import astrarium
 from astrarium.plans.document import PlanDocument, to_dict
-from astrarium.report.page import data, html
-from astrarium.report.page.html import MARK, MOST_BYTES, report_html
+from astrarium.report import page as report_page
+from astrarium.report.page import MARK, MOST_BYTES, report_html
 from astrarium.units import format_seconds
 
 HOSTILE = "</script><script>alert(1)</script><!--&\"'\u2028<img src=x onerror=alert(2)>"
@@ -79,8 +79,8 @@ def test_nothing_is_loaded(planned: PlanDocument) -> None:
         assert tag not in ("link", "img", "iframe", "base", "object", "embed", "image")
         assert not LOADING & set(attributes), (tag, attributes)
     policies = [a["content"] for _, a in page.elements if "http-equiv" in a]
-    assert policies == [html.POLICY]
-    assert "default-src 'none'" in html.POLICY
+    assert policies == [report_page.POLICY]
+    assert "default-src 'none'" in report_page.POLICY
     styles = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
     assert styles is not None
     assert "url(" not in styles[1]
@@ -162,9 +162,9 @@ def test_the_size_is_bounded_and_what_is_left_out_is_said(
     whole = report_html(planned, COMMAND)
     assert len(whole.encode()) < MOST_BYTES
     assert "Left out" not in whole
-    sizes = [len(data._timeline_text(plan)) for plan in planned.plans[:3]]
+    sizes = [len(report_page._timeline_text(plan)) for plan in planned.plans[:3]]
     most = len(whole) + 10_000 - min(sizes) // 2
-    monkeypatch.setattr(html, "MOST_BYTES", most)
+    monkeypatch.setattr(report_page, "MOST_BYTES", most)
     smaller = report_html(planned, COMMAND)
     assert len(smaller.encode()) <= most
     assert "Left out, to keep this file small: the timeline of plan " in Page(smaller).text
@@ -172,10 +172,10 @@ def test_the_size_is_bounded_and_what_is_left_out_is_said(
 
 def test_a_long_front_is_thinned(make_front: Callable[..., PlanDocument]) -> None:
     front = make_front(90)
-    every = data.embedded(front, 1, MOST_BYTES)
+    every = report_page.embedded(front, 1, MOST_BYTES)
     assert every.left_out == ()
     room = len(every.text) // 2
-    fewer = data.embedded(front, 1, room)
+    fewer = report_page.embedded(front, 1, room)
     assert len(fewer.text) <= room
     document = json.loads(fewer.text)["document"]
     kept = {plan["rank"] for plan in document["plans"]}

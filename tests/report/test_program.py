@@ -19,8 +19,14 @@ from astrarium.report.program import (
     search_words,
     speed_words,
 )
-from astrarium.report.program_parts import messages_of, parts_of, work_of
-from astrarium.report.program_why import reason_words, reasons_of, size_words
+from astrarium.report.program_parts import (
+    messages_of,
+    parts_of,
+    reason_words,
+    reasons_of,
+    size_words,
+    work_of,
+)
 from astrarium.report.tables import Field, grouped, runs
 from astrarium.spmd.price import document_of
 from astrarium.spmd.program import DevicePart, ProgramDocument, SourcePart, SynthesisPart, TriedPart

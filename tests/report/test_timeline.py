@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from astrarium.errors import InputError
 from astrarium.plans.document import Plan, PlanDocument
-from astrarium.report.timeline.events import EventKind, timeline_of
-from astrarium.report.timeline.trace import trace_of
+from astrarium.report.timeline import EventKind, timeline_of, trace_of
 
 # Above the largest double's rounding over some ten thousand passes.
 EXACT = 1e-9

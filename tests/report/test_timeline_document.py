@@ -10,8 +10,7 @@ import pytest
 from exported_plans import document
 
 from astrarium.plans.document import Plan
-from astrarium.report.timeline.columns import KINDS, LEFT_OUT, MOST_EVENTS, timeline_document
-from astrarium.report.timeline.events import timeline_of
+from astrarium.report.timeline import KINDS, LEFT_OUT, MOST_EVENTS, timeline_document, timeline_of
 
 MOST_BYTES = 7_000_000  # of the JSON of the largest
 

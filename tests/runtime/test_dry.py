@@ -15,7 +15,7 @@ from astrarium.model.load import model_of_config
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.report.plan.document import document_of_prediction
-from astrarium.report.runs.dry import dry_report
+from astrarium.report.runs import dry_report
 from astrarium.runtime import dry
 from astrarium.runtime.dry import SCHEMA, DryRun, DryStage, distinct_stages, dry_run
 from astrarium.runtime.job import Device
@@ -170,7 +170,7 @@ def test_the_report_shows_what_was_found_and_what_did_not_fit() -> None:
     assert "0, 1, 2" in text
     assert "10.0 GiB / 8.00 GiB" in text
     assert "+25.0%" in text
-    assert "stage 0 is misjudged most: +25.0%" in text
+    assert "stage 0 has the largest error: +25.0%" in text
     text = shown(replace(run, stages=(fits, full)))
     assert "Out of memory here: stage 3" in text
     assert "too much" in text

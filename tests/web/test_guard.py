@@ -10,7 +10,7 @@ import httpx
 import pytest
 from web_server import SMALL, Running, running, wait_for
 
-from astrarium.web import connections
+from astrarium.web import server as listening
 
 TOKEN = "a-token-that-nobody-guesses"
 
@@ -137,7 +137,7 @@ def test_who_opens_the_page_without_the_token_is_told_in_words(guarded: Running)
 
 
 def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(listening, "HEADER_SECONDS", 0.3)
     with running(workers=1) as server:
         for sent in (b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"):
             with socket.create_connection(("127.0.0.1", int(port(server))), timeout=20) as half:
@@ -147,10 +147,10 @@ def test_half_a_request_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_half_open_connections_do_not_starve_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_HALF_OPEN", 8)
+    monkeypatch.setattr(listening, "MOST_HALF_OPEN", 8)
     with running(workers=1) as server, ExitStack() as opened, server.client() as client:
         address = ("127.0.0.1", int(port(server)))
         for _ in range(40):
             opened.enter_context(socket.create_connection(address, timeout=20))
-        wait_for(lambda: len(connections.ImpatientProtocol.half_open) <= 8)
+        wait_for(lambda: len(listening.ImpatientProtocol.half_open) <= 8)
         assert client.get("/api/health").status_code == 200

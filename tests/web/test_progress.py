@@ -11,7 +11,7 @@ import pytest
 
 from astrarium.search.plan import Plan
 from astrarium.web import answers
-from astrarium.web.progress import Reporter
+from astrarium.web.answers import Reporter
 
 # All offers of all clouds, each as on demand or spot as is best: thousands of ways to pay.
 MARKET = {

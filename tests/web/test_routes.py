@@ -14,8 +14,7 @@ from click.testing import CliRunner
 
 from astrarium.cli.app import app
 from astrarium.plans.document import from_dict
-from astrarium.report.timeline.events import timeline_of
-from astrarium.report.timeline.trace import trace_of
+from astrarium.report.timeline import timeline_of, trace_of
 
 FLAGS = (
     "llama-2-7b --gpus h100:16 --seq-length 4096 --global-batch 256 --tokens 1T".split()  # noqa: SIM905

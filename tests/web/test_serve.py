@@ -148,7 +148,7 @@ def test_beyond_the_loopback_a_token_is_made_up() -> None:
         (["--port", "x"], "--port 'x'"),
         (["--search-seconds", "0"], "--search-seconds '0'"),
         (["--most-waiting", "-1"], "--most-waiting '-1'"),
-        (["--token", "short"], "--token: 5 characters are soon guessed; give at least 16"),
+        (["--token", "short"], "--token: 5 characters are easily guessed; give at least 16"),
         (["--token", "with a space in it, and more"], "--token: expected letters, digits"),
         (["--host", "nowhere.invalid"], "--host nowhere.invalid --port 8000: cannot listen there"),
         (["--host", ""], "--host: the address is empty"),

@@ -11,7 +11,7 @@ from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.cluster import Cluster
-    from astrarium.cluster.parse import GpusGiven
+    from astrarium.cluster.build import GpusGiven
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Ramp, Spot
     from astrarium.model import Model

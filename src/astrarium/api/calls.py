@@ -18,7 +18,7 @@ from astrarium.errors import did_you_mean, naming
 from astrarium.units import Amount
 
 if TYPE_CHECKING:
-    from astrarium.api.programs import Program
+    from astrarium.api.plans import Program
     from astrarium.strategy.types import Strategy
 
 Gpus = str | Mapping[str, int]  # "h100:64,a100:32", or {"h100": 64, "a100": 32}
@@ -154,7 +154,7 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
     """
     given = locals()
     from astrarium.api import synthesis
-    from astrarium.api.programs import Program
+    from astrarium.api.plans import Program
 
     with naming(as_keyword):
         values = read(SYNTHESIZE_FLAGS, _given(given, SYNTHESIZE_FLAGS), from_python=True)

@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astrarium import documents
+from astrarium.api import imports, money, request
 from astrarium.api.asked import PlanAsked
+from astrarium.api.imports import counted
 from astrarium.api.money import MoneyTerms
 from astrarium.api.request import DEFAULT_RUNTIME, Request
+from astrarium.catalog.runtimes import find_runtime
+from astrarium.cluster import Cluster
+from astrarium.cluster.build import gpus_text, parse_gpus
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, flag, refusal
+from astrarium.plans.document import to_dict
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
-    from astrarium.cluster import Cluster
     from astrarium.configs.imported import Imported
-    from astrarium.cost.tuning import Tuning
     from astrarium.strategy.types import Strategy
 
 
@@ -42,8 +48,6 @@ class Yours(Value, frozen=True):
 
 def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
     """What the flags name; None without --compare."""
-    from astrarium.cluster.parse import gpus_text, parse_gpus
-
     reference, gpus = asked.compare, asked.compare_gpus
     if reference is None:
         if gpus is not None:
@@ -56,8 +60,6 @@ def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
 
     whose = read_config(reference, flag("compare")) or reference
     if gpus is not None:
-        from astrarium.api.imports import counted
-
         started = None if isinstance(whose, str) else whose.described.gpus
         try:
             return ComparedWith(whose, parse_gpus(counted(gpus, started) or gpus), None)
@@ -75,10 +77,7 @@ def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
 
 def _of_plan_file(reference: str) -> ComparedWith | None:
     """The pools that the best plan of a plan file uses; None if this is no plan file."""
-    from astrarium import documents
-    from astrarium.cluster import Cluster
-    from astrarium.plans.document import to_dict
-    from astrarium.plans.files import load_document
+    from astrarium.plans.document import load_document
 
     path = Path(reference)
     if "=" in reference or not path.is_file():
@@ -100,8 +99,6 @@ def stated(given: ComparedWith | None, asked: PlanAsked) -> tuple[PlanAsked, tup
 
     Both sides of a comparison do the same work, so what the user's file says of it needs no flag.
     """
-    from astrarium.api import imports, request
-
     length, tokens = asked.seq_length, request.run_length(asked)
     notes = []
     if given is not None and not isinstance(given.reference, str):
@@ -119,8 +116,6 @@ def stated(given: ComparedWith | None, asked: PlanAsked) -> tuple[PlanAsked, tup
 
 def read(given: ComparedWith, asked: Request, terms: MoneyTerms, tuning: Tuning) -> Yours:
     """The strategy for the same workload, on its own cluster at the terms of the answer's."""
-    from astrarium.api import money, request
-
     own = replace(asked, notes=())
     if given.cluster is not None:
         theirs = frozenset(pool.gpu.name for pool in asked.cluster.pools)
@@ -142,9 +137,6 @@ def read(given: ComparedWith, asked: Request, terms: MoneyTerms, tuning: Tuning)
 
 def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     """The request with notes of a configuration, which must be of this very workload."""
-    from astrarium.api import imports, request
-    from astrarium.catalog.runtimes import find_runtime
-
     imports.check_agreement(imported, own, flag("compare_gpus"))
     imports.check_accepted(imported)
     described = imported.described
@@ -163,8 +155,6 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
 
 def _tuned(own: Request, asked: Request, strategy: Strategy, tuning: Tuning) -> Yours:
     """What was learned on the GPUs of the answer holds for the same type only."""
-    from astrarium.cost.tuning import NEUTRAL
-
     types = {pool.gpu.name for pool in asked.cluster.pools}
     others = [pool.gpu.name for pool in own.cluster.pools if pool.gpu.name not in types]
     if tuning == NEUTRAL or not others:

@@ -107,8 +107,8 @@ def software_of(target: Target, program: str | None) -> Target:
     if not target.is_launcher:
         if program is not None and program.lower() != target.name:
             raise InputError(
-                f"{flag('program')} goes with a launcher, and {target.name} is none: drop it, or"
-                f" export {flag('to')} {program}",
+                f"{flag('program')} goes with a launcher, and {target.name} is training software:"
+                f" drop it, or export {flag('to')} {program}",
                 "program",
             )
         return target

@@ -323,8 +323,8 @@ ANSWER_FLAGS: Final = {
         "Arguments of the script.", "ARGUMENTS", several=True, is_argument=True, read=readers.texts
     ),
     "set": Flag(
-        "A variable of the script, as its caller would set it; without a value, as it is set here;"
-        " repeatable.",
+        "Set a variable of the script, as its caller would; without a value, take it from the"
+        " environment; repeatable.",
         "NAME[=VALUE]",
         readers.texts,
         several=True,
@@ -402,7 +402,7 @@ SYNTHESIZE_FLAGS: Final = {
         words=("adam", "sgd"),
     ),
     "allow_replicate": Flag(
-        "Operator without a rule that every device may repeat; may be given several times.",
+        "Operator without a rule that every device may repeat; repeatable.",
         "OP",
         readers.texts,
         several=True,

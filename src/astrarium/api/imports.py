@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from astrarium.api import request
 from astrarium.api.money import MoneyTerms
-from astrarium.configs.imported import OpenQuestionError
+from astrarium.api.request import Request, reference_of
+from astrarium.configs.imported import Imported, OpenQuestionError
 from astrarium.errors import InputError, flag
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, ClusterGiven
-    from astrarium.api.request import Request
-    from astrarium.cluster.parse import GpusGiven
-    from astrarium.configs.imported import Imported
+    from astrarium.cluster.build import GpusGiven
     from astrarium.configs.values import Answers
     from astrarium.model.workload import Precision
 
@@ -62,15 +62,11 @@ class Filled(Value, frozen=True):
 
     def called(self, request: Request) -> str:
         """What the document calls the model."""
-        from astrarium.api.request import reference_of
-
         assert self.asked.model is not None
         return self.reference or reference_of(self.asked.model, request.workload.model)
 
     def read(self) -> Request:
         """The workload and the cluster; the configuration agrees with them."""
-        from astrarium.api import request
-
         asked = request.read(self.asked, MoneyTerms(self.asked))
         if self.imported is None:
             return asked
@@ -136,8 +132,6 @@ def _batch(
     imported: Imported, gpus: GpusGiven | None, cluster_given: ClusterGiven | None
 ) -> int | None:
     """The batch that a configuration states; for a replica alone, times the replicas."""
-    from astrarium.api import request
-
     described = imported.described
     if described.global_batch is not None or described.batch_of_replica is None:
         count = 1

@@ -12,7 +12,7 @@ from astrarium.errors import InputError, flag, refusal
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
-    from astrarium.catalog.book import Book
+    from astrarium.catalog.prices import Book
     from astrarium.cluster import Cluster, Pool
     from astrarium.cluster.market import Dearness
     from astrarium.cost.energy import PowerTerms
@@ -59,8 +59,8 @@ def book(
     built_in: bool = True,
 ) -> tuple[Book, tuple[str, ...]]:
     """The offers of clouds ("aws,gcp" or "all") and files, and notes on the files."""
-    from astrarium.catalog.book import book_of
     from astrarium.catalog.price_files import read_price_file
+    from astrarium.catalog.prices import book_of
 
     read = [read_price_file(file) for file in files]
     own = [offer for one in read for offer in one.offers]
@@ -194,7 +194,7 @@ def _check_alone(given: PriceFlags) -> None:
 
 def _at_default(cluster: Cluster, given: PriceFlags) -> Cluster:
     """Default prices less the discount that names no cloud: these are medians over clouds."""
-    from astrarium.catalog.book import EVERY_CLOUD
+    from astrarium.catalog.prices import EVERY_CLOUD
     from astrarium.cluster import market
 
     share = (given.discount or {}).get(EVERY_CLOUD)
@@ -210,7 +210,7 @@ def _defaults_for_others(here: Cluster, before: Cluster) -> Cluster:
 
 
 def _only_discount(discounts: Mapping[str, float]) -> float:
-    from astrarium.catalog.book import EVERY_CLOUD
+    from astrarium.catalog.prices import EVERY_CLOUD
 
     if set(discounts) != {EVERY_CLOUD}:
         cloud, share = next(iter(discounts.items()))

@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from astrarium.api import comparison, money, request
+from astrarium.api import comparison, imports, money, request
 from astrarium.api.money import MoneyTerms
 from astrarium.api.readers import both_given
+from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.cost.training_run import RunTerms, Spot
 from astrarium.errors import InputError, about, flag, refusal
+from astrarium.report.plan.document import (
+    compare_part,
+    document_of,
+    document_of_prediction,
+    with_run_terms,
+)
+from astrarium.search import planner
+from astrarium.search.listing import Progress, no_progress
+from astrarium.search.money import Runs
+from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Mode, Objective, Prefer
+from astrarium.search.planner import Planned, plan, side_by_side
+from astrarium.search.refusals import rules_against
+from astrarium.search.rules import UserRule, user_rules
+from astrarium.units import format_seconds, format_usd
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, PlanAsked
     from astrarium.api.request import Request
-    from astrarium.catalog.runtimes import Runtime
-    from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import ComparePart, Plan, PlanDocument
     from astrarium.search.comparison import OwnPlan
-    from astrarium.search.listing import Progress
     from astrarium.search.money.sensitivity import Change
-    from astrarium.search.outcome import KeptFree, Limits, Mode, Objective, Prefer
-    from astrarium.search.planner import Planned
-    from astrarium.search.rules import UserRule
     from astrarium.strategy.types import Strategy
 
 ALL = "all"
@@ -56,10 +66,6 @@ class Question(Value, frozen=True):
 
 def read(given: PlanAsked) -> Question:
     """The question; all mistakes in it are found here, before the search."""
-    from astrarium.cost.training_run import Spot
-    from astrarium.search.outcome import Limits, Mode, Objective
-    from astrarium.search.rules import user_rules
-
     runtimes = _runtimes(given)
     runtime = runtimes[0]
     market_alone = given.gpus is None and given.cluster is None and given.market is not None
@@ -116,8 +122,6 @@ def read(given: PlanAsked) -> Question:
 
 def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
     """The software to plan for: what was named, or all that plans are often made for."""
-    from astrarium.catalog.runtimes import find_runtime
-
     if given.runtime != ALL:
         with about("runtime"):
             return (find_runtime(given.runtime),)
@@ -131,8 +135,6 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
 
 def _kept_free(given: PlanAsked) -> KeptFree:
     """What plans leave free; what is predicted is not always right."""
-    from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree
-
     if given.memory_margin is None:
         asked = given.fit_chance
         return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
@@ -146,8 +148,6 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
 
     `progress` hears how far it is and what it has found (`astrarium.search.listing`).
     """
-    from astrarium.search.listing import no_progress
-    from astrarium.search.planner import plan, side_by_side
 
     def under(runtime: Runtime) -> Planned:
         return plan(
@@ -176,8 +176,6 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
     """The document of a search that is under way, with the plans known: nothing is proven."""
     from collections import Counter
 
-    from astrarium.search.planner import Planned
-
     planned = Planned(
         workload=question.asked.workload,
         cluster=question.asked.cluster,
@@ -195,7 +193,6 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
     """Which price or network, changed by how much, changes the answer."""
-    from astrarium.search.money import Runs
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
@@ -213,8 +210,6 @@ def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
     """What was found, compared with what the user has if that was asked."""
-    from astrarium.report.plan.document import document_of, with_run_terms
-
     found = document_of(
         planned,
         reference=question.reference,
@@ -230,11 +225,6 @@ def document(
 
 def prediction(given: AskedValues) -> PlanDocument:
     """The document of one strategy."""
-    from astrarium.api import imports
-    from astrarium.catalog.runtimes import find_runtime
-    from astrarium.report.plan.document import document_of_prediction
-    from astrarium.search import planner
-
     filled = imports.filled(given)
     if filled.asked.global_batch is None:
         missing = f"Missing option '{flag('global_batch')}': sequences in an iteration"
@@ -261,9 +251,6 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
     Without a document if it makes no plan; the second is empty if it could be an answer.
     """
-    from astrarium.report.plan.document import document_of_prediction
-    from astrarium.search.refusals import rules_against
-
     question = read(given)
     asked = question.asked
     assert given.strategy is not None
@@ -283,7 +270,6 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
     """What keeps a plan from being an answer, in words."""
     from astrarium.report.plan.text import lacking_words
-    from astrarium.units import format_seconds, format_usd
 
     found = [f"--rule '{rule}' drops it" for rule in rules]
     if not plan.fits:
@@ -302,8 +288,6 @@ def _compared(question: Question, planned: Planned) -> ComparePart | None:
     yours = question.yours
     if yours is None:
         return None
-    from astrarium.report.plan.document import compare_part
-
     own = _priced(question, yours.asked, yours.strategy, yours.runtime, yours.tuning)
     return compare_part(own, planned.plans[0], yours.asked.notes)
 
@@ -312,7 +296,6 @@ def _priced(
     question: Question, asked: Request, strategy: Strategy, runtime: str, tuning: Tuning
 ) -> OwnPlan:
     """A strategy of the user's under the terms of the question."""
-    from astrarium.catalog.runtimes import find_runtime
     from astrarium.search.comparison import compared
 
     return compared(

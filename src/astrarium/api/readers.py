@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from astrarium.errors import InputError, did_you_mean, flag, refusal
 
 if TYPE_CHECKING:
-    from astrarium.cluster.parse import GpusGiven
+    from astrarium.cluster.build import GpusGiven
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Ramp
 
@@ -142,7 +142,7 @@ def prices(name: str, given: Given) -> dict[str, float]:
 
 def discounts(name: str, given: Given) -> dict[str, float]:
     """Shares that come off, by cloud."""
-    from astrarium.catalog.book import EVERY_CLOUD
+    from astrarium.catalog.prices import EVERY_CLOUD
 
     found = {}
     for entry in entries(given):

@@ -6,21 +6,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from astrarium.api import money
 from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
 from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
+from astrarium.cluster import Cluster, load_cluster, parse_gpus
+from astrarium.configs.imported import Imported
+from astrarium.cost.checkpoints import Storage
+from astrarium.cost.training_run import Evaluation, RunTerms, Spot, run_tokens
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, about, flag, refusal
+from astrarium.model import Model, load_model
+from astrarium.model.load import load_as, model_of_config
+from astrarium.model.workload import Numerics, Workload
+from astrarium.search.formats import runnable
+from astrarium.search.refusals import with_permitted_overlap
+from astrarium.strategy.document import given_strategy, read_strategy
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
-    from astrarium.cluster import Cluster
-    from astrarium.cluster.parse import GpusGiven
-    from astrarium.configs.imported import Imported
-    from astrarium.cost.training_run import Evaluation, RunTerms
-    from astrarium.cost.tuning import Tuning
-    from astrarium.model import Model
-    from astrarium.model.workload import Workload
+    from astrarium.cluster.build import GpusGiven
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
 
@@ -57,9 +63,6 @@ def model(given: ModelGiven, as_type: str | None = None) -> Model:
 
     `as_type` reads a config.json as one of another type.
     """
-    from astrarium.model import Model, load_model
-    from astrarium.model.load import load_as, model_of_config
-
     if as_type is not None:
         if not isinstance(given, str | Path):
             raise InputError(f"--as {as_type} goes with a config.json; name it as MODEL")
@@ -80,9 +83,6 @@ def cluster(
     gpus: GpusGiven | None, file: ClusterGiven | None, terms: MoneyTerms = NO_TERMS
 ) -> tuple[Cluster, tuple[str, ...]]:
     """The cluster of --gpus, --cluster or --market, at the terms of the flags, and notes on it."""
-    from astrarium.api import money
-    from astrarium.cluster import Cluster, load_cluster, parse_gpus
-
     if gpus is not None and file is not None:
         raise both_given("gpus", "cluster")
     if gpus is not None:
@@ -101,8 +101,6 @@ def cluster(
 
 def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     """The workload and the cluster, which is read first: its mistakes cost least to find."""
-    from astrarium.model.workload import Numerics, Workload
-
     notes = []
     batch = asked.global_batch
     if batch is None:
@@ -140,8 +138,6 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
 
 def _able(asked: Workload, market: Cluster) -> tuple[Cluster, list[str]]:
     """The offers of a market whose GPUs have the number format, or its fallback, and a note."""
-    from astrarium.search.formats import runnable
-
     able, unable = [], []
     for pool in market.pools:
         try:
@@ -159,8 +155,6 @@ def _able(asked: Workload, market: Cluster) -> tuple[Cluster, list[str]]:
 
 def usable_format(asked: Workload, pools: Cluster) -> tuple[Workload, list[str]]:
     """The workload in the number format that all GPUs use, if they agree, and notes on others."""
-    from astrarium.search.formats import runnable
-
     there = {pool.gpu.name: runnable(asked, pool) for pool in pools.pools}
     notes = [
         f"{name} has no {asked.precision}: it computes in {workload.precision}"
@@ -187,8 +181,6 @@ def default_length(model: Model) -> tuple[int, str]:
 
 def run_length(asked: PlanAsked) -> int | None:
     """Tokens of the run: --tokens, or --epochs of --dataset-tokens."""
-    from astrarium.cost.training_run import run_tokens
-
     if asked.epochs is None and asked.dataset_tokens is None:
         return asked.tokens
     if asked.tokens is not None:
@@ -200,9 +192,6 @@ def run_length(asked: PlanAsked) -> int | None:
 
 def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
     """What is asked of a run beside its workload and its cluster."""
-    from astrarium.cost.checkpoints import Storage
-    from astrarium.cost.training_run import RunTerms, Spot
-
     _check_ramp(asked, workload.global_batch)
     terms = RunTerms(
         spot=asked.spot,
@@ -245,8 +234,6 @@ def spot_notes(terms: RunTerms, pools: Cluster, *, offered: bool = False) -> tup
 
     Not where a spot price was `offered`: then the offers without one are cheaper.
     """
-    from astrarium.cost.training_run import Spot
-
     if terms.spot is Spot.NEVER:
         return ()
     names = dict.fromkeys(pool.gpu.name for pool in pools.pools)
@@ -276,8 +263,6 @@ def _check_ramp(asked: PlanAsked, global_batch: int) -> None:
 
 
 def _evaluation(every: int | None, iterations: int | None) -> Evaluation | None:
-    from astrarium.cost.training_run import Evaluation
-
     if every is None and iterations is not None:
         without = f" is given without {flag('eval_every')}; give both"
         raise refusal("eval_iterations", without)
@@ -304,8 +289,6 @@ class UsedProfile(Value, frozen=True):
 
 def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, Tuning]:
     """The tuning of --profile, if given, and the request with a note of it."""
-    from astrarium.cost.tuning import NEUTRAL
-
     if profile is None:
         return asked, NEUTRAL
     cluster, read = with_profile(asked.cluster, profile)
@@ -334,7 +317,6 @@ def with_profile(cluster: Cluster, file: str) -> tuple[Cluster, UsedProfile]:
 
 def tunings(profile: UsedProfile | None) -> Callable[[Scenario], Tuning]:
     """The tuning for rows of tables: that of --profile for its GPU type and runtime."""
-    from astrarium.cost.tuning import NEUTRAL
 
     def of(scenario: Scenario) -> Tuning:
         return profile.tuning if profile and profile.concerns(scenario) else NEUTRAL
@@ -367,7 +349,6 @@ def used_profile(file: str) -> UsedProfile:
 
 def _device_profile(path: Path) -> UsedProfile:
     from astrarium.calibrate.fit.profile import read_profile
-    from astrarium.cost.tuning import Tuning
 
     read = read_profile(path)
     if read.gpu is None:
@@ -403,10 +384,6 @@ def strategy(
     gpus: int | None = None,
 ) -> Strategy:
     """The strategy of a flag or of its keys, completed for the GPUs (all) and the batch."""
-    from astrarium.configs.imported import Imported
-    from astrarium.search.refusals import with_permitted_overlap
-    from astrarium.strategy.document import given_strategy, read_strategy
-
     layers = asked.workload.model.num_layers
     count = asked.cluster.num_gpus if gpus is None else gpus
     known = {"gpus": count, "global_batch": asked.workload.global_batch, "layers": layers}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from astrarium.api import imports, request
-from astrarium.configs.imported import OpenQuestionError
+from astrarium.configs.imported import Imported, OpenQuestionError
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.value import Value, replace
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues
     from astrarium.api.request import Request
     from astrarium.catalog.runtimes import Runtime
-    from astrarium.configs.imported import Imported
     from astrarium.cost.tuning import Tuning
     from astrarium.plans.document import PlanDocument
     from astrarium.report.plan.fit import FitDocument

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +20,26 @@ DATA: Final = Path(__file__).parent / "data" / "choice.json"
 DEGREES_OF_FREEDOM: Final = 3  # `astrarium.cost.chances` has the closed forms of this one
 
 
-class PairErrors(Value, frozen=True):
+class CauseGroup(Value, frozen=True):
+    """Causes of time that share an error."""
+
+    causes: tuple[str, ...]
+    scale: Number
+
+
+class PairErrors(Value, frozen=True, dict=True):
     """The scale of errors of log(seconds of one plan / seconds of another).
 
     What two plans have in common cancels: the scale is `floor`, and for every cause of time the
     difference between its shares in the two plans, times the error of that cause.
     """
 
-    floor: float
-    by_cause: Mapping[str, float]
+    floor: AboveZero
+    groups: Mapping[str, CauseGroup]
+
+    @cached_property
+    def by_cause(self) -> dict[str, float]:
+        return {cause: group.scale for group in self.groups.values() for cause in group.causes}
 
 
 class MemoryErrors(Value, frozen=True):
@@ -43,43 +54,25 @@ class MemoryErrors(Value, frozen=True):
     runtimes: tuple[str, ...] = ()  # of the family that it is measured for
 
 
-class ChoiceErrors(Value, frozen=True):
-    """All of the file that choices need."""
+class MemoryFamilies(Value, frozen=True):
+    """Errors by family of runtimes, of models with and without experts."""
 
-    pairs: PairErrors
     pooled: MemoryErrors  # for runtimes of no family
-    dense: Mapping[str, MemoryErrors]  # by runtime
-    experts: Mapping[str, MemoryErrors]
-
-    def memory(self, runtime: str, *, experts: bool) -> MemoryErrors:
-        """The errors of a runtime's family for models with or without experts."""
-        by_runtime = self.experts if experts else self.dense
-        return by_runtime.get(runtime, self.pooled)
-
-
-class CauseGroup(Value, frozen=True):
-    """Causes of time that share an error."""
-
-    causes: tuple[str, ...]
-    scale: Number
-
-
-class PairsInFile(Value, frozen=True):
-    floor: AboveZero
-    groups: Mapping[str, CauseGroup]
-
-
-class MemoryInFile(Value, frozen=True):
-    pooled: MemoryErrors
     dense: Mapping[str, MemoryErrors]
     experts: Mapping[str, MemoryErrors]
 
 
-class ChoiceFile(Value, frozen=True):
-    """The file."""
+class ChoiceErrors(Value, frozen=True, rename={"families": "memory"}):
+    """The file, as far as choices need it."""
 
-    pairs: PairsInFile
-    memory: MemoryInFile
+    pairs: PairErrors
+    families: MemoryFamilies
+
+    def memory(self, runtime: str, *, experts: bool) -> MemoryErrors:
+        """The errors of a runtime's family for models with or without experts."""
+        families = self.families.experts if experts else self.families.dense
+        found = (family for family in families.values() if runtime in family.runtimes)
+        return next(found, self.families.pooled)
 
 
 @cache
@@ -90,18 +83,4 @@ def choice_errors() -> ChoiceErrors:
 
 def read_choice(path: Path) -> ChoiceErrors:
     """Read and check a file of errors."""
-    file = read_values(path, ChoiceFile, "file of errors", "benchmarks/fit_choice.py")
-    groups = file.pairs.groups.values()
-    return ChoiceErrors(
-        pairs=PairErrors(
-            floor=file.pairs.floor,
-            by_cause={cause: group.scale for group in groups for cause in group.causes},
-        ),
-        pooled=file.memory.pooled,
-        dense=_by_runtime(file.memory.dense),
-        experts=_by_runtime(file.memory.experts),
-    )
-
-
-def _by_runtime(families: Mapping[str, MemoryErrors]) -> dict[str, MemoryErrors]:
-    return {runtime: family for family in families.values() for runtime in family.runtimes}
+    return read_values(path, ChoiceErrors, "file of errors", "benchmarks/fit_choice.py")

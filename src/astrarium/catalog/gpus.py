@@ -1,4 +1,4 @@
-"""GPU types: their figures, links and default prices.
+"""GPU types and instances: their figures, links and prices.
 
 Peaks are dense, with fp32 accumulation; memory is the total that CUDA or HIP reports. Link figures
 are per GPU and direction. A core of a processor, `CPU-core`, is a device as well; it is not listed
@@ -6,20 +6,31 @@ among the GPU types, and its times need a profile.
 
 A type is found by its name or an alias. Case, spaces, hyphens, underscores, the vendor's brand and
 "GB" against "G" make no difference, so the names of `nvidia-smi` work.
+
+Instances are nodes that can be rented or bought. Their prices are medians over the regions of the
+cloud, for the whole node, in US dollars, taken from the price book (`prices`). Storage and reserved
+contracts are not included.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, lru_cache
 from typing import Any, Final
 
 from astrarium.catalog import overrides, records
-from astrarium.catalog.provenance import Figure, PriceDates, describe, join_doubts
-from astrarium.catalog.records import Figures, Record, read_table
+from astrarium.catalog.records import (
+    Figure,
+    Figures,
+    PriceDates,
+    Record,
+    describe,
+    join_doubts,
+    read_table,
+)
 from astrarium.errors import InputError, did_you_mean
 
 
@@ -181,12 +192,7 @@ def gpu_key(name: str) -> str:
 
 def describe_gpu(gpu: Gpu) -> tuple[Figure, ...]:
     """Return what is known about a GPU type, each figure with source, date and doubt."""
-    return describe(
-        records.figures_of(gpu, FIGURES),
-        gpu.sources,
-        gpu.doubts_by_figure,
-        gpu.price_dates,
-    )
+    return describe(gpu, FIGURES)
 
 
 @lru_cache(maxsize=_TABLES_KEPT)
@@ -235,3 +241,107 @@ def name_in(software: str, gpu: str) -> str:
     tables, short = names_of(software), gpu.partition("-")[0]
     name: str = tables["names"].get(gpu, short if short in tables["same"] else "")
     return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A node of one cloud (or "onprem"); SI units, None where not known."""
+
+    name: str
+    cloud: str = ""
+    gpu: str  # name of the GPU type
+    gpus_per_node: int
+    vcpus: int | None = None
+    host_memory_bytes: int | None = None
+    intra_node_link: str = ""
+    intra_node_bandwidth: float | None = None  # per GPU and direction; None with a single GPU
+    fabric: str = ""
+    inter_node_bandwidth: float | None = None  # per node and direction, what GPUs can use of it
+    inter_node_total_bandwidth: float | None = None
+    adapters: int | None = None
+    gpudirect: str = ""  # "yes", "no", or the transport that takes its place
+    availability: str = ""  # "" unless retired or restricted
+    usd_per_hour: float | None = None
+    spot_usd_per_hour: float | None = None
+    price_dates: PriceDates | None = None
+    sources: Mapping[str, tuple[str, ...]] = field(hash=False)  # codes or files by key
+    doubts_by_figure: Mapping[str, str] = field(hash=False)
+
+    @property
+    def doubts(self) -> str:
+        return join_doubts(self.doubts_by_figure)
+
+
+_INSTANCE_REQUIRED: Final = ("gpu", "gpus_per_node")
+INSTANCE_FIGURES: Final = Figures(
+    "cloud",
+    "spot_usd_per_hour",
+    {
+        "host_memory_bytes": "host_memory_gib",
+        "intra_node_bandwidth": "intra_node_gbytes_per_s",
+        "inter_node_bandwidth": "inter_node_gbits_per_s",
+        "inter_node_total_bandwidth": "inter_node_total_gbits_per_s",
+    },
+    {},
+)
+
+
+def instances(gpu: str | None = None) -> tuple[Instance, ...]:
+    """Return all instances, or those with a GPU type given by name or alias."""
+    table = _instance_table(overrides.stamps())[0]
+    wanted = find_gpu(gpu).name if gpu is not None else None
+    return tuple(i for i in table.values() if wanted is None or i.gpu == wanted)
+
+
+def find_instance(name: str) -> Instance:
+    """Return the instance of this name in any case; Azure's "Standard_" may be left out."""
+    table, names = _instance_table(overrides.stamps())
+    found = names.get(_instance_key(name))
+    if found is None:
+        raise InputError(
+            f"unknown instance '{name}'{did_you_mean(name, table)}; "
+            "`astrarium catalog instances` lists all"
+        )
+    return table[found]
+
+
+def describe_instance(instance: Instance) -> tuple[Figure, ...]:
+    """Return what is known about an instance, each figure with source, date and doubt."""
+    return describe(instance, INSTANCE_FIGURES)
+
+
+def _instance_key(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", re.sub(r"^standard_", "", name.strip().lower()))
+
+
+@lru_cache(maxsize=_TABLES_KEPT)
+def _instance_table(
+    files: tuple[overrides.Stamp, ...],
+) -> tuple[dict[str, Instance], dict[str, str]]:
+    """Return the instances by name, and the names by normalised name."""
+    builtin = records.to_records(records.read_table("instances.json"))
+    entries = overrides.entries(overrides.Section.INSTANCES, files)
+    found, names = records.with_overrides(builtin, entries, _instance_key, _INSTANCE_REQUIRED)
+    gpu_names = frozenset(gpu.name for gpu in gpus())
+    return {name: _instance(record, gpu_names) for name, record in found.items()}, names
+
+
+def _instance(record: Record, gpu_names: Set[str]) -> Instance:
+    stated = record.attributes(Instance, INSTANCE_FIGURES.keys) | {
+        "gpu": _gpu_name(record, gpu_names)
+    }
+    if "host_memory_bytes" in stated:
+        stated["host_memory_bytes"] = round(stated["host_memory_bytes"])
+    return Instance(
+        name=record.name, sources=record.sources, doubts_by_figure=record.doubts, **stated
+    )
+
+
+def _gpu_name(record: Record, gpu_names: Set[str]) -> str:
+    """Resolve the alias that a user's file may have."""
+    gpu = str(record.values.get("gpu", ""))
+    try:
+        return gpu if gpu in gpu_names else find_gpu(gpu).name
+    except InputError as error:
+        file = record.sources.get("gpu", record.sources[records.ALL])[0]
+        raise InputError(f"{file}: instances.{record.name}: gpu: {error}") from None

@@ -60,7 +60,7 @@ def find_model_entry(name: str) -> ModelEntry:
     table, _ = _table(overrides.stamps())
     found = _candidates(name)
     if len(found) > 1:
-        raise InputError(f"'{name}' may be {' or '.join(found)}; write the name exactly so")
+        raise InputError(f"'{name}' may be {' or '.join(found)}; write one of these names exactly")
     if not found:
         labels = [label for entry in table.values() for label in (entry.name, *entry.aliases)]
         raise InputError(

@@ -19,8 +19,7 @@ from statistics import median
 from typing import Final, TypeVar
 
 from astrarium import documents, units
-from astrarium.catalog.gpus import find_gpu, names_of
-from astrarium.catalog.instances import find_instance
+from astrarium.catalog.gpus import find_gpu, find_instance, names_of
 from astrarium.catalog.prices import (
     ANY_REGION,
     DISCOUNT,
@@ -214,7 +213,7 @@ def _own_table(
 ) -> Iterator[Offer]:
     _check_keys(header, f"{file}:1")
     if not lines:
-        raise InputError(f"{file}: has a header, but no prices")
+        raise InputError(f"{file}: has a header, but no prices; add a row")
     for number, cells in lines:
         place = f"{file}:{number}"
         if len(cells) > len(header):
@@ -301,7 +300,9 @@ def _located(place: str, key: str, read: Callable[[], T]) -> T:
 def _usd(text: str) -> float:
     amount = units.parse_usd(text, allow_zero=True)
     if amount > MOST_USD_PER_HOUR:
-        raise InputError(f"'{text}': more than ${MOST_USD_PER_HOUR:,.0f} per hour; a slip?")
+        raise InputError(
+            f"'{text}': more than ${MOST_USD_PER_HOUR:,.0f} per hour, the limit; check the unit"
+        )
     return amount
 
 

@@ -14,9 +14,7 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import UNSET, Meta, UnsetType, defstruct
 
 from astrarium.catalog.gpus import FIGURES as GPU_FIGURES
-from astrarium.catalog.gpus import Gpu
-from astrarium.catalog.instances import FIGURES as INSTANCE_FIGURES
-from astrarium.catalog.instances import Instance
+from astrarium.catalog.gpus import INSTANCE_FIGURES, Gpu, Instance
 from astrarium.catalog.records import Figures, unit_of
 
 # No figure of the catalog comes near these; larger ones are typing errors.

@@ -1,4 +1,4 @@
-"""The commands of `astrarium`, each in a file of its own."""
+"""The commands of `astrarium`, and the modules that hold them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ import click
 from astrarium import __version__
 from astrarium.cli.shell import SETTINGS, Commands
 
-NAMES = (
-    "plan",
-    "predict",
-    "fit",
-    "explain",
-    "export",
-    "trace",
-    "synthesize",
-    "run",
-    "serve",
-    "validate",
-    "calibrate",
-    "catalog",
-)
+MODULES = {  # of this package, by the names of their commands
+    **dict.fromkeys(("plan", "predict", "fit"), "plan"),
+    "explain": "explain",
+    **dict.fromkeys(("export", "trace"), "export"),
+    **{name: name for name in ("synthesize", "run", "serve", "validate", "calibrate", "catalog")},
+}
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -31,7 +23,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 app = Commands(
     "astrarium.cli",
-    NAMES,
+    MODULES,
     name="astrarium",
     help="Which GPUs, how many, and how to split a Transformer across them.",
     epilog="Exit codes: 0 done, 1 no feasible plan, 2 bad input.",

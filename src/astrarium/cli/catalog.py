@@ -10,6 +10,7 @@ import click
 
 from astrarium.api import completion as complete
 from astrarium.api.flags import FLAGS, Flag
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, SETTINGS, CommandGroup, command
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def _answer(
     json: bool,
     **more: Any,  # noqa: ANN401  of the document
 ) -> None:
-    from astrarium.cli import output
-    from astrarium.report.catalog.entries import SCHEMA
+    from astrarium.report.catalog import SCHEMA
 
     output.answer({"schema": SCHEMA, what: entries, **more}, report, json=json)
 
@@ -63,7 +63,7 @@ def _answer(
 def gpus(_: click.Context, *, name: str | None, json: bool) -> None:
     """GPU types: peaks, memory, links, nodes."""
     from astrarium import catalog as data
-    from astrarium.report.catalog import entries as report
+    from astrarium.report import catalog as report
 
     if name is None:
         every = data.gpus()
@@ -81,7 +81,7 @@ def models(_: click.Context, *, name: str | None, json: bool) -> None:
     """Models: parameters, family, published size."""
     from astrarium.catalog import models as data
     from astrarium.model import model_of_entry
-    from astrarium.report.catalog import entries as report
+    from astrarium.report import catalog as report
 
     if name is None:
         every = data.model_entries()
@@ -107,12 +107,11 @@ def prices(
     """Prices of one GPU for one hour: least, most and age; with NAME, every offer."""
     from astrarium import catalog as data
     from astrarium.api import money
-    from astrarium.report.catalog import prices as report
-    from astrarium.report.catalog.entries import gpu_named, instance_to_dict
+    from astrarium.report import catalog as report
 
     book, notes = money.book(cloud, region, prices or ())
     today = money.today()
-    chosen = data.gpus() if name is None else (gpu_named(name),)
+    chosen = data.gpus() if name is None else (report.gpu_named(name),)
     entries = [report.spread_to_dict(gpu, book.of(gpu.name), today) for gpu in chosen]
     if name is None:
         table = partial(report.prices_table, chosen, book.of, today, notes=notes)
@@ -125,7 +124,7 @@ def prices(
         lambda width: report.offers_report(gpu, book, instances, width, notes),
         json=json,
         notes=notes,
-        instances=[instance_to_dict(instance) for instance in instances],
+        instances=[report.instance_to_dict(instance) for instance in instances],
         offers=[report.offer_to_dict(offer, today) for offer in book.of(gpu.name)],
     )
 
@@ -134,7 +133,7 @@ def prices(
 def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
     """Training programs: what each does that decides time and memory."""
     from astrarium.catalog import runtimes as data
-    from astrarium.report.catalog import entries as report
+    from astrarium.report import catalog as report
 
     chosen = data.runtime_names() if name is None else (data.find_runtime(name).name,)
     entries = [report.runtime_to_dict(each) for each in chosen]
@@ -149,7 +148,7 @@ def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
 def instances(_: click.Context, *, name: str | None, json: bool) -> None:
     """Instances to rent or buy: GPUs, network, price."""
     from astrarium import catalog as data
-    from astrarium.report.catalog import entries as report
+    from astrarium.report import catalog as report
 
     chosen = report.instances_named(name)
     entries = [report.instance_to_dict(instance) for instance in chosen]

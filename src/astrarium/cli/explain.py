@@ -6,12 +6,14 @@ A launch script or configuration of another program in place of a plan is judged
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from astrarium.api.flags import ANSWER_FLAGS, CONFIG_FLAGS, Flag
 from astrarium.api.readers import rank as read_rank
+from astrarium.cli import output
 from astrarium.cli.plan import OUT, REPORT
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError, flag
@@ -55,14 +57,12 @@ def explain(
 ) -> None:
     """Explain where the time, memory and money of a plan go.
 
-    Of a launch script or configuration it also says whether it runs, and what would be better.
+    For a launch script or configuration, also say whether it runs and what would be better.
     """
-    from pathlib import Path
-
     from astrarium.cli import programs
 
     answers = _answers(*(values.pop(name) for name in ANSWER_FLAGS))
-    from astrarium.plans.files import is_plan
+    from astrarium.plans.document import is_plan
 
     if programs.is_program(plan):
         programs.explain(plan, typed(ctx), json=json)
@@ -80,7 +80,7 @@ def explain(
     _explain_plan(plan, against, rank, typed(ctx), json=json)
     if report is not None:
         from astrarium.cli.planning import write_report
-        from astrarium.plans.files import load_document
+        from astrarium.plans.document import load_document
 
         write_report(ctx, load_document(Path(plan)), rank)
 
@@ -96,10 +96,11 @@ def _judge(
     """Judge a configuration; the exit code is 1 if it does not run."""
     for name in ("against", "rank", "report"):
         if name in typed(ctx):
-            raise InputError(f"--{name} is for plans; {imported.source} is none, so drop it")
+            raise InputError(
+                f"--{name} is for plans, and {imported.source} is a configuration; drop it"
+            )
     from astrarium.api import review
     from astrarium.api.asked import AskedValues
-    from astrarium.cli import output
     from astrarium.plans.document import PLAN_FILE, to_dict
     from astrarium.report.plan.imported import import_report, import_to_dict
 
@@ -126,8 +127,6 @@ def _answers(
 
 def _check_report(plan: str, against: str | None, report: str) -> None:
     """Refuse a report of two plans, and one that has no place."""
-    from pathlib import Path
-
     from astrarium.cli.planning import check_report
     from astrarium.plans.document import PLAN_FILE
 
@@ -138,8 +137,6 @@ def _check_report(plan: str, against: str | None, report: str) -> None:
 
 def _check_for_plan(plan: str) -> None:
     """Refuse what is neither a configuration nor, by its keys, meant to be a plan."""
-    from pathlib import Path
-
     from astrarium.configs.detect import content_of, is_strategy
 
     if plan == "-":
@@ -162,7 +159,7 @@ def _check_plan_flags(plan: str, given: Collection[str]) -> None:
     if useless:
         flags = ", ".join(useless)
         raise InputError(
-            f"{plan} is a plan, which is explained from itself alone; drop {flags}, or name a"
+            f"{plan} is a plan, and its file has everything; drop {flags}, or name a"
             " launch script or configuration"
         )
 
@@ -170,10 +167,7 @@ def _check_plan_flags(plan: str, given: Collection[str]) -> None:
 def _explain_plan(
     plan: str, against: str | None, rank: int, given: Collection[str], *, json: bool
 ) -> None:
-    from pathlib import Path
-
-    from astrarium.cli import output
-    from astrarium.plans.files import load_document, plan_of_rank
+    from astrarium.plans.document import load_document, plan_of_rank
     from astrarium.report.explain.terms import compare
     from astrarium.report.explain.terms import explain as explained_plan
 

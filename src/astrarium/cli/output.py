@@ -132,7 +132,7 @@ def check_out(
     begin = _beginning(flag, path)
     if begin and mark not in begin:
         raise InputError(
-            f"{flag} {out}: there is a file of another kind; name another, or remove that one"
+            f"{flag} {out}: a file of another kind is there; name another, or remove that one"
         )
 
 

@@ -99,7 +99,7 @@ def _write_files(ctx: click.Context, document: PlanDocument) -> None:
 
 def check_report(file: str, inputs: Sequence[str]) -> str:
     """Refuse before any work a report that could not be written afterwards."""
-    from astrarium.report.page.html import ENDING, MARK
+    from astrarium.report.page import ENDING, MARK
 
     output.check_out(file, ENDING, MARK.encode(), inputs, REPORT_FLAG)
     return file
@@ -110,7 +110,7 @@ def write_report(ctx: click.Context, document: PlanDocument, rank: int = 1) -> N
     from pathlib import Path
 
     from astrarium.documents import write_atomic
-    from astrarium.report.page.html import report_html
+    from astrarium.report.page import report_html
 
     with output.progress("writing the report"):
         text = report_html(document, ("astrarium", *ctx.meta[ARGUMENTS]), rank)

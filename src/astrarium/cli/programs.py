@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from msgspec import to_builtins
 
+from astrarium.cli import output
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,12 +41,9 @@ def is_program(path: str) -> bool:
 
 def explain(path: str, flags: Collection[str], *, json: bool) -> None:
     """Show a program from its file alone."""
-    from pathlib import Path
-
-    from astrarium.cli import output
     from astrarium.spmd.program import load_program
 
-    _check_flags(path, flags, EXPLAINED, "which is explained from itself alone")
+    _check_flags(path, flags, EXPLAINED, "and its file has everything")
     document = load_program(Path(path))
     if json:
         from astrarium.spmd.program import to_text
@@ -58,8 +57,6 @@ def explain(path: str, flags: Collection[str], *, json: bool) -> None:
 
 def _check_factory(path: str, source: SourcePart) -> None:
     """Notice before any process is started that the module is not there to be made."""
-    from pathlib import Path
-
     from astrarium.spmd.capture import NAMED_FACTORY, called
 
     name = called(source.factory, source.sizes)
@@ -71,15 +68,13 @@ def _check_factory(path: str, source: SourcePart) -> None:
     file = Path(name.rpartition(":")[0])
     if file.suffix == ".py" and not file.is_file():
         raise InputError(
-            f"{path}: made of {name}, and there is no {file} here; run it where the program was"
+            f"{path}: made from {name}, and {file} is not here; run it where the program was"
             " synthesised"
         )
 
 
 def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
     """Notice before any process is started that there is nothing to load, or no place to save."""
-    from pathlib import Path
-
     known = (MANIFEST, EARLIER)
     if resume is not None and not any((Path(resume) / name).is_file() for name in known):
         raise InputError(
@@ -99,8 +94,7 @@ def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
 
 def _measure(document: ProgramDocument, flags: Mapping[str, Any], seconds: float) -> None:
     """Time a program on cores beside its prediction."""
-    from astrarium.cli import output
-    from astrarium.report.program_run import measured_program_report
+    from astrarium.report.runs import measured_program_report
     from astrarium.runtime.spmd.timed import measure_program
 
     with output.bar("starting processes") as progress:
@@ -113,8 +107,8 @@ def check_not_typed(path: str, given: Collection[str]) -> None:
     """Refuse what is for programs alone, of a plan."""
     for name in sorted(ONLY_FOR_PROGRAMS & set(given)):
         raise InputError(
-            f"--{name.replace('_', '-')}: {path} is no program; it is for what `astrarium"
-            " synthesize` made"
+            f"--{name.replace('_', '-')}: {path} is not a program; this flag is for programs of"
+            " `astrarium synthesize`"
         )
 
 
@@ -125,19 +119,16 @@ def _check_flags(path: str, given: Collection[str], taken: frozenset[str], why: 
 
 def run(ctx: click.Context, path: str, flags: Mapping[str, Any], given: Collection[str]) -> None:
     """Train as a program says, one process for each of its ranks, beside a single process."""
-    from pathlib import Path
-
     from astrarium.api.readers import count
-    from astrarium.cli import output
-    from astrarium.report.program_run import program_run_report
+    from astrarium.report.runs import program_run_report
     from astrarium.runtime.job import Device
     from astrarium.runtime.spmd.job import ProgramSettings, check_ranks, run_program
     from astrarium.spmd.program import load_program
 
-    _check_flags(path, given, RUN, "which has no use for it")
+    _check_flags(path, given, RUN, "which does not use it")
     device, seconds = flags["device"] or Device.CPU, flags["timeout"]
     if flags["measure"]:
-        _check_flags(path, given, MEASURED, "of which --measure times steps and keeps nothing")
+        _check_flags(path, given, MEASURED, "and --measure only times its steps")
         if device is Device.CUDA:
             raise InputError("--measure times programs on cores; leave --device cuda out")
     settings = ProgramSettings(

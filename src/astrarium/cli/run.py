@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from astrarium.api import readers
 from astrarium.api.flags import FLAGS, Flag, switch
+from astrarium.cli import output
 from astrarium.cli.explain import RANK
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
@@ -49,7 +51,7 @@ RUN_FLAGS = {
         "Build one rank of each kind of stage in full size on one GPU, to measure its memory."
     ),
     "measure": switch(
-        "Time the plan as it is, on cores or a GPU, and compare with its prediction."
+        "Time the plan unchanged, on cores or a GPU, and compare with its prediction."
     ),
     "profile": FLAGS["profile"],
     "checkpoint": Flag("For a program: write its weights here at the end.", "DIR"),
@@ -93,10 +95,8 @@ def run(
     program. A single process trains the same model. The exit code is 1 if the losses differ or are
     not numbers.
     """
-    from pathlib import Path
-
     from astrarium.cli import programs
-    from astrarium.plans.files import load_document
+    from astrarium.plans.document import load_document
     from astrarium.plans.job import job_of
     from astrarium.runtime.job import Device
     from astrarium.runtime.plan_run import RunLimits
@@ -124,8 +124,7 @@ def run(
 
 def _compare(job: Job, device: Device, limits: RunLimits, *, json: bool) -> bool:
     """Train scaled down, beside a single process; whether the two are equal."""
-    from astrarium.cli import output
-    from astrarium.report.runs.execution import execution_report
+    from astrarium.report.runs import execution_report
     from astrarium.runtime.plan_run import run_plan
 
     with output.bar("starting processes") as progress:
@@ -147,17 +146,16 @@ def _check_flags(mode: RunMode, given: Collection[str]) -> None:
     for flag in sorted(frozenset[str]().union(*TAKES.values()) - TAKES[mode]):
         if flag in given:
             able = " or ".join(other for other in RunMode if flag in TAKES[other])
-            raise InputError(f"--{flag}: only {able}; it has no meaning {mode}")
+            raise InputError(f"--{flag}: only {able}; it has no effect {mode}")
 
 
 def _try_stages(job: Job, device: Device, timeout_seconds: float, *, flag: str, json: bool) -> None:
-    from astrarium.cli import output
-    from astrarium.report.runs.dry import dry_report
+    from astrarium.report.runs import dry_report
     from astrarium.runtime.dry import dry_run
     from astrarium.runtime.job import Device
 
     if device is Device.CPU:
-        raise InputError("--dry tries ranks in their own size on a GPU; leave --device cpu out")
+        raise InputError("--dry builds ranks in full size on a GPU; leave --device cpu out")
     with output.bar("starting processes") as progress:
         done = dry_run(job, device, timeout_seconds=timeout_seconds, progress=progress, flag=flag)
     output.answer(done, lambda width: dry_report(done, width), json=json)
@@ -167,8 +165,7 @@ def _measure(job: Job, profile: str | None, seconds: float, *, json: bool) -> No
     """Time iterations of the plan on cores beside its prediction."""
     from msgspec import to_builtins
 
-    from astrarium.cli import output
-    from astrarium.report.runs.execution import measured_report
+    from astrarium.report.runs import measured_report
     from astrarium.runtime.measure import measure_plan
 
     predict = None if profile is None else _predictor(job, profile)

@@ -9,6 +9,7 @@ import click
 
 from astrarium.api import readers
 from astrarium.api.flags import Flag, switch
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, command, typed
 from astrarium.errors import InputError
 
@@ -22,7 +23,7 @@ SHORTEST_TOKEN = 16
 
 FLAGS = {
     "host": Flag(
-        "Address to listen on; others than this machine need a token.",
+        "Address to listen on; any but this machine's own needs a token.",
         "ADDRESS",
         default="127.0.0.1",
     ),
@@ -33,7 +34,7 @@ FLAGS = {
         default=8000,
     ),
     "open": switch("Open a browser.", "--open/--no-open"),
-    "token": Flag("Token that requests must carry; made up if --host needs one.", "TEXT"),
+    "token": Flag("Token that requests must carry; one is generated if --host needs it.", "TEXT"),
     "search_seconds": Flag(
         "The longest a search may take.",
         "SECONDS",
@@ -55,8 +56,6 @@ def serve(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: AN
     """Show plans on a web page on this machine; Ctrl-C ends it."""
     from contextlib import suppress
     from threading import Thread
-
-    from astrarium.cli import output
 
     settings = _settings(values)
     try:
@@ -105,8 +104,8 @@ def _checked(token: str | None) -> str | None:
         return None
     if len(token) < SHORTEST_TOKEN:
         raise InputError(
-            f"--token: {len(token)} characters are soon guessed; give at least {SHORTEST_TOKEN}, or"
-            " leave it out: one is made up where it is needed"
+            f"--token: {len(token)} characters are easily guessed; give at least {SHORTEST_TOKEN},"
+            " or leave it out: one is generated if it is needed"
         )
     if not token.isascii() or not token.replace("-", "").replace("_", "").isalnum():
         raise InputError("--token: expected letters, digits, - and _")

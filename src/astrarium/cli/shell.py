@@ -58,17 +58,18 @@ class CommandGroup(click.Group):
 class Commands(CommandGroup):
     """A group whose commands are modules of a package, each loaded when it is asked for."""
 
-    def __init__(self, package: str, names: tuple[str, ...], **settings: Any) -> None:  # noqa: ANN401
+    def __init__(self, package: str, modules: Mapping[str, str], **settings: Any) -> None:  # noqa: ANN401
         super().__init__(**settings)
-        self._package, self._names = package, names
+        self._package, self._modules = package, modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self._names)
+        return list(self._modules)
 
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
-        if name not in self._names:
+        if name not in self._modules:
             return None
-        command: click.Command = getattr(import_module(f"{self._package}.{name}"), name)
+        module = import_module(f"{self._package}.{self._modules[name]}")
+        command: click.Command = getattr(module, name)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from astrarium.api.flags import SYNTHESIZE_FLAGS, Flag
 from astrarium.api.readers import count
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, command
 
 MOST_LISTED = 10_000
@@ -37,10 +39,7 @@ def synthesize(
 
     The exit code is 1 if no program fits.
     """
-    from pathlib import Path
-
     from astrarium.api import synthesis
-    from astrarium.cli import output
     from astrarium.spmd.program import SCHEMA
 
     question = synthesis.read(values)

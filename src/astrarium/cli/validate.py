@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from astrarium.api.flags import FLAGS, Flag
 from astrarium.api.readers import choice
+from astrarium.cli import output
 from astrarium.cli.shell import JSON, command
 
 if TYPE_CHECKING:
@@ -58,17 +60,14 @@ def validate(
 
     Shows the errors by source, and the rows with the largest.
     """
-    from pathlib import Path
-
     from astrarium.api import request
-    from astrarium.cli import output
     from astrarium.documents import write_atomic
-    from astrarium.report import scatter, validation
+    from astrarium.report import validation
     from astrarium.validate.predictions import predict_rows
     from astrarium.validate.table import read_table
 
     if plot is not None:
-        scatter.check_plot(plot)
+        validation.check_plot(plot)
     for flag, file in (("--out", out), ("--plot", plot)):
         if file is not None:
             output.check_not_read(flag, file, [*tables, *([profile] if profile else [])])
@@ -85,5 +84,5 @@ def validate(
     if out is not None:
         write_atomic(Path(out), validation.predictions_csv(read, predictions))
     if plot is not None:
-        scatter.draw(plot, validation.scatter_points(predictions, score))
+        validation.draw(plot, validation.scatter_points(predictions, score))
     output.answer(document, lambda width: validation.validation_report(document, width), json=json)

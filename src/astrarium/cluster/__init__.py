@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from astrarium.cluster.build import parse_gpus as parse_gpus
 from astrarium.cluster.interconnect import LinkKind as LinkKind
 from astrarium.cluster.interconnect import Network as Network
-from astrarium.cluster.parse import parse_gpus as parse_gpus
 from astrarium.cluster.types import LARGEST_CLUSTER as LARGEST_CLUSTER
 from astrarium.cluster.types import Cluster as Cluster
 from astrarium.cluster.types import Link as Link

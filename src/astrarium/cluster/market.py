@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from astrarium.catalog import Gpu, Instance, find_gpu, find_instance
-from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Offer, is_stale, rented_sizes
-from astrarium.catalog.provenance import sources
+from astrarium.catalog.prices import OWN_CLOUD, RATE_CARD, Book, Offer, is_stale, rented_sizes
+from astrarium.catalog.records import sources
 from astrarium.cluster.build import Machines, build_pool
 from astrarium.cluster.interconnect import network_of_fabric
 from astrarium.cluster.types import CLUSTER_FILE, Cluster, Pool, billed_gpus
 from astrarium.errors import InputError, flag, refusal
 from astrarium.value import Value, replace
-
-if TYPE_CHECKING:
-    from astrarium.catalog.book import Book
 
 Dearness: TypeAlias = Callable[[Pool], tuple[float, ...]]  # what a pool costs, in any unit
 

@@ -169,7 +169,7 @@ def check_cluster(cluster: Cluster) -> Cluster:
     for index, name in enumerate(names):
         check_printable(f"pools[{index}].name", name)
         if names.count(name) > 1:
-            raise InputError(f"two pools are called '{name}'; give each a name of its own")
+            raise InputError(f"two pools are called '{name}'; give each its own name")
     if cluster.num_gpus > LARGEST_CLUSTER:
         raise InputError(
             f"{cluster.num_gpus:,} GPUs are more than the largest cluster, {LARGEST_CLUSTER:,}"

@@ -51,7 +51,7 @@ class KnownShards:
 
 
 def slowest_costs(costs: Sequence[_Costs]) -> _Costs:
-    """The larger figure of each: GPUs of a block wait for one another."""
+    """The larger figure of each: GPUs of a crew wait for one another."""
     largest = {
         f.name: np.maximum.reduce([getattr(one, f.name) for one in costs]) for f in fields(costs[0])
     }

@@ -1,6 +1,6 @@
 """Pipelines over pools of different GPUs: what any stage would cost on any pool.
 
-A stage is a block of tp x cp x dp GPUs. Its *class* is the pools it lies on: mostly one; a block
+A crew is the tp x cp x dp GPUs of a stage. Its *class* is the pools it lies on: mostly one; a crew
 laid over the border of two pools works at the pace of the slower GPUs, has the memory of the
 smaller ones, and its messages go over the slowest link between them. Stages are priced class by
 class by the `CostModel` of their pool, and the pipeline takes each rank's figures from its class:

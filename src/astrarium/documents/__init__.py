@@ -3,8 +3,8 @@
 `load` gives typed data (a `msgspec.Struct` checks it), `read` plain data. A mistake in a file is
 one `InputError` of the form "file:line: key: expected X, got Y".
 
-The parts: `parsing` turns text into data, `places` finds the line of a key again, `schema`
-explains what a schema did not like. The parsers are imported only when a document is read.
+`parsing` turns text into data and finds the line of a key, `schema` explains what a schema refuses.
+The parsers are imported only when a document is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import TypeVar
 
-from astrarium.documents import parsing, places
+from astrarium.documents import parsing
 from astrarium.errors import InputError
 
 __all__ = [
@@ -44,8 +44,8 @@ def load(path: Path, schema: type[T]) -> T:
     except msgspec.ValidationError as error:
         key, what = explain(str(error), data, schema)
         # Checks across keys put the place into their text.
-        line = parsing.line_of(path, text, key or places.key_named_in(what))
-        raise places.failure(path, what, line, key) from None
+        line = parsing.line_of(path, text, key or parsing.key_named_in(what))
+        raise parsing.failure(path, what, line, key) from None
 
 
 def checked(data: object, schema: type[T], name: str) -> T:
@@ -59,13 +59,13 @@ def checked(data: object, schema: type[T], name: str) -> T:
         return msgspec.convert(data, schema, str_keys=True)
     except msgspec.ValidationError as error:
         key, what = explain(str(error), data, schema)
-        raise places.failure(Path(name), what, None, key) from None
+        raise parsing.failure(Path(name), what, None, key) from None
 
 
 def check_values(data: object, name: str) -> None:
     """Refuse what no file may hold: nesting too deep, numbers that are not finite."""
     for key, value in parsing.unbounded(Path(name), data):
-        raise places.failure(Path(name), f"expected a finite number, got {value}", None, key)
+        raise parsing.failure(Path(name), f"expected a finite number, got {value}", None, key)
 
 
 def read(path: Path) -> object:

@@ -3,6 +3,10 @@
 Refused are files that are missing, not text, empty, larger than `LARGEST_FILE_BYTES`, nested
 deeper than `DEEPEST_NESTING`, that expand (through YAML aliases) to more than `MOST_NODES`
 values, repeat a key, or hold a number that is not finite.
+
+Lines are looked up only for a message. In YAML and JSON (which the YAML scanner reads as well) they
+are the marks of the nodes. In TOML a value inside an inline table is reported at the line where its
+statement starts.
 """
 
 from __future__ import annotations
@@ -15,13 +19,98 @@ from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from astrarium.documents.places import KeyPath, failure, line_in_nodes, line_in_toml
 from astrarium.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import yaml
+
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+_MULTI_LINE_STRING = re.compile(r'"""[\s\S]*?"""|\'\'\'[\s\S]*?\'\'\'')
+
+
+def failure(path: Path, what: str, line: int | None = None, key: KeyPath = ()) -> InputError:
+    """Build the error "file:line: key: what"."""
+    place = f"{path}:{line}" if line else str(path)
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
+    return InputError(f"{place}: {name.lstrip('.')}: {what}" if name else f"{place}: {what}")
+
+
+def key_named_in(complaint: str) -> KeyPath:
+    """The key path that a text begins with, as in "layers[2].heads: ..."; empty if none."""
+    place = re.match(r"[A-Za-z_]\w*(?:\[\d+\]|\.\w+)*(?=: )", complaint)
+    parts = re.findall(r"\w+", place.group()) if place else []
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def line_in_nodes(node: yaml.Node | None, key: KeyPath) -> int | None:
+    """Return the line of a key, or of the closest parent found, in a tree of YAML nodes."""
+    import yaml
+
+    line = None
+    for part in key:
+        if isinstance(node, yaml.MappingNode):
+            found = [pair for pair in node.value if pair[0].value == str(part)]
+            if not found:  # the key came in through a merge (<<)
+                return line
+            name, node = found[0]
+            line = name.start_mark.line + 1
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            item = node = node.value[part]
+            line = item.start_mark.line + 1
+    return line
+
+
+def line_in_toml(text: str, key: KeyPath) -> int | None:
+    """Return the line of the header or key that shares the longest part of the path."""
+    table: KeyPath = ()
+    counts: dict[KeyPath, int] = {}
+    best, best_line = 0, None
+    text = _MULTI_LINE_STRING.sub(lambda match: "\n" * match[0].count("\n"), text)
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*(\[\[?)([^\[\]]+)\]", line):
+            here = table = _resolve(_toml_key(header[2]), counts, repeats=header[1] == "[[")
+        elif assignment := re.match(r"\s*([^\s=#\[{][^=#\[{]*)=", line):
+            here = table + _toml_key(assignment[1])
+        else:
+            continue
+        if len(here) > best and here == key[: len(here)]:
+            best, best_line = len(here), number
+    return best_line
+
+
+def _resolve(header: KeyPath, counts: dict[KeyPath, int], *, repeats: bool) -> KeyPath:
+    """Add to the keys of a header the index of every array of tables on the way.
+
+    `counts` holds the index of the latest table in each such array.
+    """
+    where: KeyPath = ()
+    for depth, part in enumerate(header, start=1):
+        where = (*where, part)
+        if repeats and depth == len(header):
+            counts[where] = counts.get(where, -1) + 1
+        if where in counts:
+            where = (*where, counts[where])
+    return where
+
+
+def _toml_key(text: str) -> KeyPath:
+    """Read a dotted, possibly quoted key."""
+    import tomllib
+
+    try:
+        data: object = tomllib.loads(f"{text.strip()} = 0")
+    except tomllib.TOMLDecodeError:
+        return ()  # the inside of a value that only looks like a key
+    key: KeyPath = ()
+    while isinstance(data, dict):
+        part, data = next(iter(data.items()))
+        key = (*key, part)
+    return key
+
 
 LARGEST_FILE_BYTES = 10 * 10**6
 DEEPEST_NESTING = 64
@@ -121,16 +210,16 @@ def read_text(path: Path) -> str:
     if "\0" in text:
         raise failure(path, "is a binary file; expected text")
     if not text.strip():
-        raise failure(path, "is empty")
+        raise failure(path, "is empty; name a file with content")
     return text
 
 
 def _neighbour(path: Path) -> str:
     """Suggest a file of a similar name in the same folder."""
     try:
-        return did_you_mean(path.name, sorted(os.listdir(path.parent)))
+        return did_you_mean(path.name, sorted(os.listdir(path.parent))) or "; check the path"
     except OSError:
-        return ""
+        return "; check the path"
 
 
 def _check_values(path: Path, text: str, data: object, language: Format) -> None:

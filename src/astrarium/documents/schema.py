@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import inspect
 
-from astrarium.documents.places import KeyPath
+from astrarium.documents.parsing import KeyPath
 from astrarium.errors import did_you_mean
 
 _LONGEST_ECHO = 60

@@ -122,7 +122,8 @@ def _replace_files(path: Path, files: Files) -> None:
     for name, text in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path / name, text)
-        _make_executable(path / name)
+        if name.endswith(".sh"):
+            (path / name).chmod(SCRIPT_MODE)
 
 
 def _make_folder(path: Path, files: Files) -> None:
@@ -138,11 +139,6 @@ def _make_folder(path: Path, files: Files) -> None:
         raise
 
 
-def _make_executable(path: Path) -> None:
-    if path.suffix == ".sh":
-        path.chmod(SCRIPT_MODE)
-
-
 @contextmanager
 def _explained(out: str) -> Iterator[None]:
     try:
@@ -154,8 +150,8 @@ def _explained(out: str) -> Iterator[None]:
 
 
 _ABOUT = {
-    "plan.json": "the plan itself, for `astrarium explain` and `astrarium run`",
-    "README.md": "this page",
+    "plan.json": ": the plan itself, for `astrarium explain` and `astrarium run`",
+    "README.md": ": this page",
 }
 
 
@@ -165,25 +161,17 @@ def readme(
     """Markdown for the folder; `names` are its files."""
     software = program.software if target.label == program.software else target.label
     where = f" {launch.where}" if launch.where else ""
+    variables = program.variables.items()
     parts = [
         one_line(f"# {job.model.name} with {program.software}"),
         "\n".join(map(one_line, header_lines(job, software))),
         _section("Start it", f"In this folder{where}:\n\n```\n{launch.command}\n```"),
         _listed("What it needs", program.needs),
-        _listed("Set in the environment", _variables(program)),
+        _listed("Set in the environment", (f"`{n}`: {means}" for n, means in variables)),
         _listed("To know", (*launch.notes, *program.notes)),
-        _listed("Files", (f"`{name}`{_about(name)}" for name in names)),
+        _listed("Files", (f"`{name}`{_ABOUT.get(name, '')}" for name in names)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _about(name: str) -> str:
-    return f": {_ABOUT[name]}" if name in _ABOUT else ""
-
-
-def _variables(program: RankProgram) -> Iterable[str]:
-    for name, meaning in program.variables.items():
-        yield f"`{name}`: {meaning}"
 
 
 def _section(title: str, text: str) -> str:

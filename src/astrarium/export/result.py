@@ -110,7 +110,7 @@ class Refused(Value, frozen=True):
 
     def _way_out(self) -> str:
         if any(one.feature is None for one in self.reasons):
-            return "No other plan of this model can be expressed either: choose another target."
+            return "No other plan of this model can be expressed, either: choose another target."
         if self.nearest is None:
             return "No plan near it can be expressed and fits: choose another target."
         seconds, slower = self.nearest.job.plan.iteration_seconds, self.nearest.slower

@@ -75,9 +75,9 @@ def kept_note(job: Job) -> str:
     usual = f"`{FOLDER}` beside launch.sh" if usual_folder(job) else "none"
     return (
         f"Every {iterations_between(job)} iterations a checkpoint is written to the folder"
-        f" {CHECKPOINTS} ({usual} unless you name one), which all nodes must see. Every start goes"
-        f" on from the last one. An empty {CHECKPOINTS} keeps none. SMOKE=1 tries"
-        f" {SMOKE_ITERATIONS} iterations and keeps nothing."
+        f" {CHECKPOINTS} ({usual} unless you name one), which all nodes must see. Every start"
+        f" continues from the last one. An empty {CHECKPOINTS} writes none. SMOKE=1 runs"
+        f" {SMOKE_ITERATIONS} iterations and writes nothing."
     )
 
 

@@ -95,8 +95,9 @@ LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
 }
 # Of training software that does not resume.
 _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
-    Feature.SPOT: "what is written for it keeps no checkpoints, so that a run would begin anew"
-    " whenever nodes are taken away; plan with {spot} never, or export to megatron",
+    Feature.SPOT: "its export does not resume from checkpoints at the interval of the plan, so a"
+    " run would start again whenever nodes are taken away; plan with {spot} never, or export to"
+    " megatron",
 }
 
 

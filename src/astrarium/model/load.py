@@ -29,7 +29,7 @@ def load_model(reference: str) -> Model:
         return _from_folder(Path(path))
     if os.path.exists(path):
         return _from_file(Path(path), Path(path).stem)
-    if _looks_like_path(reference):
+    if "/" in reference or "\\" in reference or reference.lower().endswith(SUFFIXES):
         raise InputError(
             f"no such file: '{reference}'; expected a config.json or a model file"
             f"{_hub_hint(reference)}"
@@ -76,10 +76,6 @@ def _hub_hint(reference: str) -> str:
     if is_model_name(name):
         return f"; the catalog knows '{name}'"
     return "; for a model of a hub, give its config.json or a name of `astrarium catalog models`"
-
-
-def _looks_like_path(reference: str) -> bool:
-    return "/" in reference or "\\" in reference or reference.lower().endswith(SUFFIXES)
 
 
 def _from_folder(folder: Path) -> Model:

@@ -6,7 +6,7 @@ hand is checked again: the degrees, the stages, where they lie, the runtime's ow
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
-from astrarium.plans.document import Plan, PlanDocument, WorkloadPart
-from astrarium.plans.files import check_names, plan_of_rank
+from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
 
@@ -198,18 +197,12 @@ def _runs(plan: Plan, cluster: Cluster) -> list[tuple[str, int]]:
     held = [stage.pools for stage in sorted(first, key=lambda stage: stage.pipeline_rank)]
     for pools, following in zip(held, [*held[1:], {}], strict=True):
         last = runs[-1][0] if runs else ""
-        for name in _joined(pools, last, following):
+        # A stage names its pools in the order of the cluster, which need not be that of the
+        # pipeline: the pool of the ranks before it comes first, that of the ranks behind it last.
+        for name in sorted(pools, key=lambda name: (name != last, name in following)):
             before = runs.pop()[1] if runs and runs[-1][0] == name else 0
             runs.append((name, before + pools[name]))
     return runs
-
-
-def _joined(pools: Collection[str], last: str, following: Collection[str]) -> list[str]:
-    """Pools of a stage: that of the ranks before it first, that of the ranks behind it last.
-
-    A stage names its pools in the order of the cluster, which need not be that of the pipeline.
-    """
-    return sorted(pools, key=lambda name: (name != last, name in following))
 
 
 def _check_nodes(nodes: Sequence[NodeGroup], where: str) -> None:

@@ -1,5 +1,6 @@
 """What people and programs read about a plan: documents, tables, explanations. Never searches.
 
-Each package holds one subject: `plan`, the `front` of time against money, `explain`, the `timeline`
-of an iteration, the HTML `page`, the `catalog`, measured `runs`. `tables` and `wording` are shared.
+Each package or module has one subject: `plan`, the `front` of time against money, `explain`, the
+`timeline` of an iteration, the HTML `page`, the `catalog`, measured `runs`, a `program`, the
+`validation` of predictions. They share `tables` and `wording`.
 """

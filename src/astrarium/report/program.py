@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.report import program_parts, tables
-from astrarium.report.program_why import reason_words, size_words
+from astrarium.report.program_parts import reason_words, size_words
 from astrarium.report.tables import runs
 from astrarium.spmd.capture import called
 from astrarium.spmd.graph import PARAMETER

@@ -313,6 +313,13 @@ def _names_pools(given: Mapping[str, Any]) -> bool:
     return all(isinstance(stage, Mapping) and stage.get("pools") for stage in stages)
 
 
+def _near_divisors(number: int, of: int) -> str:
+    """The divisors on both sides of a number that is none: "2 and 4 do"."""
+    below = next(n for n in range(min(number, of), 0, -1) if of % n == 0)
+    above = next((n for n in range(number, of + 1) if of % n == 0), None)
+    return f"{below} does" if above is None else f"{below} and {above} do"
+
+
 def _derived(
     strategy: Strategy, given: Mapping[str, Any], where: str, gpus: int, global_batch: int
 ) -> Strategy:
@@ -322,19 +329,21 @@ def _derived(
         if gpus % rest:
             raise InputError(
                 f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} = {rest}"
-                f" does not divide {gpus} GPUs"
+                f" does not divide {gpus} GPUs ({_near_divisors(rest, gpus)})"
             )
         strategy = replace(strategy, dp=gpus // rest)
     elif strategy.gpus > gpus or (strategy.gpus < gpus and not _names_pools(given)):
         raise InputError(
             f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp}"
-            f" = {strategy.gpus} GPUs, but {gpus} are given"
+            f" = {strategy.gpus} GPUs, but {gpus} are given; leave out dp, which then follows"
         )
     per_step = strategy.dp * strategy.micro_batch
     if global_batch % per_step:
+        below = global_batch // per_step * per_step
         raise InputError(
             f"{where}: dp {strategy.dp} x micro_batch {strategy.micro_batch} = {per_step}"
-            f" does not divide the global batch of {global_batch}"
+            f" does not divide the global batch of {global_batch}; take a batch of"
+            f" {f'{below} or ' if below else ''}{below + per_step}, or another micro_batch"
         )
     number = global_batch // per_step
     if "num_micro_batches" in given and strategy.num_micro_batches != number:

@@ -1,7 +1,7 @@
 """The GPUs of the stages of a pipeline.
 
-Pipeline ranks are blocks of tp x cp x dp GPUs. Unless a strategy says otherwise, blocks lie on the
-pools in their order, node after node; a block may straddle the border of two pools.
+A crew is the tp x cp x dp GPUs of a pipeline rank. Unless a strategy says otherwise, crews lie on
+the pools in their order, node after node; a crew may straddle the border of two pools.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from astrarium.strategy.types import Stage, Strategy
 Parts = tuple[tuple[int, int], ...]  # (pool, devices) of one rank, pools ascending
 
 
-def laid_over(block: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
-    """Blocks of GPUs over pools of these sizes, in order; all must find room."""
+def laid_over(crew: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
+    """Crews of this many GPUs over pools of these sizes, in order; all must find room."""
     placed: list[Parts] = []
     pool, free = 0, sizes[0]
     for _ in range(pp):
-        parts, missing = [], block
+        parts, missing = [], crew
         while missing:
             while not free:
                 pool += 1
@@ -34,18 +34,18 @@ def laid_over(block: int, pp: int, sizes: Sequence[int]) -> tuple[Parts, ...]:
 
 def placement(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...]:
     """The pools of every pipeline rank: as `stages` say, or laid over the pools in order."""
-    block = strategy.gpus // strategy.pp
+    crew = strategy.gpus // strategy.pp
     sizes = [pool.num_gpus for pool in cluster.pools]
     if strategy.gpus > sum(sizes):
         raise InputError(f"the strategy needs {strategy.gpus} GPUs; the cluster has {sum(sizes)}")
     named = _named(strategy, cluster)
     if named is not None:
-        _check_sizes(named, block, cluster)
-    placed = laid_over(block, strategy.pp, sizes) if named is None else named
+        _check_sizes(named, crew, cluster)
+    placed = laid_over(crew, strategy.pp, sizes) if named is None else named
     if strategy.pipeline_inside and len({pool for parts in placed for pool, _ in parts}) > 1:
         raise InputError(
             "pipeline_inside puts the stages of a replica next to each other; on several pools"
-            " each stage is a block of its own: leave it out"
+            " every stage has its own GPUs: leave it out"
         )
     return placed
 
@@ -61,17 +61,22 @@ def _named(strategy: Strategy, cluster: Cluster) -> tuple[Parts, ...] | None:
         parts, rank = _by_name(stage, cluster), stage.pipeline_rank
         if rank in of_rank:
             if parts and parts != of_rank[rank]:
-                raise InputError(f"stages put pipeline rank {rank} on different pools")
+                raise InputError(
+                    f"stages put pipeline rank {rank} on different pools; name the same pools for"
+                    " all its chunks"
+                )
             continue
         if not parts and not stage.gpu:
-            raise InputError(f"stages name no pool for pipeline rank {rank}, but for others")
+            raise InputError(
+                f"stages name pools for other ranks, but none for pipeline rank {rank}; add them"
+            )
         parts = parts or ((_pool_with_room(stage, cluster, left), stage.devices),)
         of_rank[rank] = parts
         for pool, count in parts:
             left[pool] -= count
     missing = [rank for rank in range(strategy.pp) if rank not in of_rank]
     if missing:
-        raise InputError(f"stages say nothing about pipeline rank {missing[0]}")
+        raise InputError(f"stages do not mention pipeline rank {missing[0]}; add it")
     return tuple(of_rank[rank] for rank in range(strategy.pp))
 
 
@@ -94,7 +99,7 @@ def _pool_with_room(stage: Stage, cluster: Cluster, left: Sequence[int]) -> int:
     )
 
 
-def _check_sizes(placed: Sequence[Parts], block: int, cluster: Cluster) -> None:
+def _check_sizes(placed: Sequence[Parts], crew: int, cluster: Cluster) -> None:
     used = [0] * len(cluster.pools)
     for rank, parts in enumerate(placed):
         for pool, count in parts:
@@ -105,9 +110,9 @@ def _check_sizes(placed: Sequence[Parts], block: int, cluster: Cluster) -> None:
                     " give a number from 1 on"
                 )
         devices = sum(count for _, count in parts)
-        if devices != block:
+        if devices != crew:
             raise InputError(
-                f"pipeline rank {rank} lies on {devices} GPUs; tp x cp x dp asks for {block}"
+                f"pipeline rank {rank} lies on {devices} GPUs; tp x cp x dp asks for {crew}"
             )
         for pool, count in parts:
             used[pool] += count

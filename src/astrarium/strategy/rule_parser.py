@@ -113,14 +113,10 @@ class _Builder(Transformer[Token, Tree]):
     def TEXT(self, token: Token) -> tuple[str, str]:  # noqa: N802
         return (TEXT, token[1:-1])
 
-    def NONE(self, _: Token) -> None:  # noqa: N802
-        return None
+    def NONE(self, token: Token) -> bool | None:  # noqa: N802
+        return {"none": None, "true": True, "false": False}[token.lower()]
 
-    def TRUE(self, _: Token) -> bool:  # noqa: N802
-        return True
-
-    def FALSE(self, _: Token) -> bool:  # noqa: N802
-        return False
+    TRUE = FALSE = NONE
 
 
 def _position(part: object) -> int:

@@ -15,17 +15,6 @@ from msgspec.structs import force_setattr
 from astrarium.value import Value
 
 
-class Axis(StrEnum):
-    """The ways to split work among GPUs."""
-
-    TP = "tp"
-    PP = "pp"
-    DP = "dp"
-    CP = "cp"
-    EP = "ep"
-    ETP = "etp"
-
-
 class Granularity(StrEnum):
     """The part of a layer that the backward pass computes again."""
 

@@ -1,34 +1,174 @@
 """What a worker answers: each kind of question with the code that the command line has.
 
-An answer is bytes, ready to be sent: the server itself never reads a document.
+A body is read without touching any file. An answer is bytes, ready to be sent: the server itself
+never reads a document. A listener hears how far a search is, and the plans found so far.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import to_builtins
 
+from astrarium.api import planning
+from astrarium.api.asked import AskedValues, PlanAsked, asked
 from astrarium.api.flags import (
     ANSWER_FLAGS,
     CONFIG_FLAGS,
+    FLAGS,
     PLAN_FLAGS,
     PREDICT_FLAGS,
     WHY_NOT_FLAGS,
+    Flag,
     read,
 )
-from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about
+from astrarium.api.readers import entries
+from astrarium.documents import check_values
+from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about, flag, refusal
 from astrarium.value import Value, replace
-from astrarium.web import reading
-from astrarium.web.progress import Reporter, Tell, progress
-from astrarium.web.reading import Body, field_of
 
 if TYPE_CHECKING:
-    from astrarium.api.asked import PlanAsked
     from astrarium.plans.document import Plan, PlanDocument
+
+
+PROGRESS_EVERY_SECONDS: Final = 0.1
+PLANS_EVERY_SECONDS: Final = 0.4
+MOST_SHARE: Final = 0.04  # of the time that may go into documents of what is known so far
+
+Tell = Callable[[str, Any], None]  # the name of an event, and what it holds
+
+
+def progress(seconds: float, phase: str, done: int, total: int) -> dict[str, Any]:
+    return {"seconds": seconds, "phase": phase, "done": done, "total": total}
+
+
+class Reporter:
+    """Called by the search (`astrarium.search.listing.Progress`)."""
+
+    def __init__(self, question: planning.Question, tell: Tell) -> None:
+        self._question, self._tell = question, tell
+        self._begin = self._progress_told = self._plans_told = monotonic()
+        self._spent = 0.0
+        self._last: Sequence[Plan] = ()
+
+    def __call__(
+        self, phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]
+    ) -> None:
+        now = monotonic()
+        if now - self._progress_told >= PROGRESS_EVERY_SECONDS:
+            self._progress_told = now
+            self._tell("progress", progress(now - self._begin, phase, done, total))
+        waited = now - self._plans_told >= PLANS_EVERY_SECONDS
+        # The only pool is searched: the answer itself follows at once, or the next part tells.
+        is_answer = phase == "pools" and done == total == 1
+        if waited and not is_answer and self._spent <= MOST_SHARE * (now - self._begin):
+            self._tell_plans(plans())
+            self._plans_told = monotonic()
+            self._spent += self._plans_told - now
+
+    def _tell_plans(self, plans: Sequence[Plan]) -> None:
+        from astrarium.plans.document import to_dict
+
+        if plans and plans != self._last:
+            self._last = plans
+            seconds = monotonic() - self._begin
+            self._tell("plans", to_dict(planning.so_far(self._question, plans, seconds)))
+
+
+Body = Mapping[str, Any]
+Kind = TypeVar("Kind", bound=AskedValues)
+
+
+def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
+    """What a body asks; `table` has the flags of the command."""
+    given = {name: body[name] for name in table if body.get(name) is not None}
+    if body.get("pools") is not None:
+        _read_pools(body["pools"], given)
+    if "cluster" in given:
+        from astrarium.cluster.clusterfile import cluster_of_content
+
+        with about("cluster"):
+            given["cluster"] = cluster_of_content(given["cluster"], "cluster")
+    has_model = body.get("model") is not None or body.get("config") is not None
+    if has_model or table is not CONFIG_FLAGS:
+        given["model"] = _model(body)
+    if not isinstance(given.get("strategy", {}), Mapping):
+        given["strategy"] = _strategy(str(given["strategy"]))
+    for name, one in table.items():
+        if one.required and given.get(name) is None:
+            raise InputError(f"Missing option '{flag(name)}'", name)
+    return asked(kind, table, given)
+
+
+def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:
+    """The rows of a form as --gpus and --price; what is wrong with a row is said of it."""
+    from astrarium.cluster import parse_gpus
+
+    if "gpus" in given:
+        raise refusal("gpus", " and pools are both given; keep one")
+    counts = [(row["type"], row["count"]) for row in rows]
+    for index, pair in enumerate(counts):
+        with about(f"pools[{index}]"):
+            parse_gpus([pair])
+    with about("pools"):
+        parse_gpus(counts)
+    given["gpus"] = counts
+    priced = [(row["type"], row.get("usd_per_gpu_hour")) for row in rows]
+    for index, pair in enumerate(priced):
+        if pair[1] is not None:
+            try:
+                FLAGS["price"].read("price", [pair])
+            except InputError as error:
+                raise InputError(str(error), f"pools[{index}].usd_per_gpu_hour") from None
+    stated = [pair for pair in priced if pair[1] is not None]
+    given["price"] = [*entries(given.get("price", ())), *stated]
+
+
+def _model(body: Body) -> str | Mapping[str, Any]:
+    """The content of a config.json, or a name of the catalog: a path would be read from here."""
+    name, config = body.get("model"), body.get("config")
+    if config is not None:
+        from astrarium.model.load import CONFIG_FILE, model_of_config
+
+        with about("config"):
+            if name is not None:
+                raise InputError("model and config are both given; keep one")
+            check_values(config, CONFIG_FILE)
+            # Built here for its mistakes alone: they name the file, as on the command line.
+            model_of_config(config, CONFIG_FILE, CONFIG_FILE)
+        return dict(config)
+    from astrarium.catalog.models import find_model_entry
+
+    with about("model"):
+        if name is None:
+            raise InputError("Missing argument 'MODEL'")
+        find_model_entry(str(name))
+    return str(name)
+
+
+def _strategy(given: str) -> Mapping[str, Any]:
+    """The keys of `k=v,...`: files are not read."""
+    from astrarium.strategy.document import strategy_pairs
+
+    with about("strategy"):
+        if "=" not in given:
+            raise InputError(f"{flag('strategy')}: {given!r} is not of the form key=value,...")
+        return strategy_pairs(given, flag("strategy"))
+
+
+def field_of(error: AstrariumError, body: Body) -> str | None:
+    """Where in the request the mistake is, by the name under which the request has it."""
+    found = error.part
+    if found == "gpus" and body.get("gpus") is None and body.get("pools") is not None:
+        return "pools"
+    if found == "model" and body.get("config") is not None:
+        return "config"
+    return found
+
 
 JSON_TYPE: Final = "application/json"
 ZIP_TYPE: Final = "application/zip"
@@ -79,7 +219,7 @@ def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
 
 
 def _catalog(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.web.catalog import catalog
+    from astrarium.web.schemas import catalog
 
     return compressed(Answer(OK, encoded(catalog())), body, least=0)
 
@@ -95,7 +235,7 @@ _learned: Final[dict[str, Answer]] = {}
 def _plan_asked(body: Body) -> PlanAsked:
     from astrarium.api.asked import PlanAsked
 
-    return reading.asked_by(body, PlanAsked, PLAN_FLAGS)
+    return asked_by(body, PlanAsked, PLAN_FLAGS)
 
 
 def _key(asked: PlanAsked) -> str:
@@ -139,7 +279,7 @@ def _predict(body: Body, tell: Tell | None) -> Answer:
     from astrarium.api.asked import AskedValues
     from astrarium.plans.document import to_dict
 
-    asked = reading.asked_by(body, AskedValues, PREDICT_FLAGS)
+    asked = asked_by(body, AskedValues, PREDICT_FLAGS)
     return Answer(OK, encoded(to_dict(planning.prediction(asked))))
 
 
@@ -149,7 +289,7 @@ def _why_not(body: Body, tell: Tell | None) -> Answer:
     from astrarium.plans.document import to_dict
 
     try:
-        asked = reading.asked_by(body, PlanAsked, WHY_NOT_FLAGS)
+        asked = asked_by(body, PlanAsked, WHY_NOT_FLAGS)
     except InputError as error:
         if error.part != "strategy" or body.get("strategy") is None:
             raise
@@ -172,14 +312,14 @@ def _review(body: Body, tell: Tell | None) -> Answer:
         imported = read_sent(body["text"], name, answers)
         if imported is None:
             raise imports.not_recognised(name)
-        case = review.reviewed(reading.asked_by(body, AskedValues, CONFIG_FLAGS), imported)
+        case = review.reviewed(asked_by(body, AskedValues, CONFIG_FLAGS), imported)
     return Answer(OK, encoded(import_to_dict(review.document(case))))
 
 
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
     """The document of a request, and the plan that it is about."""
     from astrarium.api import readers
-    from astrarium.plans.files import document_of_content, plan_of_rank
+    from astrarium.plans.document import document_of_content, plan_of_rank
 
     rank = readers.rank("rank", body.get("rank", 1))
     with about(where):
@@ -220,13 +360,13 @@ def _compare(body: Body, tell: Tell | None) -> Answer:
 def _timeline(body: Body, tell: Tell | None) -> Answer:
     import msgspec
 
-    from astrarium.report.timeline.columns import timeline_document
+    from astrarium.report.timeline import timeline_document
 
     return compressed(Answer(OK, msgspec.json.encode(timeline_document(_chosen(body)[1]))), body)
 
 
 def _trace(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.report.timeline.trace import trace_of
+    from astrarium.report.timeline import trace_of
 
     return compressed(Answer(OK, encoded(trace_of(*_chosen(body)))), body)
 

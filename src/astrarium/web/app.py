@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, partial
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI, Request
@@ -15,6 +17,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from astrarium import __version__
 from astrarium.web import static
@@ -32,9 +35,78 @@ from astrarium.web.flags import (
 from astrarium.web.guard import BodyLimit, Guard, error_response
 from astrarium.web.jobs import NoAnswerError, Workers
 from astrarium.web.settings import ServerSettings
-from astrarium.web.stream import EventStream, unless_left
 
 T = TypeVar("T")
+HEARTBEAT_SECONDS: Final = 10.0  # a proxy may close a connection on which nothing is said
+
+
+class EventStream(Response):
+    """Asks a worker, and sends what it tells as it comes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, workers: Workers, kind: str, body: Mapping[str, Any]) -> None:
+        super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self.workers, self.kind, self.asked = workers, kind, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": OK, "headers": self.raw_headers},
+        )
+        if await unless_left(receive, self._search(send)):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _search(self, send: Send) -> bool:
+        begin = monotonic()
+
+        async def event(name: str, content: bytes) -> None:
+            body = b"event: " + name.encode() + b"\ndata: " + content + b"\n\n"
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        waiting = self.workers.waiting
+        first = {"seconds": 0.0, "phase": "waiting", "done": 0, "total": waiting}
+        await event("progress", json.dumps(first).encode())
+        beats = asyncio.ensure_future(_heartbeat(send))
+        try:
+            answer = await self.workers.answer(self.kind, self.asked, event)
+        except NoAnswerError as error:
+            answer = error.answer
+        finally:
+            beats.cancel()
+        if answer.status == OK:
+            last = {"seconds": monotonic() - begin, "phase": "done", "done": 1, "total": 1}
+            await event("progress", json.dumps(last).encode())
+            await event("document", answer.content)
+        else:
+            said = json.loads(answer.content)["error"]
+            await event("error", json.dumps({**said, "status": answer.status}).encode())
+        return True
+
+
+async def _heartbeat(send: Send) -> None:
+    while True:
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+        await send({"type": "http.response.body", "body": b": \n\n", "more_body": True})
+
+
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
+    """What some work gives; if the client leaves first, the work is ended, and gives nothing."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for one in (task, left):
+            one.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
+
+
 BAD_REQUEST, TOO_MANY = 400, 429
 LEFT: Final = 499  # the client closed the connection: nobody reads this
 
@@ -146,7 +218,7 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
         responses=streamed,
     )
     async def stream(body: PlanRequest) -> Response:  # type: ignore[valid-type]
-        """The same, told while it is found; closing the connection ends the search."""
+        """The same, while the search runs; closing the connection ends it."""
         return EventStream(workers, "plan", _given(body))
 
 
@@ -161,7 +233,7 @@ def _add_strategies(app: FastAPI, workers: Workers) -> None:
 
     @app.post(
         "/api/whynot",
-        responses=responses("WhyNot", "The strategy's plan, and what of the flags it breaks."),
+        responses=responses("WhyNot", "The strategy's plan, and the flags that it breaks."),
     )
     async def why_not(request: Request, body: WhyNotRequest) -> Response:  # type: ignore[valid-type]
         """One strategy beside the plans of a search: held to its rules, limits and memory."""
@@ -198,7 +270,7 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
 
     @app.post("/api/timeline", responses=responses("TimelineDocument", "One iteration."))
     async def timeline(request: Request, body: Chosen) -> Response:
-        """What every stage of a plan does when, and holds meanwhile; as columns."""
+        """What every stage of a plan does and holds at each moment; as columns."""
         return await _large(request, workers, "timeline", body)
 
     @app.post("/api/trace", responses=responses("Trace", "A trace for Perfetto."))

@@ -232,13 +232,11 @@ class BodyLimit:
     def _refused(self, body: bytes, most: int) -> Response | None:
         most_values = self.settings.most_values
         if len(body) > most:
-            return error_response(
-                413, f"the request is larger than {most:,} bytes, the most it may have"
-            )
+            return error_response(413, f"the request is larger than {most:,} bytes, the limit")
         # Every value but the first of a list or object stands behind a comma.
         if sum(map(body.count, (b",", b"[", b"{"))) > most_values:
             return error_response(
-                413, f"the request holds more than {most_values:,} values, the most"
+                413, f"the request holds more than {most_values:,} values, the limit"
             )
         if self.held > self.settings.most_bodies_bytes:
             return error_response(429, "too many large requests at once; try again in a moment")

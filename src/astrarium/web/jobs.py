@@ -119,7 +119,7 @@ class Workers:
             raise _broken()
         most = self.settings.most_waiting
         if self.asked >= self.settings.workers + most:
-            says = f"{most} requests wait already, the most; try again in a moment"
+            says = f"{most} requests wait already, which is the limit; try again in a moment"
             raise NoAnswerError(429, says)
         self.asked += 1
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 
 from astrarium.web import answers, worker
-from astrarium.web.catalog import EXAMPLE
+from astrarium.web.schemas import EXAMPLE
 
 work = worker.work  # what the workers run
 

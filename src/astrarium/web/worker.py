@@ -17,9 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from astrarium.web import answers
-from astrarium.web.answers import Answer, problem
-from astrarium.web.progress import Tell
-from astrarium.web.reading import Body
+from astrarium.web.answers import Answer, Body, Tell, problem
 
 ANSWER: Final = "answer"  # beside the events: the last message about a question
 SPARE_SECONDS: Final = 5  # after the server's own limit, should that be gone
@@ -80,7 +78,7 @@ def _bounded(given: Answer) -> Answer:
         return given
     return problem(
         413,
-        f"the answer has {size:,} bytes, more than {MOST_ANSWER_BYTES:,}, the most that is sent;"
+        f"the answer has {size:,} bytes, more than {MOST_ANSWER_BYTES:,}, the limit;"
         " the command line writes it to a file",
     )
 

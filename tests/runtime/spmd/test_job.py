@@ -16,7 +16,7 @@ from spmd_programs import drawn_program
 
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
-from astrarium.report.program_run import verdict
+from astrarium.report.runs import program_verdict
 from astrarium.runtime.job import Device
 from astrarium.runtime.launch import PACKAGES, RankError
 from astrarium.runtime.spmd.job import (
@@ -105,7 +105,9 @@ def test_another_mask_than_the_modules_is_noticed() -> None:
     assert not done.is_right
     assert done.single_process.gradients.largest > 1e-2
     assert done.single_process.gradients.rounding < 1e-4
-    assert verdict(done).startswith("NOT equal to the module on one device, its dropout drawn")
+    assert program_verdict(done).startswith(
+        "NOT equal to the module on one device, its dropout drawn"
+    )
 
 
 ROUNDED = """
@@ -145,7 +147,7 @@ def test_differences_are_judged_by_the_rounding_of_the_module(tmp_path: Path) ->
     assert min(found.largest_loss_difference, found.buffers.largest) > found.tolerance
     assert min(found.loss_rounding, found.buffers.rounding) > found.tolerance
     assert done.is_right
-    assert f"(rounding of the module: {found.loss_rounding:.1e})" in verdict(done)
+    assert f"(rounding of the module: {found.loss_rounding:.1e})" in program_verdict(done)
 
 
 def test_rounding_of_later_steps_excuses_no_earlier_one() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import pool_of, small_model
 
-from astrarium.catalog.book import book_of
+from astrarium.catalog.prices import book_of
 from astrarium.cluster import Cluster, Pool, parse_gpus
 from astrarium.cluster.market import market_pools, with_prices
 from astrarium.cost.training_run import RunTerms

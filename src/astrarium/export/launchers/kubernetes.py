@@ -231,13 +231,13 @@ def _kustomization(job: Job, read: Files) -> Yaml:
 
 def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     yield (
-        f"`{IMAGE}` stands for an image that holds what is needed below: write yours in its place"
-        f" in {JOBSET_FILE}. The cluster needs JobSet."
+        f"Replace `{IMAGE}` in {JOBSET_FILE} with an image that holds the software listed below."
+        " The cluster needs JobSet."
     )
     if len(job.nodes) == 1:
         yield (
             f"With Kubeflow Trainer and its runtime `{RUNTIME}`, {TRAINJOB_FILE} does the same:"
-            f" name it in {KUSTOMIZE_FILE} in place of {JOBSET_FILE}."
+            f" name it in {KUSTOMIZE_FILE} instead of {JOBSET_FILE}."
         )
     wanted = ", ".join(f"`{_product(gpu)}`" for gpu in job.gpu_types)
     yield (
@@ -250,15 +250,12 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     )
     yield from shared.variable_notes(program, JOBSET_FILE)
     empty = [name for name, value in _places(job, program).items() if not value]
-    named = f" {' and '.join(empty)} name your own data there, and may stay empty." if empty else ""
+    named = f" {' and '.join(empty)} name your own data there and may stay empty." if empty else ""
     yield (
         f"Pods mount the volume claim `{CLAIM}` at {DATA_FOLDER}, for data and checkpoints; all"
         f" nodes write to it, so it must be ReadWriteMany.{named}"
     )
-    yield (
-        "Networks with RDMA need further resources and annotations, which differ from cluster to"
-        " cluster."
-    )
+    yield ("Networks with RDMA need more resources and annotations, which differ between clusters.")
     yield from torchrun.node_notes(job)
     yield from torchrun.mixed_notes(job)
 

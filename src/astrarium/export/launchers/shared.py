@@ -21,8 +21,8 @@ from astrarium.value import Value
 POOL_LABEL: Final = "astrarium.pool"  # that users give to nodes of pools of one GPU type
 LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
 NO_SPOT: Final = (
-    "it uses nodes that are there and rents none; which of them may be taken away is not its to"
-    " say. The target skypilot rents; or plan with {spot} never"
+    "it uses existing nodes and rents none, so it cannot ask for spot nodes. Export to skypilot,"
+    " which rents, or plan with {spot} never"
 )
 
 
@@ -92,8 +92,8 @@ def pool_notes(labels: Mapping[str, str], how: str) -> Iterator[str]:
     if labels:
         named = ", ".join(f"`{value}` (pool {name})" for name, value in labels.items())
         yield (
-            "GPU types do not tell all pools of this plan apart, so that nodes of these are asked"
-            f" for by labels of your own: {named}. {how}"
+            "GPU types do not distinguish all pools of this plan, so these nodes are selected by"
+            f" labels that you assign: {named}. {how}"
         )
 
 
@@ -127,7 +127,7 @@ def usual_values(program: RankProgram) -> dict[str, str]:
 def variable_notes(program: RankProgram, where: str) -> tuple[str, ...]:
     """Which variables a file sets to what may not be so."""
     return tuple(
-        f"{name} is `{usual_value(name)}` in {where}, unless you write another: {meaning}."
+        f"{name} is `{usual_value(name)}` in {where}; change it if yours differs: {meaning}."
         for name, meaning in program.variables.items()
     )
 

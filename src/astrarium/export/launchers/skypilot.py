@@ -157,19 +157,19 @@ def _run(job: Job, nodes: shared.NamedNodes) -> str:
 def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     yield from shared.variable_notes(program, f"{TASK_FILE}, under envs")
     yield (
-        f"`setup` of {TASK_FILE} installs nothing: write there what does, or name an `image_id`"
-        " that holds it."
+        f"`setup` in {TASK_FILE} installs nothing: install the software there, or name an"
+        " `image_id` that contains it."
     )
     for pool in dict.fromkeys(nodes.group.pool for nodes in shared.named_nodes(job)):
         if not pool.cloud:
             yield (
-                f"The price of {pool.gpu.name} is not one cloud's, so that SkyPilot chooses; its"
-                f" {accelerator(pool.gpu.name)} may be another form of the card on some clouds."
+                f"The price of {pool.gpu.name} is not that of one cloud, so SkyPilot chooses;"
+                f" on some clouds {accelerator(pool.gpu.name)} is another form of the card."
             )
         elif pool.region in REGIONS:
             yield (
-                f"Prices of {pool.cloud} are those of regions in the class `{pool.region}`: add the"
-                " one you want to `infra`."
+                f"Prices of {pool.cloud} are for regions of the class `{pool.region}`: add the"
+                " region that you want to `infra`."
             )
     if len(job.nodes) > 1:
         yield "Job groups, which mixed plans need, are experimental in SkyPilot."

@@ -89,18 +89,18 @@ def _start(job: Job) -> Iterator[str]:
 
 def _notes(job: Job) -> Iterator[str]:
     yield (
-        f"Lines of {SCRIPT} that begin with `##SBATCH` are off: where your site asks for a"
-        " partition, an account or a time, take one `#` away and fill them in."
+        f"Lines of {SCRIPT} that begin with `##SBATCH` are inactive: if your site requires a"
+        " partition, an account or a time limit, remove one `#` and fill it in."
     )
     types = ", ".join(f"`{_gres(job, gpu)}`" for gpu in job.gpu_types)
     yield (
-        f"The GPUs are asked for as {types}. If yours have other names, which"
-        " `sinfo -o '%P %G'` shows, write those; Slurm refuses names it does not know."
+        f"The script asks for GPUs called {types}. If `sinfo -o '%P %G'` shows other names, write"
+        " those; Slurm refuses names that it does not know."
     )
     yield from shared.pool_notes(
         _features(job),
-        f"They stand in {SCRIPT} as --constraint: write features of your nodes in their place,"
-        " which `sinfo -o '%N %f'` shows, or a partition for each.",
+        f"They are the --constraint lines of {SCRIPT}: replace them with features of your nodes,"
+        " which `sinfo -o '%N %f'` shows, or with a partition for each.",
     )
     yield from torchrun.node_notes(job)
     yield from torchrun.mixed_notes(job)

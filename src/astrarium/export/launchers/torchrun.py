@@ -130,7 +130,7 @@ def _stages(job: Job, first: int, last: int) -> str:
 def mixed_notes(job: Job) -> Iterator[str]:
     if len(job.gpu_types) > 1:
         yield (
-            f"NCCL between {' and '.join(job.gpu_types)} is not something its makers promise: try a"
+            f"NVIDIA does not promise that NCCL works between {' and '.join(job.gpu_types)}: try a"
             " collective over all nodes first."
         )
 
@@ -145,7 +145,7 @@ def spot_notes(job: Job, program: RankProgram) -> Iterator[str]:
     yield (
         f"The plan has {spot} as spot, which may be taken away: a checkpoint is written to"
         f" {CHECKPOINTS} after every {iterations_between(job)} iterations{counted}, and every start"
-        " goes on from the last one there."
+        " continues from the last one."
     )
 
 

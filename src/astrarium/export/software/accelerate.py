@@ -25,9 +25,9 @@ VERSION: Final = "1.15.0"
 FILE: Final = "accelerate.yaml"
 
 _LACKS: Final[Mapping[Feature, str]] = {
-    Feature.PIPELINE: "it has no pipelines of its own; Megatron-LM can be exported to directly",
-    Feature.TENSOR_PARALLEL: "its tensor parallelism is that of checkpoints loaded by Transformers,"
-    " and this release does not join it with FSDP for models of current ones",
+    Feature.PIPELINE: "it has no pipelines; export to megatron instead",
+    Feature.TENSOR_PARALLEL: "it splits only checkpoints that Transformers loads, and this release"
+    " does not combine that with FSDP",
     Feature.EXPERT_PARALLEL: "its meshes have no axis for experts",
     Feature.ZERO_0_SPLIT: "context parallelism shards parameters there",
     Feature.ZERO_1: "FSDP2 also shards gradients; zero_stage 2 keeps weights whole and shards the"
@@ -38,7 +38,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
     Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
-    Feature.FP8: "its fp8 is that of other libraries, with scaling unlike what was predicted",
+    Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
     **causal.NO_RUN_OF_ITS_OWN,
@@ -104,15 +104,12 @@ def environment(job: Job) -> dict[str, str]:
     if _is_sharded(job):
         words |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_PARALLELISM_CONFIG": "true"}
         named = _fsdp(job) | _degrees(job)
-        words |= {_RENAMED.get(key, key.upper()): _word(value) for key, value in named.items()}
+        texts = {key: str(v).lower() if isinstance(v, bool) else str(v) for key, v in named.items()}
+        words |= {_RENAMED.get(key, key.upper()): text for key, text in texts.items()}
     return words
 
 
 _RENAMED: Final = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP"}
-
-
-def _word(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def text(job: Job) -> str:
@@ -142,8 +139,8 @@ def program(job: Job) -> RankProgram:
         ),
         notes=(
             estimate_note(job, causal.RUNTIME, causal.KERNELS),
-            "How many micro-batches there are, and that gradients are reduced after each, the"
-            " script says: the YAML has no words for it."
+            "The script sets the number of micro-batches and reduces gradients after each one,"
+            " because the YAML has no keys for this."
             f" `{causal.SCRIPT}` builds the whole model in the host memory of every process.",
             *causal.script_notes(job),
         ),

@@ -246,10 +246,10 @@ def program(job: Job) -> RankProgram:
 
 def _notes(job: Job) -> Iterator[str]:
     yield (
-        f"The recipe is {recipe_of(job)}; {OVERRIDES} lists what the plan changes in it. What the"
-        " overrides do not name, such as the learning rate, is the recipe's."
+        f"The recipe is {recipe_of(job)}; {OVERRIDES} lists what the plan changes in it. All other"
+        " settings, such as the learning rate, are those of the recipe."
     )
-    yield "The model is the published one of Hugging Face, which has the plan's sizes and numerics."
+    yield "The model is the published one on Hugging Face, which has the sizes of the plan."
     yield "Without DATA_PATH it trains on random tokens."
     yield kept_note(job)
     if is_trial(job):

@@ -91,10 +91,14 @@ def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def script_notes(job: Job) -> tuple[str, ...]:
     """Notes on the script."""
-    trial = f" The plan names no tokens: {TRIAL_ITERATIONS} steps." if is_trial(job) else ""
+    trial = (
+        f" The plan states no number of tokens: it trains {TRIAL_ITERATIONS} steps."
+        if is_trial(job)
+        else ""
+    )
     return (
         f"`{SCRIPT}` builds the model of `{CONFIG}` with random weights and trains it on random"
-        " tokens, or on those of the file DATA_PATH (32-bit integers, one after another); put your"
-        f" own training in its place.{trial}",
+        " tokens, or on those of the file DATA_PATH (32-bit integers, one after another); replace"
+        f" it with your own training.{trial}",
         kept_note(job),
     )

@@ -30,7 +30,7 @@ _COMPILER: Final = ("a C++ compiler: the optimizer in host memory is built at th
 
 _LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE: "pipelines are made in code (PipelineModule), which splits layers by weight;"
-    " the JSON has no words for them",
+    " the JSON has no keys for them",
     Feature.SEQUENCE_PARALLEL: "AutoTP keeps activations whole between its layers",
     Feature.CONTEXT_PARALLEL: "its sequence parallelism (Ulysses) exchanges heads instead of keys"
     " and values, and is set up in code",
@@ -122,8 +122,8 @@ def program(job: Job) -> RankProgram:
         ),
         notes=(
             estimate_note(job, RUNTIME, causal.KERNELS),
-            f"`{FILE}` holds all that the plan decides but recomputation, which is the model's: the"
-            " script switches it on. The learning rate is not part of the plan.",
+            f"`{FILE}` holds everything that the plan decides except recomputation, which the"
+            " script switches on in the model. The learning rate is not part of the plan.",
             _gradients(job),
             *causal.script_notes(job),
         ),

@@ -301,16 +301,16 @@ def _notes(job: Job) -> Iterator[str]:
         " tools/preprocess_data.py makes them; TOKENIZER_MODEL then names their tokenizer."
     )
     yield (
-        "Learning rate and the like are common values and no part of the plan. What is added to"
-        " the command overrides: `./launch.sh --lr 1e-4`."
+        "The learning rate and similar settings have common values and are not part of the plan."
+        " Arguments that you add to the command override them: `./launch.sh --lr 1e-4`."
     )
     yield kept_note(job)
     if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
     if job.strategy.zero_stage in SHARDING and (job.strategy.tp > 1 or job.strategy.cp > 1):
         yield (
-            "Megatron warns that tensor or context parallelism and Megatron-FSDP ask for unlike"
-            " values of CUDA_DEVICE_MAX_CONNECTIONS; FSDP's is set, as it must be."
+            "Megatron warns that tensor or context parallelism and Megatron-FSDP need different"
+            " values of CUDA_DEVICE_MAX_CONNECTIONS; the script sets the one that FSDP requires."
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram, filled
-from astrarium.export.software import torchtitan_settings as titan
+from astrarium.export.software import torchtitan_models as titan
 from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_models import (
     IMPORTS,
@@ -107,10 +107,11 @@ def module(job: Job) -> str:
     flavor = flavor_of(job.model, VERSION)
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
+    epsilon = (trained_facts(job.config) or {}).get(EPSILON)
     body = filled(
         "torchtitan_plan.txt",
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",
-        norms=_NORMS.format(epsilon=_epsilon(job)) if sets_epsilon else "",
+        norms=_NORMS.format(epsilon=epsilon) if sets_epsilon else "",
         vocab=job.model.vocab,
         tokenizer=titan.TOKENIZER,
         dataset=titan.DATASET,
@@ -128,10 +129,6 @@ def module(job: Job) -> str:
         functions.append(llama_spec(job.model, job.workload.seq_length))
     head = commented(header_lines(job, TARGET.label))
     return "\n\n".join([f"{head}\n{_sorted(imports)}", *functions, body])
-
-
-def _epsilon(job: Job) -> object:
-    return (trained_facts(job.config) or {})[EPSILON]
 
 
 def _sorted(imports: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, RankProgram
-from astrarium.export.software import torchtitan_settings as titan
+from astrarium.export.software import torchtitan_models as titan
 from astrarium.export.software.torchtitan_models import flavor_of, flavor_refused, known_flavors
 from astrarium.export.target import Target
 from astrarium.plans.job import Job

@@ -15,13 +15,10 @@ from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.huggingface import (
-    classic,
-    dense,
+    decoders,
     encoders,
     multimodal,
-    published,
     seq2seq,
-    sparse,
 )
 from astrarium.model.huggingface.config import DEFAULTS, LEFT_OUT, Config, ConfigSource
 
@@ -36,35 +33,35 @@ def _decoder(shape_of: Callable[[Config], Shape]) -> Adapter:
 
 
 ADAPTERS: Mapping[str, Adapter] = {
-    "llama": _decoder(dense.llama),
-    "mistral": _decoder(dense.mistral),
-    "qwen2": _decoder(dense.qwen2),
-    "qwen3": _decoder(dense.qwen3),
-    "gemma": _decoder(dense.gemma),
-    "gemma2": _decoder(dense.gemma2),
-    "gemma3_text": _decoder(dense.gemma3),
-    "phi3": _decoder(dense.phi3),
-    "phi": _decoder(dense.phi),
-    "olmo2": _decoder(dense.olmo2),
-    "cohere": _decoder(dense.cohere),
-    "nemotron": _decoder(dense.nemotron),
-    "mixtral": _decoder(sparse.mixtral),
-    "qwen2_moe": _decoder(sparse.qwen2_moe),
-    "qwen3_moe": _decoder(sparse.qwen3_moe),
-    "deepseek_v2": _decoder(sparse.deepseek),
-    "deepseek_v3": _decoder(sparse.deepseek),
-    "kimi_k2": _decoder(sparse.deepseek),
-    "llama4_text": _decoder(sparse.llama4),
-    "glm4_moe": _decoder(sparse.glm4_moe),
-    "gpt_oss": _decoder(sparse.gpt_oss),
-    "phimoe": _decoder(sparse.phimoe),
-    "dbrx": _decoder(sparse.dbrx),
-    "gpt2": _decoder(classic.gpt2),
-    "gpt_neox": _decoder(classic.gpt_neox),
-    "gptj": _decoder(classic.gptj),
-    "opt": _decoder(classic.opt),
-    "bloom": _decoder(classic.bloom),
-    "falcon": _decoder(classic.falcon),
+    "llama": _decoder(decoders.llama),
+    "mistral": _decoder(decoders.mistral),
+    "qwen2": _decoder(decoders.qwen2),
+    "qwen3": _decoder(decoders.qwen3),
+    "gemma": _decoder(decoders.gemma),
+    "gemma2": _decoder(decoders.gemma2),
+    "gemma3_text": _decoder(decoders.gemma3),
+    "phi3": _decoder(decoders.phi3),
+    "phi": _decoder(decoders.phi),
+    "olmo2": _decoder(decoders.olmo2),
+    "cohere": _decoder(decoders.cohere),
+    "nemotron": _decoder(decoders.nemotron),
+    "mixtral": _decoder(decoders.mixtral),
+    "qwen2_moe": _decoder(decoders.qwen2_moe),
+    "qwen3_moe": _decoder(decoders.qwen3_moe),
+    "deepseek_v2": _decoder(decoders.deepseek),
+    "deepseek_v3": _decoder(decoders.deepseek),
+    "kimi_k2": _decoder(decoders.deepseek),
+    "llama4_text": _decoder(decoders.llama4),
+    "glm4_moe": _decoder(decoders.glm4_moe),
+    "gpt_oss": _decoder(decoders.gpt_oss),
+    "phimoe": _decoder(decoders.phimoe),
+    "dbrx": _decoder(decoders.dbrx),
+    "gpt2": _decoder(decoders.gpt2),
+    "gpt_neox": _decoder(decoders.gpt_neox),
+    "gptj": _decoder(decoders.gptj),
+    "opt": _decoder(decoders.opt),
+    "bloom": _decoder(decoders.bloom),
+    "falcon": _decoder(decoders.falcon),
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "vit": encoders.vit,
@@ -78,8 +75,8 @@ ADAPTERS: Mapping[str, Adapter] = {
     "qwen2_vl": multimodal.qwen2_vl,
     "qwen2_5_vl": multimodal.qwen2_5_vl,
     "mllama": multimodal.mllama,
-    "megatron_gpt": _decoder(published.megatron_gpt),
-    "vit_parallel": published.vit_parallel,
+    "megatron_gpt": _decoder(encoders.megatron_gpt),
+    "vit_parallel": encoders.vit_parallel,
 }
 
 # Multimodal models, planned without their tower if the config does not state its layers.
@@ -89,7 +86,7 @@ TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text
 
 MULTIMODAL = frozenset({"llava", "gemma3", "llama4", "qwen2_vl", "qwen2_5_vl", "mllama"})
 WAY_OUT = (
-    "Way out: --as llama reads the config as a Llama's, or state the layers in a model file"
+    "Way out: --as llama reads the config as that of a Llama; or state the layers in a model file"
     " (docs/commands.md)"
 )
 

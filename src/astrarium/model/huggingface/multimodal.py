@@ -13,10 +13,9 @@ from dataclasses import replace
 
 from astrarium.model import build
 from astrarium.model.blocks import Attention, Block, Carried, Embedding, Model, Module, Norm
-from astrarium.model.huggingface import dense, sparse
-from astrarium.model.huggingface.common import stack
-from astrarium.model.huggingface.config import DEFAULTS, MOST_LAYERS, TOWERS, Config
-from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
+from astrarium.model.huggingface import decoders
+from astrarium.model.huggingface.config import DEFAULTS, MOST_LAYERS, TOWERS, Config, stack
+from astrarium.model.huggingface.decoders import LAYER_NORM_VECTORS
 from astrarium.model.huggingface.encoders import patch_projection, patches
 from astrarium.value import Value
 
@@ -70,7 +69,7 @@ def _features(config: Config) -> int:
 def gemma3(name: str, family: str, config: Config) -> Model:
     """SigLIP; patches are averaged to a fixed number of tokens, normalised and projected."""
     seen = _siglip(config)
-    shape = dense.gemma3(config.section("text_config", DEFAULTS["gemma3_text"]))
+    shape = decoders.gemma3(config.section("text_config", DEFAULTS["gemma3_text"]))
     norm = Norm("projector_norm", seen.hidden)
     tokens = config.count("mm_tokens_per_image")
     bridge = _bridge(config, seen, tokens, seen.hidden, (shape.hidden,), bias=False, norm=norm)
@@ -81,7 +80,7 @@ def llama4(name: str, family: str, config: Config) -> Model:
     """Each tile is an image; four neighbouring patches become one token."""
     vision = config.section("vision_config", TOWERS["llama4_vision_model"])
     seen = _with_class_token(config, vision, exit_norm=True)
-    shape = sparse.llama4(config.section("text_config", DEFAULTS["llama4_text"]))
+    shape = decoders.llama4(config.section("text_config", DEFAULTS["llama4_text"]))
     share = vision.fraction("pixel_shuffle_ratio")
     tokens = max(round(patches(vision) * share * share), 1)
     widths = vision.count("projector_input_dim"), vision.count("projector_output_dim")
@@ -152,7 +151,7 @@ def _qwen(
     # Flat in the published configs, in a section of its own in newer ones.
     nested = config.get("text_config") is not None
     text = config.section("text_config", DEFAULTS[family]) if nested else config
-    reading = dense.qwen2(text)
+    reading = decoders.qwen2(text)
     norm = Norm("projector_norm", shape.hidden, vectors, groups=square)
     wide = square * shape.hidden
     widths = wide, reading.hidden
@@ -169,7 +168,7 @@ def mllama(name: str, family: str, config: Config) -> Model:
     vision = config.section("vision_config", TOWERS["mllama_vision_model"])
     seen = _mllama_tower(config, vision)
     text = config.section("text_config", DEFAULTS["mllama"])
-    shape = replace(dense.llama(text), qkv_bias=False, out_bias=False)
+    shape = replace(decoders.llama(text), qkv_bias=False, out_bias=False)
     features = 1 + len(seen.carried)
     bridge = _bridge(config, seen, seen.tokens, features * seen.hidden, (shape.hidden,), bias=True)
     reading = text.layer_numbers("cross_attention_layers", shape.layers)
@@ -337,12 +336,12 @@ TOWER_OF_TYPE: Mapping[str, Callable[[Config], Tower]] = {
     "siglip_vision_model": _siglip,
 }
 TEXT_SHAPES: Mapping[str, ShapeOf] = {
-    "llama": dense.llama,
-    "mistral": dense.mistral,
-    "qwen2": dense.qwen2,
-    "qwen3": dense.qwen3,
-    "gemma": dense.gemma,
-    "gemma2": dense.gemma2,
-    "phi3": dense.phi3,
-    "mixtral": sparse.mixtral,
+    "llama": decoders.llama,
+    "mistral": decoders.mistral,
+    "qwen2": decoders.qwen2,
+    "qwen3": decoders.qwen3,
+    "gemma": decoders.gemma,
+    "gemma2": decoders.gemma2,
+    "phi3": decoders.phi3,
+    "mixtral": decoders.mixtral,
 }

@@ -19,10 +19,8 @@ from astrarium.model.build import (
     transformer_block,
     with_cross_attention,
 )
-from astrarium.model.huggingface.classic import OPT_POSITION_OFFSET
-from astrarium.model.huggingface.common import stack
-from astrarium.model.huggingface.config import MOST_LAYERS, Config
-from astrarium.model.huggingface.dense import LAYER_NORM_VECTORS
+from astrarium.model.huggingface.config import MOST_LAYERS, Config, stack
+from astrarium.model.huggingface.decoders import LAYER_NORM_VECTORS, OPT_POSITION_OFFSET
 
 CONVOLUTION_WIDTH = 3  # frames that each of Whisper's two convolutions sees
 BIASES_WITHOUT_KEYS = 2  # Whisper's queries and values have a bias, its keys have none

@@ -17,8 +17,7 @@ from typing import Final
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 from astrarium.plans.document import ParetoPart, Plan, PlanDocument
-from astrarium.report.front.drawing import Drawing, to_png, to_svg
-from astrarium.report.front.picture import front_drawing
+from astrarium.report.front.picture import Drawing, front_drawing, to_png, to_svg
 from astrarium.report.front.points import front_of
 from astrarium.report.wording import strategy_words
 from astrarium.value import Value

@@ -2,17 +2,199 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.text import Text
 
 from astrarium.plans.document import PlanDocument
-from astrarium.report.front.plot import FrontPlot
-from astrarium.report.front.points import PlottedFront, PlottedPoint, front_of, gpus_of
+from astrarium.report.front.points import (
+    ChartAxis,
+    PlottedFront,
+    PlottedPoint,
+    PointKind,
+    front_of,
+    gpus_of,
+)
 from astrarium.report.tables import Field, interval, listing, percent, title
 from astrarium.units import format_seconds
+from astrarium.value import Value
+
+WIDEST: Final = 100
+PLOT_ROWS: Final = 15
+MOST_TICKS: Final = (8, 6)
+BLANK: Final = " "
+LEGEND_GAP: Final = 3
+
+
+class Ink(Value, frozen=True):
+    """How something is drawn: in Unicode, in ASCII, and its colour."""
+
+    unicode: str
+    ascii: str
+    style: str
+
+    def glyph(self, ascii_only: bool) -> str:
+        return self.ascii if ascii_only else self.unicode
+
+
+POINTS: Final[Mapping[PointKind, Ink]] = {  # what lies over what, the uppermost last
+    PointKind.OTHER: Ink("\N{BULLET}", "*", "cyan"),
+    PointKind.TIED: Ink("\N{WHITE CIRCLE}", "o", "yellow"),
+    PointKind.CHOSEN: Ink("\N{BLACK DIAMOND}", "@", "bold magenta"),
+}
+BUDGET: Final = Ink("\N{BOX DRAWINGS LIGHT DOUBLE DASH HORIZONTAL}", "-", "red")
+DEADLINE: Final = Ink("\N{BOX DRAWINGS LIGHT DOUBLE DASH VERTICAL}", ":", "red")
+LINE: Final = Ink("\N{MIDDLE DOT}", ".", "dim")
+FRAME: Final = {
+    "side": Ink("\N{BOX DRAWINGS LIGHT VERTICAL}", "|", "dim"),
+    "side tick": Ink("\N{BOX DRAWINGS LIGHT VERTICAL AND LEFT}", "+", "dim"),
+    "corner": Ink("\N{BOX DRAWINGS LIGHT UP AND RIGHT}", "+", "dim"),
+    "base": Ink("\N{BOX DRAWINGS LIGHT HORIZONTAL}", "-", "dim"),
+    "base tick": Ink("\N{BOX DRAWINGS LIGHT DOWN AND HORIZONTAL}", "+", "dim"),
+}
+
+
+@dataclass(slots=True)
+class Canvas:
+    """Cells that ink has been put on; the row 0 is the uppermost."""
+
+    columns: int
+    rows: int
+    cells: dict[tuple[int, int], Ink] = field(default_factory=dict)
+
+    def column(self, axis: ChartAxis, value: float) -> int:
+        return round(axis.clipped(value) * (self.columns - 1))
+
+    def row(self, axis: ChartAxis, value: float) -> int:
+        return round((1 - axis.clipped(value)) * (self.rows - 1))
+
+
+class FrontPlot(Value, frozen=True):
+    """Time to the right, money upwards; the limits as dashed lines where they are in sight."""
+
+    front: PlottedFront
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        time, cost = self.front.axes(MOST_TICKS)
+        gutter = max(len(label) for _, label in cost.ticks or ((0.0, ""),))
+        canvas = Canvas(self._width(options) - gutter - 2, PLOT_ROWS)
+        _draw(canvas, self.front, time, cost)
+        yield Text(cost.title + _scale_words(cost), "dim")
+        ascii_only = options.ascii_only
+        for cells in (*_rows(canvas, cost, gutter), _base(canvas, time, gutter)):
+            for text, style in cells:
+                shown = text.glyph(ascii_only) if isinstance(text, Ink) else text
+                yield Segment(shown, console.get_style(style) if style else None)
+            yield Segment.line()
+        left = BLANK * (gutter + 2)
+        yield Text(left + _tick_labels(canvas, time), no_wrap=True)
+        yield Text((time.title + _scale_words(time)).rjust(gutter + 2 + canvas.columns), "dim")
+        yield from _packed(_legend(self.front, time, cost, ascii_only), self._width(options))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(self._width(options), self._width(options))
+
+    def _width(self, options: ConsoleOptions) -> int:
+        return min(self.width, options.max_width, WIDEST)
+
+
+Cells = list[tuple[str | Ink, str]]
+
+
+def _scale_words(axis: ChartAxis) -> str:
+    return ", logarithmic" if axis.logarithmic else ""
+
+
+def _draw(canvas: Canvas, front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> None:
+    if front.budget_usd is not None and cost.holds(front.budget_usd):
+        row = canvas.row(cost, front.budget_usd)
+        canvas.cells |= {(column, row): BUDGET for column in range(canvas.columns)}
+    if front.deadline_seconds is not None and time.holds(front.deadline_seconds):
+        column = canvas.column(time, front.deadline_seconds)
+        canvas.cells |= {(column, row): DEADLINE for row in range(canvas.rows)}
+    places = [(canvas.column(time, p.seconds), canvas.row(cost, p.cost)) for p in front.points]
+    for first, second in pairwise(places):
+        canvas.cells |= dict.fromkeys(_between(first, second), LINE)
+    for kind, ink in POINTS.items():
+        for point, place in zip(front.points, places, strict=True):
+            if point.kind is kind:
+                canvas.cells[place] = ink
+
+
+def _between(first: tuple[int, int], second: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """The cells on the way from one to the other, without either."""
+    steps = max(abs(second[0] - first[0]), abs(second[1] - first[1]))
+    for step in range(1, steps):
+        share = step / steps
+        yield (
+            round(first[0] + share * (second[0] - first[0])),
+            round(first[1] + share * (second[1] - first[1])),
+        )
+
+
+def _rows(canvas: Canvas, cost: ChartAxis, gutter: int) -> Iterator[Cells]:
+    labels = {canvas.row(cost, value): label for value, label in cost.ticks}
+    for row in range(canvas.rows):
+        side = FRAME["side tick" if row in labels else "side"]
+        cells: Cells = [(f"{labels.get(row, ''):>{gutter}} ", ""), (side, side.style)]
+        for column in range(canvas.columns):
+            ink = canvas.cells.get((column, row))
+            cells.append((ink, ink.style) if ink else (BLANK, ""))
+        yield cells
+
+
+def _base(canvas: Canvas, time: ChartAxis, gutter: int) -> Cells:
+    ticks = {canvas.column(time, value) for value, _ in time.ticks}
+    inks = [FRAME["base tick" if n in ticks else "base"] for n in range(canvas.columns)]
+    return [(BLANK * (gutter + 1), ""), *((ink, ink.style) for ink in (FRAME["corner"], *inks))]
+
+
+def _tick_labels(canvas: Canvas, time: ChartAxis) -> str:
+    """Labels centred under their ticks; one that would touch another is left out."""
+    line = ""
+    for value, label in time.ticks:
+        begin = max(canvas.column(time, value) - len(label) // 2, 0)
+        begin = min(begin, canvas.columns - len(label))
+        if begin > len(line) or not line:
+            line = line.ljust(begin) + label
+    return line
+
+
+def _legend(
+    front: PlottedFront, time: ChartAxis, cost: ChartAxis, ascii_only: bool
+) -> Iterator[Text]:
+    """What the characters mean, and the limits; one that is out of sight is named as such."""
+    for kind, ink in reversed(list(POINTS.items())):
+        if any(point.kind is kind for point in front.points):
+            yield Text.assemble((ink.glyph(ascii_only), ink.style), f" {kind.value}")
+    limits = (
+        (BUDGET, "budget", cost, front.budget_usd),
+        (DEADLINE, "deadline", time, front.deadline_seconds),
+    )
+    for ink, name, axis, value in limits:
+        if value is not None:
+            outside = "" if axis.holds(value) else ", beyond the plot"
+            words = f" {name} {front.limit_words()[name]}{outside}"
+            yield Text.assemble((ink.glyph(ascii_only), ink.style), words)
+
+
+def _packed(entries: Iterator[Text], width: int) -> Iterator[Text]:
+    """Entries side by side, in as many lines as they need."""
+    line = Text()
+    for entry in entries:
+        if line and line.cell_len + LEGEND_GAP + entry.cell_len > width:
+            yield line
+            line = Text()
+        line = line.append(BLANK * LEGEND_GAP).append_text(entry) if line else entry
+    yield line
+
 
 ROWS: Final = 12  # a longer front is thinned to these
 ALWAYS_NAMED: Final = ("tp", "pp", "dp")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,12 @@ import numpy as np
 
 from astrarium.catalog import describe_gpu, sources
 from astrarium.catalog.prices import ANY_REGION
-from astrarium.catalog.provenance import STALE_AFTER_DAYS
+from astrarium.catalog.records import STALE_AFTER_DAYS
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
+from astrarium.cost.measured import nearest_measured
 from astrarium.cost.uncertainty import chance_within
+from astrarium.model.blocks import CustomBlock, Model, Timings
 from astrarium.model.workload import Workload
 from astrarium.plans.document import (
     SCHEMA,
@@ -28,9 +30,10 @@ from astrarium.plans.document import (
     SearchPart,
     SensitivityPart,
     WorkloadPart,
+    pareto_of,
+    pareto_part,
+    with_ties,
 )
-from astrarium.plans.pareto import pareto_of, pareto_part, with_ties
-from astrarium.report.plan.measured import measured_notes
 from astrarium.report.wording import strategy_words
 from astrarium.search.formats import runnable
 from astrarium.search.money import money_of, time_of
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from astrarium.cost.training_run import RunTerms
     from astrarium.search.comparison import OwnPlan
     from astrarium.search.money.sensitivity import Change
+
 
 MOST_LEFT_OUT = 6  # pools that are named one by one
 LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
@@ -411,3 +415,54 @@ def _offer_words(pool: Pool) -> str:
     place = "" if pool.region in ("", ANY_REGION) else pool.region
     origin = ", ".join(part for part in (title, pool.price_date) if part)
     return "; ".join(part for part in (", ".join(p for p in (offer, place) if p), origin) if part)
+
+
+def measured_notes(model: Model, plan: Plan) -> tuple[str, ...]:
+    """What stands in for seconds that a model file lacks for the best plan, by GPU type."""
+    parts = [part.timings for part in (*model.kinds, model.head) if part.timings]
+    return tuple(
+        note
+        for gpu in (plan.gpus if parts else ())
+        for note in (
+            *_of_type(gpu, parts),
+            *_of_degree(gpu, plan.strategy.tp, parts),
+            *_free(gpu, model),
+        )
+    )
+
+
+def _of_type(gpu: str, parts: Sequence[Timings]) -> Iterator[str]:
+    lacking = sum(gpu not in timings for timings in parts)
+    if lacking:
+        what = _some(lacking, len(parts))
+        yield f"{what} not measured on {gpu}: there they are predicted without a correction"
+
+
+def _of_degree(gpu: str, degree: int, parts: Sequence[Timings]) -> Iterator[str]:
+    measured = [timings[gpu] for timings in parts if gpu in timings]
+    lacking = [by_degree for by_degree in measured if degree not in by_degree]
+    if lacking:
+        at = np.array(degree)
+        instead = {sorted(degrees)[int(nearest_measured(degrees, at))] for degrees in lacking}
+        taken = " or ".join(map(str, sorted(instead)))
+        what = _some(len(lacking), len(parts))
+        yield f"{what} not measured on {gpu} with tp {degree}: those with tp {taken} are taken"
+
+
+def _some(lacking: int, measured: int) -> str:
+    return f"the seconds of {'' if lacking == measured else 'some '}layers are"
+
+
+def _free(gpu: str, model: Model) -> Iterator[str]:
+    """Layers known by seconds alone, which other types know nothing about."""
+    names = [
+        kind.name
+        for kind in model.kinds
+        if isinstance(kind, CustomBlock)
+        and kind.timings
+        and gpu not in kind.timings
+        and not kind.forward_flops
+    ]
+    if names:
+        what = ", ".join(dict.fromkeys(names))
+        yield f"{what}: neither seconds on {gpu} nor forward_flops are stated; priced as no work"

@@ -1,1 +1,0 @@
-"""The catalog as documents and tables: `entries` and `prices`."""
