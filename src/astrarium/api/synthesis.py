@@ -286,10 +286,7 @@ def _document(
     if any(baselines[name] < program.seconds for name, program in fixed.items()):
         notes.append(OWN_STATISTICS)
     notes += [*_left_out(chosen, attempts), *_plain_words(chosen, attempts)]
-    names = {
-        name: name if any(x.is_shard for one in way.instructions for x in one.gives) else UNDIVIDED
-        for name, way in fixed.items()
-    }
+    names = {name: name if _divides(one) else UNDIVIDED for name, one in fixed.items()}
     document = document_of(
         source,
         chosen.devices,
@@ -329,6 +326,11 @@ def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
         )
         slower = min(one.seconds for one in attempts if not one.left_out)
         yield f"{names} left out: with all devices a step takes {format_seconds(slower)}"
+
+
+def _divides(program: DeviceProgram) -> bool:
+    """Whether devices have pieces of anything."""
+    return any(layout.is_shard for one in program.instructions for layout in one.gives)
 
 
 def _nothing_fits(
