@@ -158,18 +158,22 @@ def _expert_products(
 def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, topk: int) -> Floats:
     """Tokens to their experts, one way.
 
-    Sent once per node, a token crosses to as many nodes as hold any of its experts, and is copied
-    to them inside; with evenly spread experts that is nodes x (1 - (1 - 1 / nodes)^topk).
+    Sent once per node, a token crosses to each node that holds any of its experts, and inside it
+    to each such rank.
     """
     if layer.runtime.dispatch != "node":
         return all_to_all_seconds(layer.fabric, sent, ranks)
     nodes = np.maximum(ranks.size / ranks.per_domain, 1.0)
-    distinct = nodes * (1.0 - (1.0 - 1.0 / nodes) ** topk)
     inside = Group(ranks.per_domain, ranks.per_domain)
     return np.maximum(
-        all_to_all_seconds(layer.fabric, sent * distinct / topk, ranks),
-        all_to_all_seconds(layer.fabric, sent, inside),
+        all_to_all_seconds(layer.fabric, sent * _distinct(nodes, topk), ranks),
+        all_to_all_seconds(layer.fabric, sent * _distinct(ranks.size, topk), inside),
     )
+
+
+def _distinct(places: Floats, topk: int) -> Floats:
+    """How many places the experts of a token are in, of evenly spread ones; a share of `topk`."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** topk) / topk
 
 
 def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
