@@ -130,9 +130,11 @@ class Runtime(Value, frozen=True):
     rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
     router_launch_seconds: float  # further, both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
+    latent_launch_seconds: float  # likewise where keys and values come from latent widths
     cast_launch_seconds: float  # further, for a layer of 8-bit products, both passes together
     router_cast_launch_seconds: float  # likewise where experts are routed to
     expert_cast_launch_seconds: float  # likewise for each expert on the rank
+    latent_cast_launch_seconds: float  # likewise where keys and values come from latent widths
     layer_recompute_seconds: float  # further, to set up the repetition of a layer
     micro_batch_seconds: float  # to launch both ends of the model, for each micro-batch
     step_seconds: float  # for each iteration

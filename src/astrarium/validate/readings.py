@@ -79,6 +79,18 @@ CORRECTIONS: Final = (
         program="nemo",
     ),
     TableCorrection(
+        "Megatron-Bridge, GPT-OSS",
+        r"megatron-bridge",
+        "Its provider leaves rotary positions to torch's kernels (apply_rope_fusion is off).",
+        models=r"gpt[- _]?oss",
+        runtime={
+            "fused": frozenset(
+                {"rms_norm", "swiglu", "residual", "cross_entropy", "bias", "bias_gradient"}
+                | {"query_copy", "qkv_gradient"}
+            )
+        },
+    ),
+    TableCorrection(
         "NeMo, GPT-3",
         r"nvidia/nemo\b",
         "NeMo's configurations of GPT-3 keep dropout of 0.1 (hidden_dropout, attention_dropout).",
@@ -129,7 +141,12 @@ DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 # the host (cpu_offloading_num_layers): 40 of 80 for Llama-3-70B. The share of others is a guess.
 FSDP_ON_HOST: Final = 0.75
 SHARDS_ALL: Final = r"fsdp|zero[- ]?(stage[- ]?)?3|optim_grads_params"
-UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")
+UNCAPTURED: Final = (
+    "router_launch_seconds",
+    "expert_launch_seconds",
+    "latent_launch_seconds",
+    "latent_cast_launch_seconds",
+)
 
 
 def corrections_of(row: MeasuredRow) -> tuple[TableCorrection, ...]:
