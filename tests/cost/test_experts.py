@@ -12,6 +12,7 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.cost.layouts import CostModel, ShardCosts
 from astrarium.model import load_model
+from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.plan import estimate
 from astrarium.strategy.columns import degrees_of
@@ -95,6 +96,7 @@ def test_a_bias_behind_experts_takes_time_and_launches() -> None:
     blocks = (
         replace(block, linears=tuple(replace(x, bias=False) for x in block.linears))
         for block in model.blocks
+        if isinstance(block, Block)
     )
     plain = replace(model, blocks=tuple(blocks))
     pool = parse_gpus("h100:8").pools[0]

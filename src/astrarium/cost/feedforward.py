@@ -178,9 +178,9 @@ def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, topk: int) -> Fl
     )
 
 
-def _distinct(places: Floats, topk: int) -> Floats:
+def _distinct(places: Floats | Ints, topk: int) -> Floats:
     """How many places the experts of a token are in, of evenly spread ones; a share of `topk`."""
-    return places * (1.0 - (1.0 - 1.0 / places) ** topk) / topk
+    return np.asarray(places * (1.0 - (1.0 - 1.0 / places) ** topk) / topk)
 
 
 def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
