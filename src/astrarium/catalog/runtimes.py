@@ -101,6 +101,7 @@ class Runtime(Value, frozen=True):
     message_parameters_per_rank: float
     bucket_bytes: float  # flat copies of gradients for messages, where ranks share weights
     fresh_gradient_bytes: float  # gradients of one micro-batch, all alive before they are added
+    late_gradients: bool  # they are made in a backward pass and freed by the update
     gathered_inputs_alive: float  # inputs of a layer that were gathered and are freed with its pass
     sent_mask_bytes: float  # of one score, in a mask that goes along from stage to stage
     logit_bytes: float  # of one logit, at the peak of the loss
