@@ -135,9 +135,13 @@ def _changes_text(known: TableCorrection) -> str:
         *([f"runtime {known.program}"] if known.program else []),
         *(f"{name} {value} if not stated" for name, value in known.fills.items()),
         *(f"{name} {value} whatever is stated" for name, value in known.replaces.items()),
-        *(f"{name} {str(value).lower()}" for name, value in known.runtime.items()),
+        *(f"{name} {_value_text(value)}" for name, value in known.runtime.items()),
     ]
     return "; ".join(parts)
+
+
+def _value_text(value: object) -> str:
+    return ", ".join(sorted(value)) if isinstance(value, frozenset) else str(value).lower()
 
 
 def _metrics_part(title: str, predictions: Sequence[Prediction], by: Grouping) -> list[str]:

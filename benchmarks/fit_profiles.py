@@ -40,7 +40,7 @@ from operator_fits import (
 
 from astrarium.arrays import Floats
 from astrarium.catalog import find_gpu
-from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit
+from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit, chips
 from astrarium.cost.efficiency import AttentionKernel
 
 # Differs from the measured GPU in memory only, so it has the same products and attention.
@@ -139,7 +139,8 @@ class Fitting:
             x, error, _ = fit_gemm(bf16, device_of(gpu), 2.0, "median_us")
             entry = {"bf16": plain(with_gap(gemm_fit(x)))}
             found = {"gemm bf16": error}
-            if "fp8" in of_gpu.gemm_dtype.to_numpy():
+            narrow = chips().families[chips().gpus[gpu].family].narrow
+            if "fp8" in of_gpu.gemm_dtype.to_numpy() and not narrow:
                 # The fastest library: training runs the vendor's fp8 kernels. Power limits
                 # them to the same share of the peak.
                 fp8 = of_gpu[of_gpu.gemm_dtype == "fp8"]

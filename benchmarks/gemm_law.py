@@ -200,6 +200,7 @@ def known_report(rows: dict[str, pd.DataFrame], dtype: str) -> dict:
 
 def fp8_trees(products: pd.DataFrame) -> Correction:
     """Trees for 8-bit products of the designs whose fits are of published tables."""
+    narrow = {name for name, family in chips().families.items() if family.narrow}
     mine = chips().gpus[MEASURED_GPU].family
     rows = rows_of(products, "fp8", ROWS_PER_GPU, 1)
     rows = {gpu: part for gpu, part in rows.items() if chips().gpus[gpu].family != mine}
@@ -207,7 +208,7 @@ def fp8_trees(products: pd.DataFrame) -> Correction:
     for gpu, part in rows.items():
         x = own_fit(part.sample(LAW_ROWS_PER_GPU, random_state=4), gpu, "fp8")
         fits[gpu] = gemm_fit(x), float(x[8])
-    families = tuple(sorted({chips().gpus[gpu].family for gpu in rows}))
+    families = tuple(sorted({chips().gpus[gpu].family for gpu in rows} - narrow))
     return table_trees(fits, rows, "fp8", families)
 
 

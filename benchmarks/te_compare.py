@@ -72,7 +72,7 @@ def _casts(ops: OperatorModel, row: Row, inputs: float, outputs: float) -> Secon
     """To 8 bits: inputs on the way forward, gradients of outputs on the way back."""
     if row["precision"] == "bf16":
         return 0.0, 0.0
-    moved = QUANTISE_BYTES / RUNTIME.cast_rate
+    moved = QUANTISE_BYTES["fp8"] / RUNTIME.cast_rate
     return float(ops.streaming(moved * inputs)), float(ops.streaming(moved * outputs))
 
 

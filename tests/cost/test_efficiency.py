@@ -309,6 +309,27 @@ def test_number_formats_follow_their_peaks() -> None:
         operator_model(find_gpu("v100")).gemm(*shape, dtype="bf16")
 
 
+def test_narrow_products_of_blackwell_as_transformer_engine_runs_them() -> None:
+    """Twelve products of a 5B model on B300, in milliseconds; the constants are one ratio each."""
+    model = operator_model(find_gpu("b300"))
+    weights = ((12288, 4096), (4096, 4096), (16384, 4096), (4096, 16384))
+    for dtype, measured in (("fp8", 6.81e-3), ("fp4", 3.76e-3)):
+        seconds = sum(
+            model.gemm(15872, n, k, dtype=dtype, role=role).item()
+            for n, k in weights
+            for role in GemmRole
+        )
+        assert seconds == pytest.approx(measured, rel=0.1)
+
+
+def test_more_power_lets_narrow_products_run_faster() -> None:
+    models = [operator_model(find_gpu(name)) for name in ("b300", "gb300")]
+    for dtype in ("fp8", "fp4"):
+        slow, fast = (model.settled_seconds(1e15, dtype).item() for model in models)
+        ratio = models[1].gpu.tdp_watts / models[0].gpu.tdp_watts
+        assert slow / fast == pytest.approx(ratio, rel=1e-6)
+
+
 def test_every_gpu_of_the_catalog_has_a_chip_and_a_model() -> None:
     assert {gpu.name for gpu in gpus()} <= set(chips().gpus)
     for model in ALL:

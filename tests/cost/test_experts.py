@@ -12,6 +12,7 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.cost.layouts import CostModel, ShardCosts
 from astrarium.model import load_model
+from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision, Workload
 from astrarium.search.plan import estimate
 from astrarium.strategy.columns import degrees_of
@@ -74,13 +75,52 @@ def test_slower_permutation_is_slower() -> None:
 
 def test_a_token_crosses_to_a_node_once() -> None:
     """With 8 of 128 experts and 4 nodes a token meets 3.6 nodes on average instead of 8 experts."""
-    across, inside = (Strategy(dp=ranks, ep=ranks, micro_batch=8) for ranks in (32, 8))
+    across = Strategy(dp=32, ep=32, micro_batch=8)
     copy, node = (replace(MEGATRON, dispatch=way) for way in ("copy", "node"))
     plain, once = (costs(runtime, across).layers.ep_forward[0, -1] for runtime in (copy, node))
     share = 4 * (1 - (3 / 4) ** 8) / 8
     assert once / plain == pytest.approx(share, rel=0.05)
-    one, other = (costs(runtime, inside).layers.ep_forward[0, -1] for runtime in (copy, node))
-    assert one == other
+
+
+def test_a_token_goes_to_a_rank_once() -> None:
+    """8 of 128 experts are on 5.3 of 8 ranks on average."""
+    inside = Strategy(dp=8, ep=8, micro_batch=64)
+    runtimes = (replace(MEGATRON, dispatch=way) for way in ("copy", "node"))
+    plain, once = (costs(runtime, inside).layers.ep_forward[0, -1] for runtime in runtimes)
+    assert once / plain == pytest.approx(1 - (7 / 8) ** 8, rel=0.05)
+
+
+def test_a_bias_behind_experts_takes_time_and_launches() -> None:
+    """It is added expert by expert, in fp32."""
+    model, strategy = load_model("gpt-oss-120b"), Strategy(dp=8, ep=8)
+    blocks = (
+        replace(block, linears=tuple(replace(x, bias=False) for x in block.linears))
+        for block in model.blocks
+        if isinstance(block, Block)
+    )
+    plain = replace(model, blocks=tuple(blocks))
+    pool = parse_gpus("h100:8").pools[0]
+    with_it, without = (
+        CostModel(Workload(each, 4096, 512), pool, MEGATRON)
+        .shard_costs(degrees_of([strategy]))
+        .layers
+        for each in (model, plain)
+    )
+    elements = 4 * 4096 * 2880
+    for name, moved in (("forward", 45), ("backward", 64)):
+        added = getattr(with_it, name) - getattr(without, name)
+        assert (added > moved * elements / pool.gpu.memory_bandwidth).all()
+    assert (with_it.launch_forward > without.launch_forward).all()
+
+
+def test_latent_widths_take_the_host_longer() -> None:
+    plain, late = (
+        costs(changed(latent_launch_seconds=more), Strategy(dp=8, ep=8), model="deepseek-v3")
+        for more in (0.0, 1.0)
+    )
+    added = late.layers.launch_forward + late.layers.launch_backward
+    added = added - plain.layers.launch_forward - plain.layers.launch_backward
+    assert added == pytest.approx(1.0)
 
 
 def test_routing_takes_the_host_longer() -> None:

@@ -223,7 +223,7 @@ def test_an_unknown_program(tmp_path: Path) -> None:
         ("FP8-MX", "b200", Precision.FP8),
         ("mxfp8_cublas_rceil", "b200", Precision.FP8),
         ("float8 tensorwise", "b200", Precision.FP8),
-        ("nvfp4 (layers 27-31 bf16)", "b200", Precision.FP8),
+        ("nvfp4 (layers 27-31 bf16)", "b200", Precision.FP4),
         ("", "a100", Precision.BF16),
         ("", "v100", Precision.FP16),
     ],
@@ -236,7 +236,7 @@ def test_precisions(tmp_path: Path, text: str, gpu: str, precision: Precision) -
     ("model", "gpu", "precision"),
     [
         ("Llama3-8B-FP8", "H100", Precision.FP8),
-        ("llama3 70b nvfp4", "B200", Precision.FP8),
+        ("llama3 70b nvfp4", "B200", Precision.FP4),
         ("Llama3-8B", "H100 (FP8)", Precision.FP8),
         ("GPT-2 fp16", "A100", Precision.FP16),
         ("Llama3-8B", "H100", Precision.BF16),

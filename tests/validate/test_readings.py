@@ -147,7 +147,8 @@ def test_other_rows_are_read_as_they_are(tmp_path: Path) -> None:
             "scaled_product_ratio",
             1.35,
         ),
-        ({"framework": "Megatron-Bridge", "precision": "FP8-MX"}, "scaled_product_ratio", 1),
+        ({"framework": "Megatron-Bridge", "precision": "FP8-CS"}, "scaled_product_ratio", 1),
+        ({"framework": "Megatron-Bridge", "precision": "FP8-MX"}, "scaled_product_ratio", 1.05),
         (
             {"framework": "Megatron-DeepSpeed", "model": "zero-3 transformers"},
             "checkpoints_on_host",

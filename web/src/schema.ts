@@ -140,7 +140,7 @@ export interface Pool {
   readonly block_nodes?: number;
 }
 
-export type Precision = "bf16" | "fp16" | "fp32" | "fp8";
+export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";
 
 export interface Ramp {
   readonly start: number;

@@ -126,7 +126,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     ),
     "precision": Flag(
         "Number format of matrix products.",
-        read=readers.choice("model.workload:Precision", without=("fp32",)),
+        read=readers.choice("model.workload:Precision", without=("fp32", "fp4")),
         default="bf16",
         words=("bf16", "fp16", "fp8"),
     ),

@@ -134,6 +134,13 @@ class Profile(Value, frozen=True):
     attention: Mapping[str, AttentionFits] = msgspec.field(default_factory=dict)
 
 
+class NarrowFit(Value, frozen=True, forbid_unknown_fields=True):
+    """Products in fewer bits than 16, of the vendor's library."""
+
+    rate: Number  # against 16-bit products, at full clock
+    joules_per_flop: Number
+
+
 class Family(Value, frozen=True, forbid_unknown_fields=True):
     """GPU types that share a design, and the fitted type whose power limit they scale."""
 
@@ -145,6 +152,8 @@ class Family(Value, frozen=True, forbid_unknown_fields=True):
     # Rate of 16-bit products that add to a gradient, at the power limit, against that of others.
     held_by_accumulation: Number
     assumed_error: Number  # least relative error; more than 0 where no relative was measured
+    # By number format, where tables of inference kernels say little about training.
+    narrow: Mapping[str, NarrowFit] = msgspec.field(default_factory=dict)
 
 
 class Chip(Value, frozen=True, array_like=True):

@@ -101,6 +101,7 @@ class Runtime(Value, frozen=True):
     message_parameters_per_rank: float
     bucket_bytes: float  # flat copies of gradients for messages, where ranks share weights
     fresh_gradient_bytes: float  # gradients of one micro-batch, all alive before they are added
+    late_gradients: bool  # they are made in a backward pass and freed by the update
     gathered_inputs_alive: float  # inputs of a layer that were gathered and are freed with its pass
     sent_mask_bytes: float  # of one score, in a mask that goes along from stage to stage
     logit_bytes: float  # of one logit, at the peak of the loss
@@ -130,9 +131,11 @@ class Runtime(Value, frozen=True):
     rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
     router_launch_seconds: float  # further, both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
+    latent_launch_seconds: float  # likewise where keys and values come from latent widths
     cast_launch_seconds: float  # further, for a layer of 8-bit products, both passes together
     router_cast_launch_seconds: float  # likewise where experts are routed to
     expert_cast_launch_seconds: float  # likewise for each expert on the rank
+    latent_cast_launch_seconds: float  # likewise where keys and values come from latent widths
     layer_recompute_seconds: float  # further, to set up the repetition of a layer
     micro_batch_seconds: float  # to launch both ends of the model, for each micro-batch
     step_seconds: float  # for each iteration

@@ -32,6 +32,7 @@ from astrarium.catalog.profiles import (
     AttentionFit,
     AttentionFits,
     GemmFit,
+    NarrowFit,
     Profile,
     ProfileSource,
     TrainingFactors,
@@ -87,6 +88,7 @@ _PACKED_BITS: Final = (26, 19, 19)
 _ELEMENT_BYTES: Final = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
 # The fit used for a number format, the first that the profile has.
 _FITS: Final = {"fp8": ("fp8", "bf16"), "fp4": ("fp8", "bf16")}
+NARROW: Final = ("fp8", "fp4")  # formats that operands are cast to
 
 
 class GemmRole(StrEnum):
@@ -364,14 +366,30 @@ class OperatorModel(Value, frozen=True, dict=True):
         return np.asarray(flops, np.float64) * ratio / (rate * HELD_BY_ATTENTION[backward])
 
     def _gemm_fit(self, dtype: str, settled: bool) -> GemmFit:
-        fit = self.profile.gemm[_fitted_format(self.profile, dtype)]
+        narrow = chips().families[self.design].narrow.get(dtype)
+        if narrow is None:
+            fit = self.profile.gemm[_fitted_format(self.profile, dtype)]
+        else:
+            fit = self._narrowed(dtype, narrow)
         unlimited = dtype == "fp32" or not settled
         return replace(fit, sustained_efficiency=1.0) if unlimited else fit
 
+    def _narrowed(self, dtype: str, narrow: NarrowFit) -> GemmFit:
+        """The 16-bit fit, that many times as fast; a tile's ramp is of as many bytes."""
+        wide, peak = self.profile.gemm["bf16"], self._device(dtype).flops
+        share = narrow.rate * self._device("bf16").flops / peak
+        return replace(
+            wide,
+            efficiency=min(1.0, wide.efficiency * share),
+            ramp_depth=wide.ramp_depth * _ELEMENT_BYTES["bf16"] / _ELEMENT_BYTES[dtype],
+            sustained_efficiency=min(1.0, self.gpu.tdp_watts / (narrow.joules_per_flop * peak)),
+        )
+
     def _class_of_products(self, dtype: str, role: GemmRole) -> str:
         """8-bit products of all roles are one class: libraries have one kind of them."""
-        fitted = _fitted_format(self.profile, dtype)
-        return "gemm_fp8" if fitted == "fp8" else f"gemm_{fitted}_{role.value}"
+        if dtype in NARROW:
+            return "gemm_fp8"
+        return f"gemm_{_fitted_format(self.profile, dtype)}_{role.value}"
 
     def _products(
         self,

@@ -34,7 +34,7 @@ from astrarium.value import Value
 
 # The projection to the vocabulary stays in 16 bits in 8-bit recipes: it is no module of
 # TransformerEngine.
-HEAD_DTYPE: Final = {Precision.FP8: "bf16"}
+HEAD_DTYPE: Final = {Precision.FP8: "bf16", Precision.FP4: "bf16"}
 
 
 class EndCosts(Value, frozen=True):

@@ -30,7 +30,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.ends import dealt
-from astrarium.cost.feedforward import add_experts, add_mlp
+from astrarium.cost.feedforward import OUTPUT_BIAS_LAUNCHES, add_experts, add_mlp
 from astrarium.cost.measured import correct, measured_shards
 from astrarium.cost.tally import (
     MASK_BYTES,
@@ -153,14 +153,20 @@ def _add_launches(layer: Tally, block: Block) -> None:
 
 
 def _further_launches(layer: Tally, block: Block) -> Floats:
-    """Of casts to 8 bits, of the router, and of each expert; both passes together."""
+    """Of casts, of latent widths, of the router, and of each expert; both passes together."""
     runtime = layer.runtime
     seconds = np.zeros(len(layer.shards))
     if layer.scaled:
         seconds += runtime.cast_launch_seconds
+    if _has_latent_attention(block):
+        seconds += runtime.latent_launch_seconds
+        seconds += runtime.latent_cast_launch_seconds if layer.scaled else 0.0
     if block.experts:
         local = block.experts / layer.shards.ep
-        seconds += runtime.router_launch_seconds + runtime.expert_launch_seconds * local
+        each = runtime.expert_launch_seconds
+        if any(linear.bias and linear.module is Module.EXPERTS for linear in block.linears):
+            each *= 1 + OUTPUT_BIAS_LAUNCHES
+        seconds += runtime.router_launch_seconds + each * local
         if layer.scaled:
             seconds += runtime.router_cast_launch_seconds
             seconds += runtime.expert_cast_launch_seconds * local

@@ -53,9 +53,10 @@ class Memory(Value, frozen=True):
 def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
     """Memory of strategies: row `rows[i]` of the layouts with row i of the options."""
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
+    gradients, late = _in_time(layouts, rows, gradients)
     activations, again = _activation_bytes(layouts, rows, options)
     workspace = again + gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
-    workspace = np.maximum(workspace, _update_bytes(layouts, optimizer) - activations)
+    workspace = np.maximum(workspace, _update_bytes(layouts, optimizer) + late - activations)
     return Memory(
         weights=weights,
         gradients=gradients,
@@ -74,28 +75,37 @@ def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
 def bytes_of_update(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """`Memory.by_rank` while the optimizer runs; the larger of it and the passes is the peak."""
-    return _in_update(layouts, _parameter_bytes(layouts, rows, options))
+    return _in_update(layouts, rows, _parameter_bytes(layouts, rows, options))
 
 
 def bytes_of_phases(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
     """`bytes_of_sharding` and `bytes_of_update`."""
     held = _parameter_bytes(layouts, rows, options)
-    return _in_passes(layouts, rows, held), _in_update(layouts, held)
+    return _in_passes(layouts, rows, held), _in_update(layouts, rows, held)
 
 
 def _in_passes(layouts: Layouts, rows: Ints, held: Sequence[Floats]) -> Floats:
     weights, gradients, optimizer, gathered = held
+    gradients, _ = _in_time(layouts, rows, gradients)
     moving = gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
     moving = moving * (1 + layouts.runtime.fragmentation)
     reserved = always_reserved(layouts.runtime, layouts.tuning)
     return weights + gradients + optimizer + moving + reserved
 
 
-def _in_update(layouts: Layouts, held: Sequence[Floats]) -> Floats:
+def _in_update(layouts: Layouts, rows: Ints, held: Sequence[Floats]) -> Floats:
     weights, gradients, optimizer, _ = held
-    moving = _update_bytes(layouts, optimizer) * (1 + layouts.runtime.fragmentation)
+    gradients, late = _in_time(layouts, rows, gradients)
+    moving = (_update_bytes(layouts, optimizer) + late) * (1 + layouts.runtime.fragmentation)
     reserved = always_reserved(layouts.runtime, layouts.tuning)
     return weights + gradients + optimizer + moving + reserved
+
+
+def _in_time(layouts: Layouts, rows: Ints, gradients: Floats) -> tuple[Floats, Floats]:
+    """Gradients that are there beside all activations, and those that come as activations go."""
+    single = layouts.degrees.num_micro_batches[rows] == 1
+    late = np.where(layouts.runtime.late_gradients & single[:, None], gradients, 0.0)
+    return gradients - late, late
 
 
 def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -160,9 +170,10 @@ def _least_parameter_bytes(
 
     `dense` and `expert`: parameters, and the ranks that share them.
     """
-    offloaded = (runtime.weight_bytes + runtime.gradient_bytes) * (dense[0] + expert[0])
+    gradient = 0.0 if runtime.late_gradients else runtime.gradient_bytes
+    offloaded = (runtime.weight_bytes + gradient) * (dense[0] + expert[0])
     shared = dense[0] / dense[1] + expert[0] / expert[1]
-    kept = runtime.sharded_weight_bytes + runtime.gradient_bytes + runtime.optimizer_bytes
+    kept = runtime.sharded_weight_bytes + gradient + runtime.optimizer_bytes
     divided = kept * shared
     return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
 

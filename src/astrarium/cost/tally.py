@@ -11,11 +11,17 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster.interconnect import overlap_profile
 from astrarium.cost.collectives import Fabric
-from astrarium.cost.efficiency import GRADIENT_BYTES, GemmRole, OperatorModel, Pointwise
+from astrarium.cost.efficiency import (
+    GRADIENT_BYTES,
+    NARROW,
+    GemmRole,
+    OperatorModel,
+    Pointwise,
+)
 from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, Linear, Module, Split
-from astrarium.model.workload import Precision, Workload
+from astrarium.model.workload import Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES
 from astrarium.strategy.types import RecomputeModule
 from astrarium.value import Value
@@ -26,7 +32,9 @@ FLOAT_BYTES = 4  # router scores, softmax statistics
 # An operand of 8-bit products is read in 16 bits and written twice, as it is and transposed: inputs
 # in the forward pass, gradients of outputs in the backward pass. Weights are cast once an
 # iteration, with the update.
-QUANTISE_BYTES = 4
+# In NVFP4 the scale of the tensor is found first: read twice, written twice in 9 of 16 bits.
+QUANTISE_BYTES = {"fp8": 4.0, "fp4": 5.125}
+NARROW_BYTES = {"fp8": 1.0, "fp4": 0.5625}  # of an element, with its scales
 VOCAB_MULTIPLE = 128  # Megatron pads the vocabulary to a multiple of this times tp
 
 # How much longer products take whose rows begin at multiples of 1, 2 or 4 16-bit elements instead
@@ -116,7 +124,9 @@ class Tally:
         self.dtype = workload.precision.value
         self.element_bytes = workload.precision.element_bytes
         # Of an element that a product keeps where nothing else keeps it in 16 bits.
-        self.input_bytes = runtime.scaled_input_bytes if self.scaled else self.element_bytes
+        self.input_bytes = float(self.element_bytes)
+        if self.scaled:
+            self.input_bytes = runtime.scaled_input_bytes * NARROW_BYTES[self.dtype]
         self.tokens = shards.tokens(workload.seq_length)
         self.residual_tokens = self.tokens / shards.residual_split
         # What cross attention reads, where it is not as long as what the layer works on.
@@ -139,8 +149,8 @@ class Tally:
 
     @property
     def scaled(self) -> bool:
-        """Whether products are of 8 bits."""
-        return self.workload.precision is Precision.FP8
+        """Whether products are of 8 bits or fewer."""
+        return self.dtype in NARROW
 
     def tokens_of(self, weight: Linear) -> Floats:
         """Tokens of a micro-batch that a weight multiplies."""
@@ -168,7 +178,8 @@ class Tally:
     def hold_weights(self, weights: Floats) -> None:
         """The 8-bit copies of so many weights, cast once an iteration."""
         if self.scaled:
-            self.add("scaled_weights", weights * self.runtime.scaled_weight_bytes)
+            held = self.runtime.scaled_weight_bytes * NARROW_BYTES[self.dtype]
+            self.add("scaled_weights", weights * held)
 
     def recompute(self, module: RecomputeModule, seconds: Floats, dropped: Floats) -> None:
         """What redoing `module` costs and the bytes it spares."""
@@ -209,7 +220,7 @@ class Tally:
     def quantise(self, inputs: Floats, outputs: Floats) -> None:
         """Casts for 8-bit products with so many elements of inputs and outputs."""
         if self.scaled:
-            moved = QUANTISE_BYTES / self.runtime.cast_rate
+            moved = QUANTISE_BYTES[self.dtype] / self.runtime.cast_rate
             self.stream(moved * inputs, moved * outputs)
 
 
@@ -221,7 +232,7 @@ def weight_products(
     At full clock. Where the last product cannot add to the fp32 gradient itself, it writes 16
     bits, which a kernel of its own adds: the fourth figure.
     """
-    longer = misaligned(n, k) * (runtime.scaled_product_ratio if dtype == "fp8" else 1.0)
+    longer = misaligned(n, k) * (runtime.scaled_product_ratio if dtype in NARROW else 1.0)
     forward, dgrad = (
         longer * ops.gemm(m, n, k, dtype=dtype, role=role, settled=False)
         for role in (GemmRole.FORWARD, GemmRole.DGRAD)

@@ -184,7 +184,7 @@ COMPILED: Final = r"compile|fp8|float8|fp4|async[- ]?tp"
 OLD: Final = "megatron-2021"
 PRECISIONS: Final = (
     # Four-bit recipes keep parts in 8 and 16 bits; published ones are no faster than 8-bit ones.
-    (r"fp4|nvfp4|mxfp4", Precision.FP8),
+    (r"fp4|nvfp4|mxfp4", Precision.FP4),
     (r"fp8|float8|mxfp8|fp-8|e4m3", Precision.FP8),
     (r"bf16|bfloat16|bf-16", Precision.BF16),
     (r"fp16|float16|half|\bamp\b|mixed", Precision.FP16),

@@ -79,6 +79,18 @@ CORRECTIONS: Final = (
         program="nemo",
     ),
     TableCorrection(
+        "Megatron-Bridge, GPT-OSS",
+        r"megatron-bridge",
+        "Its provider leaves rotary positions to torch's kernels (apply_rope_fusion is off).",
+        models=r"gpt[- _]?oss",
+        runtime={
+            "fused": frozenset(
+                {"rms_norm", "swiglu", "residual", "cross_entropy", "bias", "bias_gradient"}
+                | {"query_copy", "qkv_gradient"}
+            )
+        },
+    ),
+    TableCorrection(
         "NeMo, GPT-3",
         r"nvidia/nemo\b",
         "NeMo's configurations of GPT-3 keep dropout of 0.1 (hidden_dropout, attention_dropout).",
@@ -87,6 +99,7 @@ CORRECTIONS: Final = (
     ),
 )
 BLOCKWISE: Final = 1.35
+MICROSCALED: Final = 1.05
 EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_mask": False}
 BOTH: Final = r"(?=.*megatron)(?=.*deepspeed)"  # in either order
 SHARING_GRADIENTS: Final = r"zero[- ]?(stage[- ]?)?[23]"
@@ -101,6 +114,11 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     # take 1.28 times as long as with one scale for a tensor, and iterations are met best with 1.35
     # for products (TransformerEngine 2.20.2 on H200, own measurement, shapes not kept apart).
     (r"block-?wise|fp8-?bs\b|sub-?channel", {"scaled_product_ratio": BLOCKWISE}),
+    # Scales for 32 elements, which Blackwell's tensor cores apply: 7.16 ms for products that take
+    # 6.81 with one scale for a tensor (TransformerEngine's GEMM profiling guide, B300, 2026).
+    (r"mxfp8|fp8-?mx\b|quantisation granularity", {"scaled_product_ratio": MICROSCALED}),
+    # torchao's NVFP4 trains no faster than its 8 bits yet (README of its MX formats, 2025-11).
+    (r"torchtitan.*nvfp4", {"scaled_product_ratio": 3.48 / 1.92}),
     # Gradients that are reduced in fp32 though the usual is 16 bits.
     (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4, "tied_gradient_bytes": 4}),
     # Megatron's tests leave dropout at its default of 0.1. What stays between two iterations is
@@ -123,7 +141,12 @@ DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 # the host (cpu_offloading_num_layers): 40 of 80 for Llama-3-70B. The share of others is a guess.
 FSDP_ON_HOST: Final = 0.75
 SHARDS_ALL: Final = r"fsdp|zero[- ]?(stage[- ]?)?3|optim_grads_params"
-UNCAPTURED: Final = ("router_launch_seconds", "expert_launch_seconds")
+UNCAPTURED: Final = (
+    "router_launch_seconds",
+    "expert_launch_seconds",
+    "latent_launch_seconds",
+    "latent_cast_launch_seconds",
+)
 
 
 def corrections_of(row: MeasuredRow) -> tuple[TableCorrection, ...]:

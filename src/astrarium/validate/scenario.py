@@ -88,6 +88,8 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         raise InputError(row.problem)
     if re.search(r"LoRA|PEFT|QLoRA", row.notes):
         raise InputError("training of adapters only is not modelled")
+    if _without_bubble(row):
+        raise InputError("zero-bubble schedules are not modelled; only 1F1B and interleaved are")
     row = as_run(row)
     gpu = resolve_gpu(row.gpu)
     program, runtime = resolve_program(row)
@@ -122,6 +124,14 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         stated=degrees.stated and row.micro_batch is not None and not _only_a_rate(row),
         obstacle=obstacle,
     )
+
+
+def _without_bubble(row: MeasuredRow) -> bool:
+    """Whether the pipeline's schedule moves weight gradients into its bubble."""
+    words = f"{row.framework} {row.overlap} {row.notes}".lower()
+    named = re.search(r"\bzb[- ]?(h[12]|v|vhalf|vmin|[12]p)\b", words)
+    hinted = re.search(r"zero[- ]?bubble", words) and "1f1b" not in words
+    return bool(named or hinted) and row.pp not in (None, 1)
 
 
 def _stated(row: MeasuredRow, column: str) -> int:
