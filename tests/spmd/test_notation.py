@@ -56,7 +56,7 @@ def test_lengths_of_one_are_not_divided() -> None:
 
 def test_rules_follow_from_the_names() -> None:
     operands = (operand(2, 3), operand(4, 3, gradient=False))
-    call = Call("aten.linear.default", operands, (), (2, 4), True)
+    call = Call("aten.linear.default", operands, (), operands, (2, 4), True)
     pattern = pattern_of("bi, oi -> bo", operands, (2, 4), (0, 1))
     rules = {rule.name: (rule.needs, rule.gives) for rule in rules_of_pattern(call, pattern)}
     assert rules == {

@@ -11,8 +11,6 @@ from astrarium.spmd.capture.factory import NAMED_FACTORY as NAMED_FACTORY
 from astrarium.spmd.capture.factory import called as called
 from astrarium.spmd.capture.factory import load_factory as load_factory
 from astrarium.spmd.capture.fused import taken_apart as taken_apart
-from astrarium.spmd.capture.missing import missing_message as missing_message
-from astrarium.spmd.capture.missing import unsupported as unsupported
 
 if TYPE_CHECKING:
     from astrarium.spmd.capture.export import capture as capture

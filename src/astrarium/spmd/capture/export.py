@@ -27,12 +27,10 @@ from torch.utils._pytree import tree_unflatten
 
 from astrarium.errors import InputError
 from astrarium.spmd.capture import outputs
-from astrarium.spmd.capture.factory import load_factory
 from astrarium.spmd.capture.masks import without_masks
-from astrarium.spmd.capture.missing import Missing, missing_message, unsupported
 from astrarium.spmd.capture.normalise import normalise
 from astrarium.spmd.capture.outputs import Outputs, check_hooks
-from astrarium.spmd.capture.torch_calls import operator_of, torch_arguments
+from astrarium.spmd.capture.torch_calls import operator_of
 from astrarium.spmd.graph import (
     CONSTANT,
     DROPPING,
@@ -48,11 +46,6 @@ from astrarium.spmd.graph import (
     draws,
     kept_state,
 )
-
-__all__ = [
-    "Missing", "capture", "load_factory", "missing_message", "operator_of", "torch_arguments",
-    "unsupported",
-]  # fmt: skip
 
 FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 TORCH_FOLDER: Final = str(Path(torch.__file__).parent)

@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from astrarium.spmd.graph import CONSTANT, GETITEM, KEEP, PARAMETER, Graph, Node, Ref, find_blocks
+from astrarium.spmd.graph import (
+    CONSTANT,
+    GETITEM,
+    KEEP,
+    PARAMETER,
+    Graph,
+    Node,
+    Ref,
+    find_blocks,
+    with_refs,
+)
 from astrarium.spmd.rules import EXPERTS
 
 FLOATS: Final = frozenset({"float64", "float32", "bfloat16", "float16"})
@@ -53,19 +63,6 @@ def normalise(nodes: Sequence[Node], name: str = "") -> Graph:
 def packet(op: str) -> str:
     """The operator without its overload: "aten.add" of "aten.add.Tensor"."""
     return op.rpartition(".")[0] if op.count(".") > 1 else op
-
-
-def with_refs(node: Node, numbers: Sequence[int] | dict[int, int]) -> Node:
-    """The node, reading node `numbers[i]` wherever it read node i."""
-
-    def moved(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
-        if isinstance(value, Ref):
-            return Ref(numbers[value.node])
-        return [moved(item) for item in value] if isinstance(value, list | tuple) else value
-
-    args = tuple(moved(value) for value in node.args)
-    kwargs = tuple((key, moved(value)) for key, value in node.kwargs)
-    return replace(node, args=args, kwargs=kwargs)
 
 
 def _simplified(nodes: Sequence[Node]) -> list[Node]:

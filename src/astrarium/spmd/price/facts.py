@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Final
 
-from astrarium.spmd.graph import PARAMETER, Graph
+from astrarium.spmd.graph import PARAMETER, Graph, Ref, mapped
 from astrarium.spmd.price.memory import Kept, kept_values
-from astrarium.spmd.price.work import makes_copy, refs_hidden
+from astrarium.spmd.price.work import makes_copy
 from astrarium.value import Value
 
 _GRAPHS_KEPT: Final = 16
@@ -50,7 +50,8 @@ def _facts(key: _Itself) -> Facts:
     operators, tensors = [], []
     for index, node in enumerate(graph.nodes):
         readers = sum(graph.nodes[reader].needs_gradient for reader in graph.readers[index])
-        arguments = (refs_hidden(node.args), refs_hidden(node.kwargs))
+        # What makes operators of equal shapes differ: arguments that are no tensors.
+        arguments = mapped((node.args, node.kwargs), lambda _: Ref, tuple)
         operator = (node.op, arguments, makes_copy(graph, index), readers)
         operators.append(known_operators.setdefault(operator, len(known_operators)))
         tensor = (node.shape, node.dtype, node.needs_gradient, node.op == PARAMETER)

@@ -20,7 +20,7 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cost.efficiency import GemmRole, Pointwise
 from astrarium.cost.kernels import BACKWARD_PRODUCTS
-from astrarium.spmd.graph import DTYPE_BYTES, SEGMENT, Graph, Node, Ref
+from astrarium.spmd.graph import DTYPE_BYTES, SEGMENT, Graph, Node
 from astrarium.value import Value
 
 Size: TypeAlias = Floats | float
@@ -439,12 +439,3 @@ _SPECIAL: Final[Mapping[str, Callable[[LocalCall], list[Term]]]] = {
     "embedding": _embedding,
     "cross_entropy_loss": _cross_entropy,
 }
-
-
-def refs_hidden(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
-    """Arguments with their tensors taken out: what makes operators of equal shapes differ."""
-    if isinstance(value, Ref):
-        return Ref
-    if isinstance(value, list | tuple):
-        return tuple(refs_hidden(item) for item in value)
-    return value

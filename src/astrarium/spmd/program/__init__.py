@@ -8,13 +8,13 @@ from astrarium.spmd.program.document import ReasonPart as ReasonPart
 from astrarium.spmd.program.document import SourcePart as SourcePart
 from astrarium.spmd.program.document import SynthesisPart as SynthesisPart
 from astrarium.spmd.program.document import TriedPart as TriedPart
+from astrarium.spmd.program.document import load_program as load_program
 from astrarium.spmd.program.document import placement_text as placement_text
+from astrarium.spmd.program.document import save_program as save_program
 from astrarium.spmd.program.document import to_dict as to_dict
 from astrarium.spmd.program.document import to_text as to_text
 from astrarium.spmd.program.evaluation import evaluating as evaluating
 from astrarium.spmd.program.evaluation import other_in_evaluation as other_in_evaluation
-from astrarium.spmd.program.files import load_program as load_program
-from astrarium.spmd.program.files import save_program as save_program
 from astrarium.spmd.program.program import SCHEMA as SCHEMA
 from astrarium.spmd.program.program import Conversion as Conversion
 from astrarium.spmd.program.program import DeviceProgram as DeviceProgram

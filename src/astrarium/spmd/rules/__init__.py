@@ -49,3 +49,4 @@ from astrarium.spmd.rules.rule import MessageKind as MessageKind
 from astrarium.spmd.rules.rule import ShardRule as ShardRule
 from astrarium.spmd.rules.table import operators_without_rule as operators_without_rule
 from astrarium.spmd.rules.table import rules_of as rules_of
+from astrarium.spmd.rules.table import without_rule as without_rule

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
-from astrarium.spmd.graph import Graph, Node, Ref
+from astrarium.spmd.graph import Graph, Node, Ref, mapped
 from astrarium.spmd.rules.layout import COPIED, REPLICATE, TensorLayout
 from astrarium.value import Value
 
@@ -22,25 +21,18 @@ class Operand(Value, frozen=True):
         return len(self.shape)
 
 
-class Call(Value, frozen=True, dict=True):
+class Call(Value, frozen=True):
     """An operator with its arguments: operands for tensors, tuples for lists."""
 
     op: str
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...]
+    operands: tuple[Operand, ...]  # all tensors it reads, in the order of `Node.inputs`
     shape: tuple[int, ...]
     gradient: bool
     # Whether only parameters and constants go into it: then a gradient in parts is worth
     # handing through, up to the parameter that is trained.
     of_parameters: bool = False
-
-    @cached_property
-    def operands(self) -> tuple[Operand, ...]:
-        """All tensors it reads, in the order of `Node.inputs`."""
-        found: list[Operand] = []
-        for value in (*self.args, *(value for _, value in self.kwargs)):
-            _collect(value, found)
-        return tuple(found)
 
     def get(self, position: int, name: str, default: Any = None) -> Any:  # noqa: ANN401
         """An argument given by position or by name."""
@@ -58,33 +50,18 @@ class Call(Value, frozen=True, dict=True):
         return COPIED if operand.gradient and self.gradient else REPLICATE
 
 
-def _collect(value: Any, found: list[Operand]) -> None:  # noqa: ANN401
-    if isinstance(value, Operand):
-        found.append(value)
-    elif isinstance(value, tuple):
-        for item in value:
-            _collect(item, found)
-
-
 def call_of(graph: Graph, node: Node, of_parameters: bool = False) -> Call:
     """A node's operator and arguments, with what they say of other nodes written out."""
+    operands: list[Operand] = []
 
-    def frozen(value: Any) -> Any:  # noqa: ANN401
-        if isinstance(value, Ref):
-            other = graph.nodes[value.node]
-            return Operand(other.shape, other.dtype, other.needs_gradient)
-        if isinstance(value, list | tuple):
-            return tuple(map(frozen, value))
-        return value
+    def operand(read: Ref) -> Operand:
+        other = graph.nodes[read.node]
+        operands.append(Operand(other.shape, other.dtype, other.needs_gradient))
+        return operands[-1]
 
-    return Call(
-        node.op,
-        tuple(map(frozen, node.args)),
-        tuple((key, frozen(value)) for key, value in node.kwargs),
-        node.shape,
-        node.needs_gradient,
-        of_parameters,
-    )
+    args, kwargs = mapped((node.args, node.kwargs), operand, tuple)
+    found = tuple(operands)
+    return Call(node.op, args, kwargs, found, node.shape, node.needs_gradient, of_parameters)
 
 
 def operator_name(op: str) -> str:
