@@ -32,7 +32,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from spmd_measured import measured_laws, measured_messages, measured_operators
+from spmd_measured import (
+    MeasuredOperator,
+    measured_laws,
+    measured_messages,
+    measured_operators,
+    priced_by,
+)
 
 from astrarium.calibrate.measure.cores import one_core
 from astrarium.cluster import Cluster, parse_gpus
@@ -44,7 +50,7 @@ from astrarium.runtime.spmd.job import ProgramSettings, run_programs, step_secon
 from astrarium.runtime.spmd.model import make_model
 from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.price import Devices, MeasuredOperator, devices_of, document_of, price_program
+from astrarium.spmd.price import Devices, devices_of, document_of, price_program
 from astrarium.spmd.program import ProgramDocument, SourcePart, SynthesisPart
 from astrarium.spmd.synthesis import simplest, synthesize
 from astrarium.spmd.synthesis.baselines import SPACES
@@ -135,11 +141,16 @@ def documents_of(
     source: SourcePart, graph: Graph, devices: Devices, measured: dict[str, MeasuredOperator]
 ) -> dict[str, ProgramDocument]:
     """All ways to divide a model, the synthesised one last: it is not slower than the others."""
+    with priced_by(measured):
+        return _documents_of(source, graph, devices)
+
+
+def _documents_of(source: SourcePart, graph: Graph, devices: Devices) -> dict[str, ProgramDocument]:
     found: dict[str, ProgramDocument] = {}
     spaces = [space for space in SPACES if space.name in BASELINES]
     for space in (*spaces, None):
         others = [one.program for one in found.values()] if space is None else []
-        done = synthesize(graph, devices, measured=measured, space=space, candidates=others)
+        done = synthesize(graph, devices, space=space, candidates=others)
         part = SynthesisPart(
             sum(done.seconds.values()), done.rounds, done.expanded, done.optimal, done.bound_gap
         )
@@ -147,9 +158,7 @@ def documents_of(
         plain = {} if space else {name: one.program for name, one in found.items()}
         if name := simplest(program.seconds, plain):  # as `astrarium synthesize` does
             program = plain[name]
-        found[space.name if space else SYNTHESISED] = document_of(
-            source, devices, program, part, measured=measured
-        )
+        found[space.name if space else SYNTHESISED] = document_of(source, devices, program, part)
     return found
 
 
@@ -277,7 +286,8 @@ def seconds_for(
     """What a program would take on these shares of cores, its pieces as they are."""
     devices = devices_of(cluster_of(shares, tuning), MEMORY_BYTES, tuning=tuning)
     optimizer = document.source.optimizer
-    return price_program(document.program, devices, None, optimizer, measured).seconds
+    with priced_by(measured):
+        return price_program(document.program, devices, None, optimizer).seconds
 
 
 def prepared(source: SourcePart) -> tuple[Graph, dict[str, MeasuredOperator]]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, SEGMENT, Graph
-from astrarium.spmd.price.compute import Bill, MeasuredOperators, operator_key, update_seconds
+from astrarium.spmd.price.compute import Bill, update_seconds
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout
 from astrarium.spmd.price.devices import Devices
 from astrarium.spmd.price.facts import facts_of
@@ -58,7 +58,6 @@ class PriceSettings(Value, frozen=True):
 
     micro_batches: int = 1
     optimizer: str = "adam"
-    measured: MeasuredOperators | None = None
     recompute: bool = False  # then nothing counts that operators keep: see `chunks`
 
 
@@ -124,10 +123,8 @@ class Pricer:
         self._transient: list[Size] = []
         self._result: list[Size] = []
         self._updates: list[tuple[int, Size]] = []
-        self._direct: list[tuple[int, Floats]] = []
         gpus = [devices.operators[one].gpu for one in cut.classes]
         self._processors = np.array([float(gpu.is_processor) for gpu in gpus])
-        self._shares = np.array([gpu.share for gpu in gpus])
 
     def add_choice(
         self, node: int, needs: Sequence[Placement], gives: Placement, rules: Sequence[ShardRule]
@@ -186,8 +183,6 @@ class Pricer:
         """Price everything collected so far."""
         items, columns = len(self._kept), self.cut.count
         passes = self._bill.seconds(self.devices, list(self.cut.classes), items)
-        for item, seconds in self._direct:
-            passes[:, item] += seconds
         by_number, how_of = self._mail.seconds(self.devices)
         message = np.zeros((3, items))
         hows = np.zeros((items, 2), np.int64)
@@ -258,8 +253,6 @@ class Pricer:
         rules: Sequence[ShardRule],
     ) -> None:
         times = float(self.settings.micro_batches)
-        if self._measured(item, node, needs, gives, rules):
-            return
         call = self._call(node, needs, gives)
         whole = [level for level, rule in enumerate(rules) if rule.gradient_of_whole]
         terms = terms_of(call)
@@ -275,30 +268,6 @@ class Pricer:
         reads = zip(self.graph.inputs[node], needs, strict=True)
         shapes = [self._local(read, placement).shape for read, placement in reads]
         return call_of(self.graph, node, shapes, self._local(node, gives).shape)
-
-    def _measured(
-        self,
-        item: int,
-        node: int,
-        needs: Sequence[Placement],
-        gives: Placement,
-        rules: Sequence[ShardRule],
-    ) -> bool:
-        """Charge what was measured of the operator itself, if it was."""
-        table = self.settings.measured
-        if not table or len(rules) != 1:
-            return False
-        found = table.get(operator_key(self.graph, node, rules[0]))
-        if found is None:
-            return False
-        share: Floats = np.ones(self.cut.count)
-        axis = axis_of_choice(self.graph, self.cut.axes, node, needs, gives, 0)
-        if axis >= 0:
-            share = self.cut.shares[0][axis]
-        fixed, slope = np.array([found.forward, found.backward]).T[:, :, None]
-        seconds = np.where(share > 0, fixed + slope * share, 0.0) / self._shares  # by pass
-        self._direct.append((item, seconds * self.settings.micro_batches))
-        return True
 
     def _add_gradients(self, item: int, node: int, result: Tensor) -> None:
         """Gradients from several readers are added up where the value was made."""

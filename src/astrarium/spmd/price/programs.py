@@ -6,29 +6,39 @@ the granules that a device has for its work, of the largest piece for messages t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES
 from astrarium.spmd.price.chunks import chunks_of, kept_between, repeated
-from astrarium.spmd.price.compute import MeasuredOperators
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, cut_of
 from astrarium.spmd.price.devices import Devices
-from astrarium.spmd.price.facts import facts_of
-from astrarium.spmd.price.keys import keys_of
+from astrarium.spmd.price.facts import facts_of, keys_of
 from astrarium.spmd.price.memory import STATE_BYTES, is_parameter
 from astrarium.spmd.price.messages import bucket_elements
 from astrarium.spmd.price.pricing import GRADIENT_BYTES, Pricer, Prices, PriceSettings
-from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
+from astrarium.spmd.program import (
+    MEMORY_CAUSES,
+    Conversion,
+    DeviceMemoryPart,
+    DevicePart,
+    DeviceProgram,
+    Instruction,
+    ProgramDocument,
+    SourcePart,
+    SynthesisPart,
+)
 from astrarium.spmd.rules import ALL_REDUCE, Division
 from astrarium.value import Value
 
 # Shares of a device at which lines are laid through prices, against what it has.
 _LESS, _MORE = 0.5, 2.0
+NO_BASELINES: Final[Mapping[str, float]] = {}
 
 
 class MemoryUse(Value, frozen=True, dict=True):
@@ -207,11 +217,10 @@ def price_program(
     devices: Devices,
     divisions: Sequence[Division] | None = None,
     optimizer: str = "adam",
-    measured: MeasuredOperators | None = None,
 ) -> ProgramPrice:
     """What a program costs with these divisions, or its own."""
     divided = tuple(program.divisions if divisions is None else divisions)
-    settings = PriceSettings(program.micro_batches, optimizer, measured)
+    settings = PriceSettings(program.micro_batches, optimizer)
     cut = cut_of(program.axes, divided, devices)
     orders = _orders(program, cut)
     items = orders.items
@@ -419,3 +428,33 @@ def _with_hows(
             hows = prices.hows[item]
             found.append(pricer.conversion_of(one.node, one.needs[0], one.gives, hows))
     return tuple(found)
+
+
+def document_of(
+    source: SourcePart,
+    devices: Devices,
+    program: DeviceProgram,
+    search: SynthesisPart,
+    baselines: Mapping[str, float] = NO_BASELINES,
+    notes: tuple[str, ...] = (),
+) -> ProgramDocument:
+    """The document of a program, with its seconds and bytes by cause."""
+    price = price_program(program, devices, optimizer=source.optimizer)
+    causes = {cause: getattr(price.memory, cause) for cause in MEMORY_CAUSES}
+    memory = []
+    for rank in range(devices.count):
+        sizes = {cause: float(values[rank]) for cause, values in causes.items()}
+        memory.append(
+            DeviceMemoryPart(rank, sum(sizes.values()), float(devices.room[rank]), **sizes)
+        )
+    return ProgramDocument(
+        source,
+        devices.cluster,
+        tuple(DevicePart(one.rank, one.pool, one.gpu.name, one.node) for one in devices.devices),
+        replace(program, seconds=price.seconds),
+        price.breakdown,
+        tuple(memory),
+        search,
+        dict(baselines),
+        notes,
+    )

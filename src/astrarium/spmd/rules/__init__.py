@@ -4,6 +4,7 @@ from astrarium.spmd.rules.axes import Axes as Axes
 from astrarium.spmd.rules.axes import Division as Division
 from astrarium.spmd.rules.axes import by_weight as by_weight
 from astrarium.spmd.rules.axes import find_axes as find_axes
+from astrarium.spmd.rules.axes import tied_axes as tied_axes
 from astrarium.spmd.rules.axes import whole_granules as whole_granules
 from astrarium.spmd.rules.call import operator_name as operator_name
 from astrarium.spmd.rules.conversions import ALL_GATHER as ALL_GATHER

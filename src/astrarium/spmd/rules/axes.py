@@ -195,3 +195,23 @@ def by_weight(axes: Axes, weights: Sequence[Floats]) -> tuple[Division, ...]:
                 dealt[granules] = whole_granules(each, granules)
         divisions.append(Division(np.stack([dealt[granules] for granules in axes.granules])))
     return tuple(divisions)
+
+
+def tied_axes(graph: Graph, axes: Axes) -> Ints:
+    """The variable that stands for each axis: axes at the same place of equal blocks share one."""
+    blocks: dict[int, list[int]] = {}
+    for index, block in enumerate(graph.blocks):
+        if block >= 0:
+            blocks.setdefault(block, []).append(index)
+    parents = list(range(axes.count))
+    models: dict[tuple[object, ...], list[int]] = {}
+    for nodes in blocks.values():
+        kinds = tuple((graph.nodes[node].op, graph.nodes[node].shape) for node in nodes)
+        model = models.setdefault(kinds, nodes)
+        for one, other in zip(model, nodes, strict=True):
+            for left, right in zip(axes.of[one], axes.of[other], strict=True):
+                if axes.granules[_root(parents, left)] == axes.granules[_root(parents, right)]:
+                    _join(parents, left, right)
+    roots = [_root(parents, axis) for axis in range(axes.count)]
+    numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
+    return np.asarray([numbers[root] for root in roots], np.int64)

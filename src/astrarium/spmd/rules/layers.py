@@ -11,6 +11,7 @@ from math import prod
 from typing import Final
 
 from astrarium.spmd.rules.call import Call, Operand
+from astrarium.spmd.rules.elements import of_images
 from astrarium.spmd.rules.layout import REPLICATE, TensorLayout, shard
 from astrarium.spmd.rules.notation import Pattern, pattern_of
 from astrarium.spmd.rules.rule import Message, MessageKind, ShardRule
@@ -30,11 +31,7 @@ def _sums(*elements: int) -> tuple[Message, ...]:
 
 def _batch_norm(call: Call) -> Pattern:
     """Channels; and images, where statistics are given and not taken from all of them."""
-    images = "_" if call.get(5, "training", False) else "n"
-    terms = "".join(", c" for _ in call.operands[1:])
-    rest = "_" * (len(call.shape) - 2)
-    text = f"{images}c{rest}{terms} -> {images}c{rest}"
-    return pattern_of(text, call.operands, call.shape)
+    return of_images(call, "_c" if call.get(5, "training", False) else "nc")
 
 
 def _synchronised(call: Call) -> Iterator[ShardRule]:

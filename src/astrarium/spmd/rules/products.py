@@ -47,29 +47,15 @@ def _einsum(call: Call) -> Pattern:
 
 
 def _convolution(call: Call) -> Pattern:
-    image, weight = call.operands[:2]
-    space = weight.rank - 2
-    batch = "n" if image.rank == weight.rank else ""
-    groups = call.get(6, "groups", 1)
-    inner, outer = ("i", "o") if groups == 1 else ("_", "_")
-    bias = "+o" if groups == 1 else "_"
-    text = (
-        f"{batch}{inner}{'_' * space}, {outer}{inner}{'_' * space}, {bias}"
-        f" -> {batch}{outer}{'_' * space}"
-    )
-    # With a bias that goes to groups the result is not linear in the image alone.
-    linear = (0, 1) if groups == 1 or len(call.operands) == 2 else None
-    return pattern_of(text, call.operands, call.shape, linear)
-
-
-def _transposed_convolution(call: Call) -> Pattern:
-    """Weights have inputs first; groups are computed whole."""
+    """Groups are computed whole; the weights of a transposed one have inputs first."""
     image, weight = call.operands[:2]
     space = "_" * (weight.rank - 2)
     batch = "n" if image.rank == weight.rank else ""
     groups = call.get(6, "groups", 1)
     inner, outer, bias = ("i", "o", "+o") if groups == 1 else ("_", "_", "_")
-    text = f"{batch}{inner}{space}, {inner}{outer}{space}, {bias} -> {batch}{outer}{space}"
+    matrix = inner + outer if "transpose" in call.op else outer + inner
+    text = f"{batch}{inner}{space}, {matrix}{space}, {bias} -> {batch}{outer}{space}"
+    # With a bias that goes to groups the result is not linear in the image alone.
     linear = (0, 1) if groups == 1 or len(call.operands) == 2 else None
     return pattern_of(text, call.operands, call.shape, linear)
 
@@ -132,10 +118,7 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
         f"+{'bij'[-call.operands[0].rank :]}, bik, bkj -> bij", call.operands, call.shape, (1, 2)
     ),
     "einsum": _einsum,
-    "conv1d": _convolution,
-    "conv2d": _convolution,
-    "conv3d": _convolution,
-    **{f"conv_transpose{k}d": _transposed_convolution for k in (1, 2, 3)},
+    **{f"conv{way}{k}d": _convolution for way in ("", "_transpose") for k in (1, 2, 3)},
     "scaled_dot_product_attention": _attention,
     "embedding": notation("_e, ... -> ...e"),
 }

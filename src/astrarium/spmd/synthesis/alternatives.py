@@ -19,13 +19,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from astrarium.spmd.graph import KEEP, Graph
-from astrarium.spmd.price import Devices
+from astrarium.spmd.price import Devices, MemoryUse, PriceSettings, price_program
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.solve import Effort, NoRoomError
+from astrarium.spmd.rules import by_weight
+from astrarium.spmd.solve import CountedPrices, Effort, NoRoomError, Solution, cheapest
 from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace, space_of
-from astrarium.spmd.synthesis.least import leanest
-from astrarium.spmd.synthesis.synthesis import GAIN, Synthesis, lack_of, synthesize
+from astrarium.spmd.synthesis.build import build_problem, unpriced_program
+from astrarium.spmd.synthesis.synthesis import (
+    GAIN,
+    Synthesis,
+    Task,
+    lack_of,
+    main_axes,
+    synthesize,
+    task_of,
+)
 from astrarium.value import Value
 
 FLAT: Final = "flat"
@@ -40,6 +51,7 @@ SIMPLEST: Final = space_of("data parallel, by speed")
 PLAIN: Final = ("data parallel, even", "data parallel, by speed")
 # Of a step: on two equal cores, programs that were predicted to save 3 to 4 % saved nothing.
 TOLD_APART: Final = 0.04
+LEAN_STEPS: Final = 100_000  # of one search for a leanest program
 NEAR: Final = 1.1  # times the best program: a simple one that takes less is worth a search
 
 Progress = Callable[[str], None]
@@ -273,3 +285,33 @@ def fastest_of(attempts: Sequence[Attempt]) -> Attempt:
             return one
     best = min(one.seconds for one in attempts)
     return next(one for one in attempts if one.seconds * (1 - GAIN) <= best)
+
+
+def leanest(
+    graph: Graph,
+    devices: Devices,
+    micro_batches: int,
+    optimizer: str,
+    allow_replicate: Collection[str] = (),
+) -> MemoryUse:
+    """Memory of the leanest program found, not proven to be; transient memory is not minimised.
+
+    With the same limit for every device, even pieces need least on the fullest of them: so it is
+    looked for at even pieces, seconds left out.
+    """
+    task = main_axes(task_of(graph, devices, allow_replicate))
+    ways = (PriceSettings(micro_batches, optimizer, recompute=again) for again in (False, True))
+    return min((_leanest(task, settings) for settings in ways), key=lambda use: max(use.peak))
+
+
+def _leanest(task: Task, settings: PriceSettings) -> MemoryUse:
+    devices = task.devices
+    even = by_weight(task.axes, [np.ones(size) for size in devices.mesh])
+    problem = build_problem(task.graph, task.rules, task.axes, even, devices, settings)
+    classes = tuple(range(len(devices.operators)))
+    weights = (0.0, *(1.0 for _ in classes))
+    found = cheapest(problem, CountedPrices(classes, weights), Effort(LEAN_STEPS))
+    assert found is not None  # whole tensors on every device are a program
+    solution = Solution(found.steps, 0.0, (), 0.0, found.expanded, optimal=False)
+    program = unpriced_program(problem, solution, task.graph, task.axes, even, devices, settings)
+    return price_program(program, devices, even, settings.optimizer).memory

@@ -34,7 +34,6 @@ from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import Graph, cut, parts_of
 from astrarium.spmd.price import (
     Devices,
-    MeasuredOperators,
     MemoryUse,
     Priced,
     PriceSettings,
@@ -50,6 +49,7 @@ from astrarium.spmd.rules import (
     by_weight,
     find_axes,
     rules_of,
+    tied_axes,
     whole_granules,
 )
 from astrarium.spmd.solve import Effort, NoRoomError, SearchProblem, Solution, solve
@@ -64,7 +64,6 @@ from astrarium.spmd.synthesis.baselines import (
 from astrarium.spmd.synthesis.build import USUAL, build_problem, unpriced_program
 from astrarium.spmd.synthesis.lines import kinds_of, lines_of
 from astrarium.spmd.synthesis.ratios import best_shares, divided_anew, without_unused
-from astrarium.spmd.synthesis.ties import tied_axes
 from astrarium.value import Value
 
 ROUNDS: Final = 6  # of each start; two are usual
@@ -200,7 +199,6 @@ def synthesize(  # noqa: PLR0913  what a user can say
     *,
     micro_batches: int = 1,
     optimizer: str = "adam",
-    measured: MeasuredOperators | None = None,
     allow_replicate: Collection[str] = (),
     space: ProgramSpace | None = None,
     candidates: Sequence[DeviceProgram] = (),
@@ -216,7 +214,7 @@ def synthesize(  # noqa: PLR0913  what a user can say
     found = _Found(effort or Effort())
     with found.timed("rules"):
         task = task_of(graph, devices, allow_replicate, space)
-    task = replace(task, settings=PriceSettings(micro_batches, optimizer, measured, recompute))
+    task = replace(task, settings=PriceSettings(micro_batches, optimizer, recompute))
     if space is not None and not space.memory:
         task = replace(task, devices=without_limits(devices))
     for program in candidates:
@@ -471,8 +469,7 @@ def _programmed(
 
 
 def _candidate(task: Task, program: DeviceProgram, divisions: tuple[Division, ...]) -> _Candidate:
-    settings = task.settings
-    price = price_program(program, task.devices, divisions, settings.optimizer, settings.measured)
+    price = price_program(program, task.devices, divisions, task.settings.optimizer)
     return _Candidate(replace(program, divisions=divisions), price)
 
 

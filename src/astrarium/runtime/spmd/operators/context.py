@@ -104,6 +104,11 @@ class OperatorRun:
             sizes.append(stop - start)
         return tuple(sizes)
 
+    def named(self, *names: str) -> dict[str, Any]:
+        """The arguments by name; those by position are called as `names` says."""
+        args, kwargs = self.arguments()
+        return {**dict(zip(names, args, strict=False)), **kwargs}
+
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """As torch takes them, with tensors in place of references."""
         given = iter(self.inputs)

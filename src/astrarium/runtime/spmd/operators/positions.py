@@ -183,27 +183,26 @@ def dropped(x: Tensor, mask: Tensor, chance: float) -> Tensor:
 
 
 def dropout(run: OperatorRun) -> Tensor:
-    """Drop elements of the piece that this device has."""
+    """Drop elements of the piece that this device has; `feature_dropout` drops whole channels."""
     (x, chance, training), _ = run.arguments()
     if not training or chance == 0.0:
         return x
-    return dropped(x, kept(run, run.node.shape, run.pieces(), chance), chance)
-
-
-def channel_dropout(run: OperatorRun) -> Tensor:
-    """Drop whole channels."""
-    (x, chance, training), _ = run.arguments()
-    if not training or chance == 0.0:
-        return x
-    shape, space = run.node.shape[:2], (1,) * (len(run.node.shape) - 2)
-    mask = kept(run, shape, run.pieces()[:2], chance)
-    return dropped(x, mask.view(*mask.shape, *space), chance)
+    rank = len(run.node.shape)
+    dims = 2 if operator_name(run.node.op) == "feature_dropout" else rank
+    mask = kept(run, run.node.shape[:dims], run.pieces()[:dims], chance)
+    return dropped(x, mask.view(*mask.shape, *(1,) * (rank - dims)), chance)
 
 
 def attention(run: OperatorRun) -> Tensor:
     """Attention that drops weights of the piece that this device has."""
     args, kwargs = run.arguments()
-    chance = args[4] if len(args) > 4 else kwargs["dropout_p"]
+    return with_dropout(run, args, kwargs, args[4] if len(args) > 4 else kwargs["dropout_p"])
+
+
+def with_dropout(
+    run: OperatorRun, args: Sequence[Any], kwargs: Mapping[str, Any], chance: float
+) -> Tensor:
+    """Attention on these arguments, of which weights are dropped by their places."""
 
     def mask(scores: Tensor) -> Tensor:
         others = scores.shape[-1]

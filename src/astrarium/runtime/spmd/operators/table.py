@@ -15,12 +15,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.operators.along import LOCAL as ALONG
 from astrarium.runtime.spmd.operators.context import Context, OperatorRun
 from astrarium.runtime.spmd.operators.layers import LOCAL as LAYERS
 from astrarium.runtime.spmd.operators.layers import experts, recurrent
 from astrarium.runtime.spmd.operators.losses import LOCAL as LOSSES
-from astrarium.runtime.spmd.operators.positions import attention, channel_dropout, drawn, dropout
+from astrarium.runtime.spmd.operators.norms import LOCAL as NORMS
+from astrarium.runtime.spmd.operators.positions import attention, drawn, dropout
 from astrarium.spmd.graph import GETITEM, SEGMENT, Node
 from astrarium.spmd.rules import (
     EXPERTS,
@@ -31,8 +31,6 @@ from astrarium.spmd.rules import (
     ShardRule,
     operator_name,
 )
-
-__all__ = ["Context", "run_local"]
 
 # Operators with several results take empty pieces as they are, or have versions for them.
 SEVERAL: Final = frozenset(
@@ -249,7 +247,7 @@ def _sufficient_factors(run: OperatorRun) -> Tensor:
 LOCAL: Final[dict[str, Callable[[OperatorRun], Tensor]]] = {
     **LOSSES,
     **LAYERS,
-    **ALONG,
+    **NORMS,
     MASKED_EMBEDDING: _masked_embedding,
     GLOBAL_MEAN: _global_mean,
     SUFFICIENT_FACTORS: _sufficient_factors,
@@ -273,7 +271,7 @@ SPECIAL: Final[dict[str, Callable[[OperatorRun], Any]]] = {
     "expand": _expanded,
     "broadcast_to": _expanded,
     "dropout": dropout,
-    "feature_dropout": channel_dropout,
+    "feature_dropout": dropout,
     **dict.fromkeys(("rand", "rand_like", "randn", "randn_like", "bernoulli"), drawn),
     "scaled_dot_product_attention": _attention,
     "batch_norm": _batch_norm,
