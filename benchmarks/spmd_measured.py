@@ -59,12 +59,11 @@ from astrarium.runtime.spmd.train import Recipe, Training
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import Pricer, Prices, programs
 from astrarium.spmd.price.cut import axis_of_choice
-from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.program import DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     REPLICATE,
     Axes,
     Division,
-    Placement,
     ShardRule,
     find_axes,
     rules_of,
@@ -140,21 +139,14 @@ class MeasuredPricer(Pricer):
         super().__init__(*args)
         self._measured: list[tuple[int, Floats]] = []
 
-    def _work(
-        self,
-        item: int,
-        node: int,
-        needs: Sequence[Placement],
-        gives: Placement,
-        rules: Sequence[ShardRule],
-    ) -> None:
-        key = operator_key(self.graph, node, rules[0]) if len(rules) == 1 else ""
+    def _work(self, item: int, node: int, way: Priced | Instruction) -> None:
+        key = operator_key(self.graph, node, way.rules[0]) if len(way.rules) == 1 else ""
         found = self.table.get(key)
         if found is None:
-            super()._work(item, node, needs, gives, rules)
+            super()._work(item, node, way)
             return
         share: Floats = np.ones(self.cut.count)
-        axis = axis_of_choice(self.graph, self.cut.axes, node, needs, gives, 0)
+        axis = axis_of_choice(self.graph, self.cut.axes, node, way, 0)
         if axis >= 0:
             share = self.cut.shares[0][axis]
         cores = np.array([self.devices.operators[one].gpu.share for one in self.cut.classes])

@@ -27,9 +27,9 @@ from astrarium.spmd.rules import (
     rules_of,
     whole_granules,
 )
-from astrarium.spmd.rules.call import call_of
+from astrarium.spmd.rules.layout import ShardRule
 from astrarium.spmd.rules.local import coordinates, local_shape
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.notation import call_of
 from astrarium.spmd.rules.table import layout_of_result
 
 CPU = torch.device("cpu")

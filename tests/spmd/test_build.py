@@ -13,8 +13,9 @@ from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
 from astrarium.cluster import parse_gpus
 from astrarium.cost.collectives import all_reduce_seconds
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.price import Priced, Pricer, PriceSettings, cut_of, devices_of
+from astrarium.spmd.price import Pricer, PriceSettings, cut_of, devices_of
 from astrarium.spmd.price.messages import SYNC_BYTES
+from astrarium.spmd.program import Priced
 from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE, ShardRule
 from astrarium.spmd.rules.layout import shard
 from astrarium.spmd.solve import SearchProblem, solve
@@ -87,7 +88,7 @@ def test_a_gradient_sum_is_part_of_a_full_message_and_is_paid_once() -> None:
             pricer.add_conversion(bias, (REPLICATE,), (COPIED,)),
             pricer.add_conversion(value, (PARTIAL,), (REPLICATE,)),
         ]
-        message = pricer.prices().message[items]
+        message = pricer.prices().message_passes.sum(axis=0)[items]
         fabric, group = devices.fabrics[0], devices.groups[0]
         large, small = (float(graph.nodes[one].bytes) for one in (weight, bias))
         assert large > SYNC_BYTES

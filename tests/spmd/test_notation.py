@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE, operator_name
-from astrarium.spmd.rules.call import Call, Operand
 from astrarium.spmd.rules.layout import shard
-from astrarium.spmd.rules.notation import Pattern, pattern_of, rules_of_pattern
+from astrarium.spmd.rules.notation import Call, Operand, Pattern, pattern_of, rules_of_pattern
 
 
 def operand(*shape: int, gradient: bool = True) -> Operand:

@@ -26,8 +26,7 @@ from astrarium.spmd.rules import (
     operators_without_rule,
     rules_of,
 )
-from astrarium.spmd.rules.layout import shard
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import ShardRule, shard
 from astrarium.spmd.rules.table import DESCRIBED
 
 LENGTHS = st.integers(1, 6)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from astrarium.runtime.spmd.operators import run_local
 from astrarium.spmd.rules import local_pieces
+from astrarium.spmd.rules.layout import ShardRule
 from astrarium.spmd.rules.local import local_shape
-from astrarium.spmd.rules.rule import ShardRule
 
 ROWS = 4096
 

@@ -9,7 +9,6 @@ from astrarium.spmd.price.cut import cut_of as cut_of
 from astrarium.spmd.price.devices import Devices as Devices
 from astrarium.spmd.price.devices import devices_of as devices_of
 from astrarium.spmd.price.facts import Keys as Keys
-from astrarium.spmd.price.facts import Priced as Priced
 from astrarium.spmd.price.facts import keys_of as keys_of
 from astrarium.spmd.price.messages import bucket_elements as bucket_elements
 from astrarium.spmd.price.messages import exchange_seconds as exchange_seconds

@@ -10,8 +10,7 @@ from astrarium.spmd.graph import PARAMETER, Graph, Ref, mapped
 from astrarium.spmd.price.cut import Cut
 from astrarium.spmd.price.memory import Kept, kept_values
 from astrarium.spmd.price.work import makes_copy
-from astrarium.spmd.program import Conversion
-from astrarium.spmd.rules import Placement, ShardRule
+from astrarium.spmd.rules import ShardRule
 from astrarium.value import Value
 
 _GRAPHS_KEPT: Final = 16
@@ -60,15 +59,6 @@ def _facts(key: _Itself) -> Facts:
         tensor = (node.shape, node.dtype, node.needs_gradient, node.op == PARAMETER)
         tensors.append(known_tensors.setdefault(tensor, len(known_tensors)))
     return Facts(tuple(operators), tuple(tensors), kept_values(graph))
-
-
-class Priced(Value, frozen=True):
-    """What a choice or a conversion stands for."""
-
-    needs: tuple[Placement, ...]  # of each input; of a conversion: what it starts from
-    gives: Placement
-    rules: tuple[ShardRule, ...] = ()  # one for each level; none for a conversion
-    conversion: Conversion | None = None
 
 
 class Keys(Value, frozen=True):

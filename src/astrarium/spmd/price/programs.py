@@ -79,9 +79,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
     around messages; `update` is apart. A message's slope is in granules of the largest piece.
     """
 
-    compute: Floats  # [instruction, device]
     update: Floats  # [instruction, device]
-    message: Floats  # [instruction]
     bytes: Floats  # [instruction, device], kept until the end of the step
     axis: Ints  # [level, instruction]: what compute, update and bytes are divided along; -1: none
     message_axis: Ints  # [level, instruction]: whose largest piece a message grows with; -1: none
@@ -89,7 +87,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
     memory: MemoryUse
     conversions: tuple[Conversion | None, ...]  # with the cheapest ways to send, by instruction
     granules: tuple[Ints, ...]  # by level: [axis, device]
-    compute_passes: Floats  # [pass, instruction, device]: `compute` forward and backward
+    compute_passes: Floats  # [forward or backward, instruction, device]
     message_passes: Floats  # [forward, backward or once at the end, instruction]
     sums: tuple[GradientSum, ...]
     micro_batches: int
@@ -97,6 +95,16 @@ class ProgramPrice(Value, frozen=True, dict=True):
     # Seconds, update included, and bytes of a granule: [level, instruction, device] each. They
     # take twice what the rest takes, and only the ratios need them.
     find_slopes: Callable[[], tuple[Floats, Floats]]
+
+    @cached_property
+    def compute(self) -> Floats:
+        """[instruction, device]"""
+        return np.asarray(self.compute_passes.sum(axis=0))
+
+    @cached_property
+    def message(self) -> Floats:
+        """[instruction]"""
+        return np.asarray(self.message_passes.sum(axis=0))
 
     @cached_property
     def slopes(self) -> tuple[Floats, Floats]:
@@ -242,9 +250,7 @@ def price_program(
     message_passes = _with_repeated(prices.message_passes[:, items], again)
     kept, largest = kept_between(program, chunks, prices.kept[items], prices.result[items])
     return ProgramPrice(
-        compute=passes.sum(axis=0),
         update=prices.update[items][:, spread],
-        message=message_passes.sum(axis=0),
         bytes=kept[:, spread],
         axis=axis,
         message_axis=message_axis,
@@ -325,7 +331,7 @@ def _pricer(
     pricer = Pricer(program.graph, cut, devices, settings)
     for one in orders.distinct:
         if one.conversion is None:
-            pricer.add_choice(one.node, one.needs, one.gives, one.rules)
+            pricer.add_choice(one.node, one)
         else:
             pricer.add_conversion(one.node, one.needs[0], one.gives)
     return pricer
@@ -339,7 +345,7 @@ def _axes_of(program: DeviceProgram, cut: Cut) -> tuple[Ints, Ints]:
     for index, one in enumerate(program.instructions):
         for level in range(cut.levels):
             if one.conversion is None:
-                axis = axis_of_choice(graph, axes, one.node, one.needs, one.gives, level)
+                axis = axis_of_choice(graph, axes, one.node, one, level)
                 messages = one.rules[level].messages if one.rules else ()
                 sent[level, index] = axis if messages else -1
             else:

@@ -20,3 +20,4 @@ from astrarium.spmd.program.program import Conversion as Conversion
 from astrarium.spmd.program.program import DeviceProgram as DeviceProgram
 from astrarium.spmd.program.program import How as How
 from astrarium.spmd.program.program import Instruction as Instruction
+from astrarium.spmd.program.program import Priced as Priced

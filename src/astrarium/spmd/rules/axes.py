@@ -17,7 +17,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import INPUT, PARAMETER, SEGMENT, Graph, Node
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import ShardRule
 from astrarium.value import Value
 
 ATTENTION: Final = "scaled_dot_product_attention"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.notation import WHOLE, Pattern, divisible, pattern_of
+from astrarium.spmd.rules.notation import WHOLE, Call, Operand, Pattern, divisible, pattern_of
 from astrarium.spmd.rules.products import given, notation
 from astrarium.spmd.rules.views import Describe, at, kept
 

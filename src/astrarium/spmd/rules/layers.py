@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Final
 
-from astrarium.spmd.rules.call import Call, Operand
 from astrarium.spmd.rules.elements import of_images
-from astrarium.spmd.rules.layout import REPLICATE, TensorLayout, shard
-from astrarium.spmd.rules.notation import Pattern, pattern_of
-from astrarium.spmd.rules.rule import Message, MessageKind, ShardRule
+from astrarium.spmd.rules.layout import (
+    REPLICATE,
+    Message,
+    MessageKind,
+    ShardRule,
+    TensorLayout,
+    shard,
+)
+from astrarium.spmd.rules.notation import Call, Operand, Pattern, pattern_of
 
 EXPERTS: Final = "experts"  # rows, each multiplied by the matrix of its expert
 SYNCHRONISED_NORM: Final = "synchronised batch norm"

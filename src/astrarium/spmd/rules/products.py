@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Final
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.layout import PARTIAL, REPLICATE, shard
-from astrarium.spmd.rules.notation import Pattern, pattern_of
-from astrarium.spmd.rules.rule import Message, MessageKind, ShardRule
+from astrarium.spmd.rules.layout import PARTIAL, REPLICATE, Message, MessageKind, ShardRule, shard
+from astrarium.spmd.rules.notation import Call, Operand, Pattern, pattern_of
 
 SUFFICIENT_FACTORS: Final = "sufficient factors"
 MASKED_EMBEDDING: Final = "masked embedding"

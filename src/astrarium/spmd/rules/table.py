@@ -27,10 +27,8 @@ from typing import Final
 from astrarium.errors import InputError
 from astrarium.spmd.graph import CONSTANT, GETITEM, INPUT, KEEP, PARAMETER, SEGMENT, Graph, Node
 from astrarium.spmd.rules import elements, layers, losses, products, views
-from astrarium.spmd.rules.call import Call, call_of, operator_name
-from astrarium.spmd.rules.layout import COPIED, REPLICATE, TensorLayout, shard
-from astrarium.spmd.rules.notation import Pattern, rules_of_pattern
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import COPIED, REPLICATE, ShardRule, TensorLayout, shard
+from astrarium.spmd.rules.notation import Call, Pattern, call_of, operator_name, rules_of_pattern
 
 # What names the axes of an operator's tensors; None: it works on whole tensors alone.
 DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import gcd
 from typing import Any, Final
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.layout import REPLICATE, shard
-from astrarium.spmd.rules.notation import WHOLE, Pattern, divisible
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import REPLICATE, ShardRule, shard
+from astrarium.spmd.rules.notation import WHOLE, Call, Operand, Pattern, divisible
 
 FIRST: Final = (frozenset({0}),)  # linear in the first operand
 

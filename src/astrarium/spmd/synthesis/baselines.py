@@ -23,8 +23,7 @@ import numpy as np
 
 from astrarium.errors import InputError, did_you_mean
 from astrarium.spmd.graph import INPUT, PARAMETER, SEGMENT, Graph
-from astrarium.spmd.price import Priced
-from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.program import DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     CAUSAL_ROWS,
     DIVIDED_GROUPS,

@@ -35,13 +35,12 @@ from astrarium.spmd.graph import Graph, cut, parts_of
 from astrarium.spmd.price import (
     Devices,
     MemoryUse,
-    Priced,
     PriceSettings,
     ProgramPrice,
     price_program,
     with_price,
 )
-from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.program import DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     Axes,
     Division,
