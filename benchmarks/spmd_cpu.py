@@ -151,9 +151,7 @@ def _documents_of(source: SourcePart, graph: Graph, devices: Devices) -> dict[st
     for space in (*spaces, None):
         others = [one.program for one in found.values()] if space is None else []
         done = synthesize(graph, devices, space=space, candidates=others)
-        part = SynthesisPart(
-            sum(done.seconds.values()), done.rounds, done.expanded, done.optimal, done.bound_gap
-        )
+        part = SynthesisPart(done.seconds, done.rounds, done.expanded, done.optimal, done.bound_gap)
         program = done.program
         plain = {} if space else {name: one.program for name, one in found.items()}
         if name := simplest(program.seconds, plain):  # as `astrarium synthesize` does

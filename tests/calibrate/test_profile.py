@@ -134,7 +134,7 @@ def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
 
 def test_a_header_of_another_schema_is_refused(profile: Path) -> None:
     rewritten(profile, {"schema": "astrarium.profile/99"})
-    with pytest.raises(InputError, match="schema 'astrarium.profile/99'"):
+    with pytest.raises(InputError, match=r"schema 'astrarium.profile/99'"):
         read_profile(profile)
 
 

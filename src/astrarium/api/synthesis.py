@@ -266,7 +266,7 @@ def _document(
         for one in attempts
     )
     work = SynthesisPart(
-        sum(sum(one.seconds.values()) for one in works),
+        sum(one.seconds for one in works),
         sum(one.rounds for one in works),
         sum(one.expanded for one in works),
         found.optimal,

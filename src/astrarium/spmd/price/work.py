@@ -128,9 +128,11 @@ VIEWS: Final = words(
     " transpose unbind unflatten unsqueeze unsafe_chunk unsafe_split view view_as lift_fresh_copy"
     " contiguous numpy_T mT _unsafe_view _reshape_alias"
 )
-# Of these, whose backward pass writes a tensor of the input's size with the gradient inside.
-_PARTS: Final = words("select slice narrow diagonal chunk split split_with_sizes unbind")
-_WIDENS: Final = words("expand expand_as")
+# Of these, whose backward pass writes a tensor of the input's size: the gradient of a part inside
+# zeros, or the sum of what was expanded.
+_PARTS: Final = words(
+    "select slice narrow diagonal chunk split split_with_sizes unbind expand expand_as"
+)
 _TURNS: Final = words("permute transpose t swapaxes swapdims movedim numpy_T mT expand")
 _MAY_COPY: Final = words("reshape contiguous flatten")
 # Nothing is read: tensors made from shapes alone.
@@ -399,8 +401,6 @@ def _view_terms(call: LocalCall, name: str) -> list[Term]:
     if not call.inputs or not call.gradients[0]:
         return []
     if name in _PARTS:
-        return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
-    if name in _WIDENS:
         return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
     return []
 

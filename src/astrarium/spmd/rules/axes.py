@@ -41,11 +41,6 @@ class Division(Value, frozen=True, dict=True):
 
     granules: Ints
 
-    def sizes(self, axis: int, length: int) -> Ints:
-        """The pieces of a dimension of this length along the axis, by device."""
-        parts = self.granules[axis]
-        return np.asarray(parts * (length // int(parts.sum())))
-
 
 def whole_granules(ratios: Floats, granules: int) -> Ints:
     """Deal granules out by ratios: each gets its share rounded down, the largest rests one more.
