@@ -14,7 +14,7 @@ import pytest
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
 from astrarium.runtime import measure, slowed
-from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
+from astrarium.runtime.job import Device, RankResult, TrainingJob
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Stage, Strategy
 
@@ -85,7 +85,7 @@ def _job() -> TrainingJob:
 
 
 def _result(rank: int, steps: int) -> RankResult:
-    times = tuple(StepTime(1.0 + rank * step, 0.0, 0.0, 0.0) for step in range(steps))
+    times = tuple(1.0 + rank * step for step in range(steps))
     return RankResult(0, rank, (), (), times, 0, 0)
 
 

@@ -194,13 +194,9 @@ NAMED_PRECISION: Final = r"(?<![a-z0-9])(?:mx|nv)?(?:fp|float|bf)-?(?:4|8|16|32)
 UNMODELLED_PRECISIONS: Final = r"fp32|float32|tf32|fp64|int8"
 
 
+@cache
 def resolve_gpu(text: str) -> Gpu:
     """The GPU type that a table means; a memory size of its own replaces the catalog's."""
-    return _gpu(text)
-
-
-@cache
-def _gpu(text: str) -> Gpu:
     several = _types_named(text)
     if len(several) > 1:
         raise InputError(

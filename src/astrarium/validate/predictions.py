@@ -61,13 +61,8 @@ class Prediction(Value, frozen=True):
         return self.plan.fits and not self.scenario.obstacle
 
 
-def untuned(scenario: Scenario) -> Tuning:
-    """The tuning of a scenario whose cluster taught nothing."""
-    return NEUTRAL
-
-
 def predict_rows(
-    rows: Sequence[MeasuredRow], tuning_of: Callable[[Scenario], Tuning] = untuned
+    rows: Sequence[MeasuredRow], tuning_of: Callable[[Scenario], Tuning] = lambda _: NEUTRAL
 ) -> tuple[Prediction, ...]:
     """Predictions in the order of the rows; the tuning may depend on pool and runtime."""
     out: list[Prediction | None] = [None] * len(rows)

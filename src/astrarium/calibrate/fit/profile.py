@@ -157,9 +157,11 @@ def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) ->
     pa = _pyarrow()
     import pyarrow.parquet
 
-    table = pa.table(
-        {name: pa.array([row.get(name) for row in rows], _kind(pa, name)) for name in _columns()}
-    )
+    columns = {
+        name: pa.array([row.get(name) for row in rows], _kind(pa, name))
+        for name in (*IDENTITY, *TIMES)
+    }
+    table = pa.table(columns)
     text = json.dumps({**header, CHECKSUM: _checksum(header)}, allow_nan=False)
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
     content = pa.BufferOutputStream()
@@ -215,10 +217,6 @@ def _checked_header(path: Path, text: bytes) -> dict[str, Any]:
 
 def _checksum(header: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(header, sort_keys=True).encode())
-
-
-def _columns() -> tuple[str, ...]:
-    return (*IDENTITY, *TIMES)
 
 
 def _kind(pa: Any, name: str) -> pa.DataType:  # noqa: ANN401  the module

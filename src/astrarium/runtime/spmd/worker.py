@@ -282,7 +282,7 @@ class _Run:
             step = self.training.step(self.inputs)
             self.steps.append(step)
             if self.rank == 0:
-                at = {"program": self.number, "step": len(self.steps) - 1}
+                at = {"job": self.number, "step": len(self.steps) - 1}
                 say(answers, step={**at, "loss": step.loss, "seconds": step.seconds})
         self.peak_bytes = max(self.peak_bytes, peak_bytes(kind))
 
@@ -292,7 +292,7 @@ class _Run:
 
     def report(self) -> RankReport:
         return RankReport(
-            program=self.number,
+            job=self.number,
             rank=self.rank,
             losses=_of(self.steps, "loss"),
             step_seconds=_of(self.steps, "seconds"),

@@ -193,7 +193,7 @@ def _dropped(node: Node, kept: Values) -> Node | int:
     return replace(node, op="aten.dropout.default", args=(node.args[0], probability, True))
 
 
-def _item(node: Node, kept: Values) -> Node | int:
+def _item(node: Node, kept: Values) -> Node | tuple[Node, ...] | int:
     """One of several results of what has become an operator with one, or is one of its inputs."""
     source, index = node.args
     made = kept[source.node]

@@ -36,6 +36,7 @@ from astrarium.spmd.rules.layout import is_possible as is_possible
 from astrarium.spmd.rules.layout import operations as operations
 from astrarium.spmd.rules.layout import parse_layout as parse_layout
 from astrarium.spmd.rules.local import Piece as Piece
+from astrarium.spmd.rules.local import coordinates as coordinates
 from astrarium.spmd.rules.local import local_pieces as local_pieces
 from astrarium.spmd.rules.local import pieces_along as pieces_along
 from astrarium.spmd.rules.local import ranks_along as ranks_along

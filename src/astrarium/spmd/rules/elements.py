@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from astrarium.spmd.rules.notation import WHOLE, Call, Operand, Pattern, divisible, pattern_of
@@ -45,7 +45,7 @@ ALONG_ONE: Final = (
 
 def _broadcast(
     linear: Callable[[Call], tuple[int, ...] | None] = lambda call: None, term: str = "..."
-) -> Describe:
+) -> Callable[[Call], Pattern]:
     """Operands that are broadcast; `linear` says in which of them the result is linear."""
 
     def describe(call: Call) -> Pattern:
@@ -80,20 +80,11 @@ def _where(call: Call) -> Pattern:
     return pattern_of("..., +..., +... -> ...", call.operands, call.shape, linear)
 
 
-def _taken_away(call: Call, position: int) -> Sequence[int]:
-    """The dimensions that a reduction takes away."""
-    dims = call.get(position, "dim")
-    if isinstance(dims, bool):  # the second argument of `var` and `std` without dimensions
-        dims = None
-    dims = (dims,) if isinstance(dims, int) else dims
-    return [call.dim(d) for d in dims] if dims else range(call.operands[0].rank)
-
-
 def _reduction(summed: str | None, position: int = 1) -> Callable[[Call], Pattern]:
     """A reduction of some dimensions: a sum is partial over them; others need them whole."""
 
     def describe(call: Call) -> Pattern:
-        dims, rank = _taken_away(call, position), call.operands[0].rank
+        dims, rank = at(position, "dim", None)(call), call.operands[0].rank
         stay = len(call.shape) == rank  # with length 1
         whole = dims if summed is None else ()
         names = tuple(WHOLE if d in whole else str(d) for d in range(rank))

@@ -33,7 +33,7 @@ def kept(
     whole: Callable[[Call], Sequence[int]] = lambda call: (),
     result: Callable[[Names, Call], Names] = lambda names, call: names,
     linear: Sequence[int] | None = (0,),
-) -> Describe:
+) -> Callable[[Call], Pattern]:
     """All operands have the same axes, some of them whole; the result has these, or some of them.
 
     `linear` names operands in which the result is linear, together: none at all, or all (None).
@@ -54,6 +54,8 @@ def at(position: int, name: str, default: Any = 0) -> Callable[[Call], Sequence[
 
     def dims(call: Call) -> Sequence[int]:
         given = call.get(position, name, default)
+        if given is None or isinstance(given, bool):  # an argument of `var` and `std` before it
+            given = ()
         given = given if isinstance(given, tuple) else (given,)
         return [call.dim(d) for d in given] if given else range(call.operands[0].rank)
 
