@@ -42,7 +42,7 @@ GIB: Final = 2**30
 class TrainingProgram(Value, frozen=True):
     """A training program by what tables call it, and how it is usually launched.
 
-    `tuned`: published runs switch on every overlap and whatever recomputation they need.
+    `tuned`: published runs switch on every overlap and all recomputation they need.
     `shards`: the ZeRO stage where nothing is said; `sequence`: whether tensor parallelism
     divides norms too; `balanced`: layers are dealt to stages by weight; `recompute`: what is
     recomputed where nothing is said.
@@ -319,7 +319,7 @@ def _as_stated(name: str, changes: tuple[tuple[str, object], ...]) -> Runtime:
 
 
 def _runtime_name(program: TrainingProgram, row: MeasuredRow) -> str:
-    """Megatron of the years before flash attention is told by its kernels or its GPUs.
+    """Megatron of the years before flash attention is known by its kernels or its GPUs.
 
     Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
     GPU, which nobody rents for a release's tables.

@@ -168,7 +168,7 @@ def reported_bytes(stage: StageMemory, runtime: Runtime, kind: ReportedMemory) -
     """What the program shows of a stage's memory.
 
     Only what the runtime always keeps beside the tensors and what the allocator cannot reuse is
-    hidden: bytes that a cluster's runs taught show in whatever sort they were learned from.
+    hidden: bytes learned from the runs of a cluster show.
     """
     if kind is ReportedMemory.DEVICE:
         return stage.peak_bytes

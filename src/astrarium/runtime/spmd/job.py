@@ -1,4 +1,4 @@
-"""Runs of programs: what the ranks are told, what they answer, and how that compares.
+"""Runs of programs: settings of the ranks, their reports, and how these compare.
 
 `run_program` starts one process for each rank on this machine. On several machines the same
 worker is started by torchrun (`astrarium.runtime.spmd.worker`).

@@ -116,7 +116,7 @@ def _task_of_flags() -> RankTask:
     parser.add_argument("--device", type=Device, default=Device.CPU)
     given = vars(parser.parse_args())
     if "RANK" not in os.environ:
-        raise InputError("no rank is told; start this with torchrun, or use `astrarium run`")
+        raise InputError("RANK is not set; start this with torchrun, or use `astrarium run`")
     document, device = load_program(given.pop("program")), given.pop("device")
     return RankTask((document,), ProgramSettings(**given), device, "env://")
 

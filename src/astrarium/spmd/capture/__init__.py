@@ -26,7 +26,7 @@ _NEED_TORCH = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever has this name
+def __getattr__(name: str) -> Any:  # noqa: ANN401  the object of this name
     if name not in _NEED_TORCH:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from importlib import import_module

@@ -72,7 +72,7 @@ def capture(
     training: bool = True,
 ) -> Graph:
     """Return the graph of the module's loss on inputs of these shapes; values are not looked at."""
-    with torch.device("cpu"):  # whatever the caller made the module on
+    with torch.device("cpu"):  # also where the caller made the module elsewhere
         return _captured(module, inputs, name or type(module).__name__, training)
 
 
@@ -460,7 +460,7 @@ class _Translation:
         self.nodes.append(replace(node, name=name))
         return Ref(len(self.nodes) - 1)
 
-    def _argument(self, value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+    def _argument(self, value: Any) -> Any:  # noqa: ANN401  any argument of torch
         if isinstance(value, torch.fx.Node):
             return self.values[value]
         if isinstance(value, list | tuple):

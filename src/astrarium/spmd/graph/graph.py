@@ -5,7 +5,7 @@ Nodes are operators of ATen as `torch.export` writes them before it takes them a
 inputs of a step, parameters, and constants. Nothing here needs torch.
 
 Values of torch in arguments are written as strings: "torch.float32", "torch.channels_last".
-"torch.device" stands for the device that runs the node, whichever it is. A constant with a
+"torch.device" stands for the device that runs the node. A constant with a
 `target` is a buffer, frozen parameter or attribute of the module; without one, its values are its
 only argument, as nested lists.
 

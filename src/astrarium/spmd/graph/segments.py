@@ -1,4 +1,4 @@
-"""Cuts between unlike parts of a model, so that each part may have ratios of its own.
+"""Cuts between different parts of a model, so that each part may have ratios of its own.
 
 Embedding, repeated blocks and head of a Transformer, or convolutions and classifier of VGG, keep
 devices busy in different ways: what divides one part well may not suit the next. A cut is a node

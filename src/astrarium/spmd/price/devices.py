@@ -176,7 +176,7 @@ def _fabric(cluster: Cluster, tuning: Tuning) -> Fabric:
     else:
         fabric = fabric_across(cluster, [pool.name for pool in pools])
     if all(pool.gpu.is_processor for pool in pools):
-        # Cores of one machine reach each other alike, whatever pools they are counted in.
+        # Cores of one machine reach each other alike, in one pool or in several.
         fabric = replace(fabric, gpus_per_domain=cluster.num_gpus, gpus_per_node=cluster.num_gpus)
     return replace(
         measured_links(fabric, tuning.messages),

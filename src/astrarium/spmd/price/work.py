@@ -274,7 +274,7 @@ def _matmul(call: LocalCall) -> list[Term]:
 
 
 def _at_least_one(size: Size) -> Size:
-    """For divisions: an empty piece has an empty result, whatever it is divided by."""
+    """A divisor that is never zero: an empty piece has an empty result all the same."""
     return np.maximum(size, 1.0)
 
 

@@ -150,7 +150,7 @@ def _names(
             rank = _rank(node, dim)
             if rank < ranks[axis] or not names[axis]:
                 names[axis], ranks[axis] = _name(node, dim, rank), rank
-    return _unlike(names)
+    return _with_numbers(names)
 
 
 _RANKS: Final = ("batch", "heads", "input", "parameter")
@@ -170,7 +170,7 @@ def _name(node: Node, dim: int, rank: int) -> str:
     return f"{node.target or node.path or node.name} dim {dim}"
 
 
-def _unlike(names: list[str]) -> tuple[str, ...]:
+def _with_numbers(names: list[str]) -> tuple[str, ...]:
     """Equal names get a number."""
     seen: dict[str, int] = {}
     found = []

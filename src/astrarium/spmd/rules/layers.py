@@ -71,7 +71,7 @@ def _listed(value: object) -> tuple[object, ...]:
 
 
 def _last_states(call: Call, layout: TensorLayout) -> TensorLayout:
-    """Last states have layers first and the batch second, whatever the sequence has."""
+    """Last states have layers first and the batch second, also where the sequence has not."""
     return shard(1) if layout.is_shard else layout
 
 

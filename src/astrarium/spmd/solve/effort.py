@@ -1,8 +1,8 @@
 """How much work a search may still do, counted in steps: the same on every machine.
 
-A step is one move of a search from one state to the next, a few microseconds. Whatever else takes
-time is counted in as many steps as it takes as long, so that steps stand for seconds without any
-clock: answers never depend on how busy a machine is.
+A step is one move of a search from one state to the next, a few microseconds. Other work
+is counted in steps that take as long, so that steps stand for seconds without any clock: answers
+never depend on how busy a machine is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import inf
 
 @dataclass
 class Effort:
-    """Steps that are left; what was begun may go a little beyond."""
+    """Steps that are left; work that was begun may take a few more."""
 
     left: float = inf
 

@@ -251,7 +251,7 @@ class _Layer(Value, frozen=True):
 def _next(
     moves: Moves, position: int, layer: _Layer, known: _Known, width: int
 ) -> tuple[_Layer, float, int]:
-    """The labels one place further on, the bound of the best left out, and how many were seen."""
+    """The labels of the next place, the bound of the best left out, and how many were seen."""
     numbers: dict[State, int] = {}
     taken: list[Move] = []
     prices, states, parents, which = [], [], [], []

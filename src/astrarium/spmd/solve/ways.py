@@ -107,7 +107,7 @@ class Ways:
             if len(ways) > _MOST:
                 self.cut_short = True
                 ways = sorted(ways, key=lambda way: (len(way.edges), way.price))[:_MOST]
-            found = self._extensions[key] = self._sieved(ways)
+            found = self._extensions[key] = self._undominated(ways)
         return found
 
     def upper(self, there: Ints, wanted: Ints) -> Floats:
@@ -160,7 +160,7 @@ class Ways:
             if len(ways) > _MOST:
                 self.cut_short = True
                 ways = self._short_ways(there, goal)
-            found = self._paths[key] = self._sieved(ways)
+            found = self._paths[key] = self._undominated(ways)
         return found
 
     def _short_ways(self, there: int, goal: int) -> list[Way]:
@@ -215,7 +215,7 @@ class Ways:
             self._detours[layout, goal] = found
         return found
 
-    def _sieved(self, ways: list[Way]) -> tuple[Way, ...]:
+    def _undominated(self, ways: list[Way]) -> tuple[Way, ...]:
         """Without ways that another matches, after making up for the layouts it lacks."""
         if len(ways) < 2:
             return tuple(ways)

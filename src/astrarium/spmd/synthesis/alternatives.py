@@ -9,7 +9,7 @@ then 2, 4, 8, ... of them are tried as long as that gains, each also with activa
 computed again. All of it shares one effort.
 
 A program that saves less than predictions err is no gain, and data parallel training is simpler:
-where the two cannot be told apart, that is the answer.
+where the two are as fast, that is the answer.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ STEPS: Final = 3_000_000  # of all searches of a question: about ten seconds of 
 # Of the effort that is left: what a fixed way to divide the work may take, and all programs.
 FIXED_SHARE: Final = 1 / 6
 WHOLE_SHARE: Final = 2 / 3
-# A further mesh is not tried where the first left less than this of it: little would come of it.
+# The second mesh is not tried where the first left less than this of the effort.
 LEAST_SHARE: Final = 1 / 3
 SIMPLEST: Final = space_of("data parallel, by speed")
 PLAIN: Final = ("data parallel, even", "data parallel, by speed")
 # Of a step: on two equal cores, programs that were predicted to save 3 to 4 % saved nothing.
-TOLD_APART: Final = 0.04
+CLEAR_GAIN: Final = 0.04
 LEAN_STEPS: Final = 100_000  # of one search for a leanest program
 NEAR: Final = 1.1  # times the best program: a simple one that takes less is worth a search
 
@@ -262,11 +262,11 @@ def simplest(seconds: float, fixed: Mapping[str, DeviceProgram]) -> str:
     """The name of a data parallel program that another one, of so many seconds, is no gain over."""
     plain = {name: fixed[name].seconds for name in PLAIN if name in fixed}
     name = min(plain, key=plain.__getitem__, default="")
-    return name if name and seconds > plain[name] * (1 - TOLD_APART) else ""
+    return name if name and seconds > plain[name] * (1 - CLEAR_GAIN) else ""
 
 
 def _plain_instead(best: Attempt) -> Iterator[Attempt]:
-    """Data parallel training, where the best program cannot be told from it."""
+    """Data parallel training, where the best program is not clearly faster."""
     fixed = {k: one for k, one in best.fixed.items() if isinstance(one, DeviceProgram)}
     name = simplest(best.seconds, fixed)
     if best.found is None or best.left_out or not name:

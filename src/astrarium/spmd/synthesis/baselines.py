@@ -3,7 +3,7 @@
 Every space is searched, divided and priced by the same functions as the whole one; it only has
 fewer rules. The search takes the best program inside of it, so a baseline is never a straw man.
 
-- data parallel: whatever has the batch is divided along it, parameters are whole everywhere. It is
+- data parallel: all that has a batch is divided along it, parameters are whole everywhere. It is
   priced as DDP runs it (`as_run`): batch norm takes its statistics from each device's own images;
 - tensor parallel: only dimensions that parameters have are divided (heads, columns, rows, words,
   experts), never the batch;
@@ -193,7 +193,7 @@ def _tensor_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Seq
     ]
 
 
-# What HAP's release has rules for beyond those that divide operands and result alike.
+# Operators for which HAP's release has more than rules that divide operands and result alike.
 _HAP_SUMS: Final = frozenset({"cross_entropy_loss", "nll_loss_nd", "sum", "mean", "einsum"})
 _HAP_HANDS_PARTS_ON: Final = frozenset({"add", "mul"})
 _NOT_HAP: Final = frozenset(

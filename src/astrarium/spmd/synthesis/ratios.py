@@ -246,8 +246,8 @@ def _constraints(lines: Lines, *, whole: bool) -> list[Any]:
 def dealt_out(lines: Lines, parts: Ints) -> Ints:
     """Granules of every axis by device, classes one after another, [axis, device].
 
-    What the fullest parts hold beyond the granules there are is taken from the classes that work
-    longest on their part, from their last devices first.
+    The fullest parts may hold more granules than there are. Those are taken from the classes that
+    work longest on their part, from their last devices first.
     """
     work = np.tensordot(lines.counts[lines.term], lines.slopes, 1)  # seconds per granule
     found = []

@@ -7,7 +7,7 @@ same elements and draw the same numbers.
 Dimensions are taken apart into leading and trailing ones. Each place among the leading ones has an
 odd number of 64 bits, each among the trailing ones another, well mixed and the same in every step;
 their product with the key, modulo 2**64, is the element's (multiply-shift hashing: its high bits
-are as good as random). So a drawing is one large product, whatever its shape.
+are as good as random). So a drawing is one large product.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def drawn(run: OperatorRun) -> Tensor:
 
 
 def likelihood(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | float:
-    """With which probability `bernoulli` chooses: those of its input, or one that it is told."""
+    """The probabilities by which `bernoulli` chooses: its input, or an argument."""
     if op.endswith(".default"):
         probabilities: Tensor = args[0]
         return probabilities
@@ -176,7 +176,7 @@ def chosen_of(
 def dropped(x: Tensor, mask: Tensor, chance: float) -> Tensor:
     """Zeros where the mask is false; the others make up for them."""
     scale = 1.0 / (1.0 - chance) if chance < 1.0 else 0.0
-    if x.device.type == "cpu":  # where products of unlike types take six times as long
+    if x.device.type == "cpu":  # where products of two number formats take six times as long
         return x * mask.to(x.dtype).mul_(scale)
     # The same product in one kernel, which keeps no more than the mask for the way back.
     return torch.ops.aten.native_dropout_backward(x, mask, scale)

@@ -56,7 +56,7 @@ def meet(ranks: int, device: torch.device) -> int:
     if not distributed.is_initialized():
         if "RANK" not in os.environ:
             raise InputError(
-                "no rank is told; start the script with torchrun, one process for each of the"
+                "RANK is not set; start the script with torchrun, one process for each of the"
                 f" program's {ranks} ranks"
             )
         distributed.init_process_group("gloo" if device.type == "cpu" else "nccl")

@@ -57,7 +57,7 @@ def _tell(rank: int, error: BaseException) -> None:
 
 
 def _told(said: str) -> str:
-    """What the first rank that failed told all: `said`, if it is the first."""
+    """The message of the first rank that failed: `said`, if it is this one."""
     if not distributed.is_initialized():
         return said
     try:
