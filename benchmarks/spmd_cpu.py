@@ -45,8 +45,7 @@ from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.tuning import Tuning
 from astrarium.runtime.execute import step_seconds
 from astrarium.runtime.job import Device
-from astrarium.runtime.measure import KEEP_MEMORY, cores_for
-from astrarium.runtime.slowed import slowed
+from astrarium.runtime.measure import KEEP_MEMORY, cores_for, slowed
 from astrarium.runtime.spmd.job import ProgramSettings, run_programs
 from astrarium.runtime.spmd.model import make_model
 from astrarium.spmd.capture import capture, taken_apart

@@ -36,8 +36,7 @@ from astrarium.arrays import Floats
 from astrarium.calibrate.measure.cores import stay_on
 from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, say
 from astrarium.runtime.launch import launch
-from astrarium.runtime.measure import KEEP_MEMORY, cores_for
-from astrarium.runtime.slowed import PERIOD_SECONDS, slowed
+from astrarium.runtime.measure import KEEP_MEMORY, PERIOD_SECONDS, cores_for, slowed
 from astrarium.runtime.spmd.execute import (
     Compute,
     Cutter,
@@ -52,7 +51,7 @@ from astrarium.runtime.spmd.execute import (
     all_reduce,
     take_place,
 )
-from astrarium.runtime.spmd.execute.chunk import chunk_of
+from astrarium.runtime.spmd.execute.actions import chunk_of
 from astrarium.runtime.spmd.execute.collectives import start_scatter
 from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.train import Recipe, Training

@@ -20,7 +20,6 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.spmd.solve.effort import Effort
 from astrarium.spmd.solve.parts import (
     Part,
     PartNetwork,
@@ -29,7 +28,7 @@ from astrarium.spmd.solve.parts import (
     readers_of,
     undominated_part,
 )
-from astrarium.spmd.solve.problem import Conversions, SearchProblem
+from astrarium.spmd.solve.problem import Conversions, Effort, SearchProblem
 from astrarium.spmd.solve.ways import Ways
 from astrarium.value import Value
 

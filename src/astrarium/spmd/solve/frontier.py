@@ -18,9 +18,8 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.solve.astar import Guide, cheapest_path
 from astrarium.spmd.solve.blocks import CountedPrices, contracted, network_of
-from astrarium.spmd.solve.effort import Effort
 from astrarium.spmd.solve.moves import Move, Moves, State, price_of, steps_of
-from astrarium.spmd.solve.problem import SearchProblem, SolutionStep
+from astrarium.spmd.solve.problem import Effort, SearchProblem, SolutionStep
 from astrarium.spmd.solve.quiet import without_library_output
 from astrarium.value import Value
 

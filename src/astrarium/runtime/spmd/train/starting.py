@@ -13,8 +13,7 @@ from astrarium.runtime.job import Device
 from astrarium.runtime.spmd.execute import take_place
 from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.train.optimizers import Make
-from astrarium.runtime.spmd.train.together import tell_when_failing
-from astrarium.runtime.spmd.train.trainer import HowTrained, Trainer
+from astrarium.runtime.spmd.train.trainer import HowTrained, Trainer, tell_when_failing
 from astrarium.spmd.capture import called, load_factory
 from astrarium.spmd.graph import CONSTANT, PARAMETER, Graph
 from astrarium.spmd.program import ProgramDocument, SourcePart
