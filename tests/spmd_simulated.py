@@ -86,12 +86,6 @@ class Device:
         parts = torch.stack(self.exchanges[level].all(at, x))
         return parts.amax(dim=0) if largest else parts.sum(dim=0)
 
-    def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int], level: int) -> Tensor:
-        self.messages.append(("all-gather", level))
-        at = coordinates(self.rank, mesh_of(self.divisions))[level]
-        assert x.shape[dim] == sizes[at]
-        return torch.cat(self.exchanges[level].all(at, x), dim)
-
 
 def devices_of(
     graph: Graph, axes: Axes, divisions: tuple[Division, ...], **others: Any

@@ -16,7 +16,6 @@ from astrarium.spmd.rules import (
     Division,
     local_pieces,
     pieces_along,
-    ranks_along,
 )
 from astrarium.spmd.rules.layout import shard
 from astrarium.spmd.rules.local import coordinates
@@ -76,5 +75,3 @@ def test_pieces_along_a_level() -> None:
 
 def test_devices_are_numbered_along_the_inner_level_first() -> None:
     assert [coordinates(rank, (2, 3)) for rank in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
-    assert list(ranks_along(4, 0, TWO)) == [1, 4]
-    assert list(ranks_along(4, 1, TWO)) == [3, 4, 5]

@@ -220,14 +220,7 @@ class Pricer:
         self._add_gradients(item, node, piece)
 
     def _work(self, item: int, node: int, way: Priced | Instruction) -> None:
-        whole = [level for level, rule in enumerate(way.rules) if rule.gradient_of_whole]
-        terms = terms_of(self._call(node, way))
-        if whole:  # parameters' gradients are computed from what all devices have
-            needs = tuple(_without(placement, whole) for placement in way.needs)
-            widest = terms_of(self._call(node, Priced(needs, _without(way.gives, whole))))
-            terms = [term for term in terms if not term.of_weight]
-            terms += [term for term in widest if term.of_weight]
-        for term in terms:
+        for term in terms_of(self._call(node, way)):
             self._bill.add(item, term, float(self.settings.micro_batches))
 
     def _call(self, node: int, way: Priced | Instruction) -> LocalCall:
@@ -367,16 +360,8 @@ class Pricer:
             axis = axis_of_choice(self.graph, self.cut.axes, node, way, other)
             if other != level and axis >= 0:
                 num_bytes *= max(self._row(other, axis))
-        size = self.devices.mesh[level]
-        shares: tuple[float, ...] = (1.0 / size,) * size
-        if message.of_input >= 0:
-            read = self.graph.inputs[node][message.of_input]
-            axis = axis_of_layout(self.cut.axes, read, way.needs[message.of_input], level)
-            shares = self._row(level, axis) if axis >= 0 else shares
-        if message.collective is MessageKind.ALL_REDUCE:
-            shares = ()
         times = float(self.settings.micro_batches)
-        request = MessageRequest(level, message.collective, num_bytes, shares)
+        request = MessageRequest(level, message.collective, num_bytes)
         self._send(item, request, times, BACKWARD if message.backward else FORWARD)
 
     def _segment(self, item: int, node: int, way: Priced | Instruction) -> None:

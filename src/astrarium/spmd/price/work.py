@@ -46,8 +46,6 @@ class Term(Value, frozen=True):
 
     kernel: Kernel
     sizes: tuple[Size, ...]
-    # Of a parameter's gradient: with sufficient factors it is computed from whole operands.
-    of_weight: bool = False
 
     @property
     def flops(self) -> Size:
@@ -206,9 +204,9 @@ def _product(sizes: Sequence[Size]) -> Size:
     return total
 
 
-def stream(num_bytes: Size, *, backward: bool = False, of_weight: bool = False) -> Term:
+def stream(num_bytes: Size, *, backward: bool = False) -> Term:
     """A kernel that reads and writes so many bytes."""
-    return Term(Kernel(STREAM, backward=backward), (num_bytes,), of_weight)
+    return Term(Kernel(STREAM, backward=backward), (num_bytes,))
 
 
 def _products(
@@ -232,7 +230,7 @@ def _products(
         return terms
     roles = {left: GemmRole.DGRAD, right: GemmRole.WGRAD}
     terms += [
-        Term(Kernel(GEMM, dtype, True, role), sizes, of_weight=one == right)
+        Term(Kernel(GEMM, dtype, True, role), sizes)
         for one, role in roles.items()
         if call.gradients[one]
     ]
@@ -244,7 +242,7 @@ def _bias_terms(call: LocalCall, position: int) -> list[Term]:
     if position >= len(call.inputs) or not call.gradients[position]:
         return []
     kernel = Kernel(Pointwise.BIAS_GRADIENT.value, call.output.dtype, backward=True)
-    return [Term(kernel, (call.output.elements,), of_weight=True)]
+    return [Term(kernel, (call.output.elements,))]
 
 
 def _linear(call: LocalCall) -> list[Term]:
@@ -321,7 +319,7 @@ def _convolution(call: LocalCall) -> list[Term]:
     roles = {0: GemmRole.DGRAD, 1: GemmRole.WGRAD}
     terms = [Term(kernel, sizes)]
     terms += [
-        Term(replace(kernel, backward=True, role=role), sizes, of_weight=one == 1)
+        Term(replace(kernel, backward=True, role=role), sizes)
         for one, role in roles.items()
         if call.gradients[one]
     ]

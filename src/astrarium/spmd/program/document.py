@@ -224,8 +224,6 @@ def _rule_to_dict(one: Instruction, level: int) -> dict[str, Any]:
         data["local"] = rule.local
     if rule.messages:
         data["messages"] = [asdict(message) for message in rule.messages]
-    if rule.gradient_of_whole:
-        data["gradient_of_whole"] = True
     return data
 
 
@@ -369,7 +367,6 @@ def _rule(
         parse_layout(entry["gives"]) if "gives" in entry else result,
         entry.get("local", ""),
         msgspec.convert(entry.get("messages", ()), tuple[Message, ...]),
-        entry.get("gradient_of_whole", False),
     )
 
 

@@ -39,7 +39,6 @@ from astrarium.spmd.rules.local import Piece as Piece
 from astrarium.spmd.rules.local import coordinates as coordinates
 from astrarium.spmd.rules.local import local_pieces as local_pieces
 from astrarium.spmd.rules.local import pieces_along as pieces_along
-from astrarium.spmd.rules.local import ranks_along as ranks_along
 from astrarium.spmd.rules.losses import COUNTED_LOSS as COUNTED_LOSS
 from astrarium.spmd.rules.losses import GLOBAL_LOSS as GLOBAL_LOSS
 from astrarium.spmd.rules.losses import MEAN as MEAN
@@ -48,7 +47,6 @@ from astrarium.spmd.rules.losses import REDUCTION_AT as REDUCTION_AT
 from astrarium.spmd.rules.losses import VOCABULARY_LOSS as VOCABULARY_LOSS
 from astrarium.spmd.rules.notation import operator_name as operator_name
 from astrarium.spmd.rules.products import MASKED_EMBEDDING as MASKED_EMBEDDING
-from astrarium.spmd.rules.products import SUFFICIENT_FACTORS as SUFFICIENT_FACTORS
 from astrarium.spmd.rules.table import operators_without_rule as operators_without_rule
 from astrarium.spmd.rules.table import rules_of as rules_of
 from astrarium.spmd.rules.table import without_rule as without_rule

@@ -85,8 +85,6 @@ class Message(Value, frozen=True):
     collective: MessageKind
     elements: int  # of the whole tensor that is exchanged
     backward: bool = False
-    # Of an all-gather: along which axis of which input the devices' parts are uneven; -1: even.
-    of_input: int = -1
 
 
 class ShardRule(Value, frozen=True):
@@ -99,8 +97,6 @@ class ShardRule(Value, frozen=True):
     # in the tables of the runtime ("masked embedding"). Empty: the operator, on local shapes.
     local: str = ""
     messages: tuple[Message, ...] = ()
-    # Backward work on whole operands instead of the local part (sufficient factors).
-    gradient_of_whole: bool = False
 
 
 # What is done to a value that is handed on in another layout; its gradient goes the other way.

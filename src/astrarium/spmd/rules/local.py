@@ -24,18 +24,6 @@ def coordinates(device: int, mesh: Sequence[int]) -> tuple[int, ...]:
     return tuple(device // prod(mesh[level + 1 :]) % size for level, size in enumerate(mesh))
 
 
-def _mesh(divisions: Sequence[Division]) -> tuple[int, ...]:
-    return tuple(division.granules.shape[1] for division in divisions)
-
-
-def ranks_along(device: int, level: int, divisions: Sequence[Division]) -> range:
-    """The devices that differ from this one on one level alone, itself among them, in order."""
-    counts = _mesh(divisions)
-    apart = prod(counts[level + 1 :])
-    first = device - coordinates(device, counts)[level] * apart
-    return range(first, first + apart * counts[level], apart)
-
-
 def local_pieces(
     shape: Sequence[int],
     node: int,
@@ -45,7 +33,7 @@ def local_pieces(
     device: int,
 ) -> tuple[Piece, ...]:
     """The piece of each dimension of a node's tensor that a device has."""
-    where = coordinates(device, _mesh(divisions))
+    where = coordinates(device, [division.granules.shape[1] for division in divisions])
     pieces: list[Piece] = []
     for dim, length in enumerate(shape):
         axis = axes.of[node][dim]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 from typing import Final
 
-from astrarium.spmd.rules.layout import PARTIAL, REPLICATE, Message, MessageKind, ShardRule, shard
+from astrarium.spmd.rules.layout import PARTIAL, ShardRule, shard
 from astrarium.spmd.rules.notation import Call, Operand, Pattern, pattern_of
 
-SUFFICIENT_FACTORS: Final = "sufficient factors"
 MASKED_EMBEDDING: Final = "masked embedding"
 
 
@@ -76,32 +74,6 @@ def _embedding_rows(call: Call) -> Iterator[ShardRule]:
         yield ShardRule("shard rows", (shard(0), call.whole(words)), PARTIAL, MASKED_EMBEDDING)
 
 
-def _factors(call: Call, image: int, batch: Sequence[int]) -> Iterator[ShardRule]:
-    """Instead of the weight's gradient, what it is computed from is exchanged."""
-    operands = call.operands
-    if not (call.gradient and operands[image + 1].gradient):
-        return
-    for dim in batch:
-        if call.shape[dim] > 1:
-            yield ShardRule(
-                f"factors {dim}",
-                tuple(shard(dim) if k == image else REPLICATE for k in range(len(operands))),
-                shard(dim),
-                SUFFICIENT_FACTORS,
-                (
-                    Message(MessageKind.ALL_GATHER, prod(operands[image].shape), True, image),
-                    Message(MessageKind.ALL_GATHER, prod(call.shape), True, image),
-                ),
-                gradient_of_whole=True,
-            )
-
-
-def _addmm_factors(call: Call) -> Iterator[ShardRule]:
-    """GPT-2's way to write a linear layer; only a bias of one row is one."""
-    if call.operands[0].rank == 1 and not call.kwargs:
-        yield from _factors(call, 1, (0,))
-
-
 DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "linear": notation("...i, oi, +o -> ...o", (0, 1)),
     "mm": notation("ik, kj -> ij", (0, 1)),
@@ -122,6 +94,4 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
 }
 OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
     "embedding": _embedding_rows,
-    "linear": lambda call: _factors(call, 0, range(len(call.shape) - 1)),
-    "addmm": _addmm_factors,
 }

@@ -175,22 +175,14 @@ def _shards(rule: ShardRule) -> bool:
 def _data_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     if place.graph.nodes[node].op == PARAMETER:
         return _whole(rules)
-    along = [
-        rule
-        for rule in rules
-        if not rule.gradient_of_whole and place.batch & place.divided(node, rule)
-    ]
+    along = [rule for rule in rules if place.batch & place.divided(node, rule)]
     return along or _whole(rules)
 
 
 def _tensor_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     if place.graph.nodes[node].op == INPUT:
         return _whole(rules)
-    return [
-        rule
-        for rule in rules
-        if not rule.gradient_of_whole and place.divided(node, rule) <= place.trained
-    ]
+    return [rule for rule in rules if place.divided(node, rule) <= place.trained]
 
 
 # Operators for which HAP's release has more than rules that divide operands and result alike.
@@ -207,7 +199,7 @@ def _hap(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardR
 
 
 def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
-    """Without row-parallel products, heads, words by row or in losses, and sufficient factors.
+    """Without row-parallel products, heads, and words by row or in losses.
 
     Softmax and norms take whole rows.
     """
@@ -215,7 +207,7 @@ def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
     name = operator_name(kind.op)
     if kind.is_source:
         return True
-    if rule.gradient_of_whole or rule.local in _NOT_HAP:
+    if rule.local in _NOT_HAP:
         return False
     if PARTIAL in (*rule.needs, rule.gives) and not _shards(rule):
         return name in _HAP_HANDS_PARTS_ON or place.graph.nodes[node].shape == ()
