@@ -92,8 +92,7 @@ class Pattern(Value, frozen=True):
     result: tuple[str, ...]
     partial: tuple[frozenset[int], ...] = ()  # operands that may be partial, together
     added: frozenset[int] = frozenset()  # operands that are partial where the result is
-    local: str = ""  # how a device runs its part where an axis is divided
-    summed: str = ""  # the same for axes that the result does not have
+    summed: str = ""  # how a device runs its part where the result does not have the axis
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,7 +146,6 @@ def pattern_of(
     operands: Sequence[Operand | None],
     shape: tuple[int, ...],
     linear: Sequence[int] | None = None,
-    local: str = "",
     summed: str = "",
 ) -> Pattern:
     """A notation for tensors of these shapes; arguments that are not given drop out.
@@ -172,7 +170,6 @@ def pattern_of(
             tuple(WHOLE if n in whole else n for n in result.named(len(shape), widest)),
             (added,) if linear is not None and not linear else tuple(added | s for s in single),
             added,
-            local,
             summed,
         ),
         [operand.shape for _, _, operand in here],
@@ -204,7 +201,6 @@ def divisible(
         kept(once(pattern.result), shape),
         pattern.partial,
         pattern.added,
-        pattern.local,
         pattern.summed,
     )
 
@@ -218,8 +214,7 @@ def rules_of_pattern(call: Call, pattern: Pattern) -> Iterator[ShardRule]:
             or (PARTIAL if gives is PARTIAL and k in pattern.added else call.whole(operand))
             for k, (names, operand) in enumerate(zip(pattern.operands, call.operands, strict=True))
         )
-        local = pattern.summed if gives is PARTIAL else pattern.local
-        yield ShardRule(f"shard {name}", needs, gives, local)
+        yield ShardRule(f"shard {name}", needs, gives, pattern.summed if gives is PARTIAL else "")
     for partial in pattern.partial if call.gradient else ():
         if not any(call.operands[k].gradient for k in partial):
             continue  # what is not trained is there whole: nothing is gained by dividing its sum

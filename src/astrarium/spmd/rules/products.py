@@ -16,11 +16,9 @@ def given(values: Sequence[object]) -> list[Operand | None]:
     return [value if isinstance(value, Operand) else None for value in values]
 
 
-def notation(
-    text: str, linear: Sequence[int] | None = None, summed: str = ""
-) -> Callable[[Call], Pattern]:
+def notation(text: str, linear: Sequence[int] | None = None) -> Callable[[Call], Pattern]:
     """An operator whose tensors come first among its arguments."""
-    return lambda call: pattern_of(text, given(call.args), call.shape, linear, summed=summed)
+    return lambda call: pattern_of(text, given(call.args), call.shape, linear)
 
 
 def _matmul(call: Call) -> Pattern:
