@@ -32,19 +32,25 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from spmd_measured import measured_laws, measured_messages, measured_operators
+from spmd_measured import (
+    MeasuredOperator,
+    measured_laws,
+    measured_messages,
+    measured_operators,
+    priced_by,
+)
 
 from astrarium.calibrate.measure.cores import one_core
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cost.tuning import Tuning
+from astrarium.runtime.execute import step_seconds
 from astrarium.runtime.job import Device
-from astrarium.runtime.measure import KEEP_MEMORY, cores_for
-from astrarium.runtime.slowed import slowed
-from astrarium.runtime.spmd.job import ProgramSettings, run_programs, step_seconds
+from astrarium.runtime.measure import KEEP_MEMORY, cores_for, slowed
+from astrarium.runtime.spmd.job import ProgramSettings, run_programs
 from astrarium.runtime.spmd.model import make_model
 from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.price import Devices, MeasuredOperator, devices_of, document_of, price_program
+from astrarium.spmd.price import Devices, devices_of, document_of, price_program
 from astrarium.spmd.program import ProgramDocument, SourcePart, SynthesisPart
 from astrarium.spmd.synthesis import simplest, synthesize
 from astrarium.spmd.synthesis.baselines import SPACES
@@ -135,21 +141,22 @@ def documents_of(
     source: SourcePart, graph: Graph, devices: Devices, measured: dict[str, MeasuredOperator]
 ) -> dict[str, ProgramDocument]:
     """All ways to divide a model, the synthesised one last: it is not slower than the others."""
+    with priced_by(measured):
+        return _documents_of(source, graph, devices)
+
+
+def _documents_of(source: SourcePart, graph: Graph, devices: Devices) -> dict[str, ProgramDocument]:
     found: dict[str, ProgramDocument] = {}
     spaces = [space for space in SPACES if space.name in BASELINES]
     for space in (*spaces, None):
         others = [one.program for one in found.values()] if space is None else []
-        done = synthesize(graph, devices, measured=measured, space=space, candidates=others)
-        part = SynthesisPart(
-            sum(done.seconds.values()), done.rounds, done.expanded, done.optimal, done.bound_gap
-        )
+        done = synthesize(graph, devices, space=space, candidates=others)
+        part = SynthesisPart(done.seconds, done.rounds, done.expanded, done.optimal, done.bound_gap)
         program = done.program
         plain = {} if space else {name: one.program for name, one in found.items()}
         if name := simplest(program.seconds, plain):  # as `astrarium synthesize` does
             program = plain[name]
-        found[space.name if space else SYNTHESISED] = document_of(
-            source, devices, program, part, measured=measured
-        )
+        found[space.name if space else SYNTHESISED] = document_of(source, devices, program, part)
     return found
 
 
@@ -277,7 +284,8 @@ def seconds_for(
     """What a program would take on these shares of cores, its pieces as they are."""
     devices = devices_of(cluster_of(shares, tuning), MEMORY_BYTES, tuning=tuning)
     optimizer = document.source.optimizer
-    return price_program(document.program, devices, None, optimizer, measured).seconds
+    with priced_by(measured):
+        return price_program(document.program, devices, None, optimizer).seconds
 
 
 def prepared(source: SourcePart) -> tuple[Graph, dict[str, MeasuredOperator]]:

@@ -2,7 +2,7 @@
 
 Operators are timed as the interpreter runs them, its own work included: every way to compute every
 distinct node, on pieces of a few sizes, so that each has a fixed part and one that grows with its
-share of the work. Prices take these in place of models (`MeasuredOperators`). Alone, an operator
+share of the work. Prices take these in place of models (`priced_by`). Alone, an operator
 finds its operands in the caches; the times of all are scaled so that those of a whole step are
 what a whole step takes.
 
@@ -18,13 +18,15 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -34,8 +36,7 @@ from astrarium.arrays import Floats
 from astrarium.calibrate.measure.cores import stay_on
 from astrarium.runtime.answers import LOOPBACK, leave_with_parent, own_output, say
 from astrarium.runtime.launch import launch
-from astrarium.runtime.measure import KEEP_MEMORY, cores_for
-from astrarium.runtime.slowed import PERIOD_SECONDS, slowed
+from astrarium.runtime.measure import KEEP_MEMORY, PERIOD_SECONDS, cores_for, slowed
 from astrarium.runtime.spmd.execute import (
     Compute,
     Cutter,
@@ -50,14 +51,23 @@ from astrarium.runtime.spmd.execute import (
     all_reduce,
     take_place,
 )
-from astrarium.runtime.spmd.execute.chunk import chunk_of
+from astrarium.runtime.spmd.execute.actions import chunk_of
 from astrarium.runtime.spmd.execute.collectives import start_scatter
 from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.train import Recipe, Training
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.price import MeasuredOperator, operator_key
-from astrarium.spmd.program import DeviceProgram, Instruction
-from astrarium.spmd.rules import REPLICATE, Axes, Division, ShardRule, find_axes, rules_of
+from astrarium.spmd.price import Pricer, Prices, programs
+from astrarium.spmd.price.cut import axis_of_choice
+from astrarium.spmd.program import DeviceProgram, Instruction, Priced
+from astrarium.spmd.rules import (
+    REPLICATE,
+    Axes,
+    Division,
+    ShardRule,
+    find_axes,
+    rules_of,
+)
+from astrarium.spmd.synthesis import build
 
 MESSAGE_BYTES: Final = (1 << 10, 1 << 15, 1 << 18, 1 << 21, 1 << 23)
 MESSAGE_SECONDS: Final = 0.5  # for each size of each kind
@@ -93,6 +103,69 @@ def line_through(sizes: Sequence[float], seconds: Sequence[float]) -> Line:
 def _closest(terms: Floats) -> float:
     """The factor that brings terms closest to one."""
     return float(terms.sum() / (terms * terms).sum())
+
+
+@dataclass(frozen=True)
+class MeasuredOperator:
+    """Seconds of an operator on a whole reference core: fixed, and for all of its work.
+
+    A device that does a share of the work takes `fixed + share x whole`.
+    """
+
+    forward: Line
+    backward: Line
+
+
+def operator_key(graph: Graph, index: int, rule: ShardRule) -> str:
+    """The name of an operator in a table of measured ones: what its time depends on.
+
+    Operands that a gradient flows back into are marked.
+    """
+    node = graph.nodes[index]
+    read = [graph.nodes[i] for i in graph.inputs[index]]
+    operands = ", ".join(
+        f"{one.dtype}{list(one.shape)}{'*' if one.needs_gradient else ''}" for one in read
+    )
+    return f"{node.op}({operands}) -> {node.dtype}{list(node.shape)}, {rule.name}"
+
+
+class MeasuredPricer(Pricer):
+    """Charges what was measured of an operator itself, if it was."""
+
+    table: Mapping[str, MeasuredOperator]
+
+    def __init__(self, *args: Any) -> None:  # noqa: ANN401  those of a Pricer
+        super().__init__(*args)
+        self._measured: list[tuple[int, Floats]] = []
+
+    def _work(self, item: int, node: int, way: Priced | Instruction) -> None:
+        key = operator_key(self.graph, node, way.rules[0]) if len(way.rules) == 1 else ""
+        found = self.table.get(key)
+        if found is None:
+            super()._work(item, node, way)
+            return
+        share: Floats = np.ones(self.cut.count)
+        axis = axis_of_choice(self.graph, self.cut.axes, node, way, 0)
+        if axis >= 0:
+            share = self.cut.shares[0][axis]
+        cores = np.array([self.devices.operators[one].gpu.share for one in self.cut.classes])
+        fixed, slope = np.array([found.forward, found.backward]).T[:, :, None]
+        seconds = np.where(share > 0, fixed + slope * share, 0.0) / cores  # by pass
+        self._measured.append((item, seconds * self.settings.micro_batches))
+
+    def prices(self) -> Prices:
+        found = super().prices()
+        for item, seconds in self._measured:
+            found.passes[:, item] += seconds
+        return found
+
+
+@contextmanager
+def priced_by(measured: Mapping[str, MeasuredOperator]) -> Iterator[None]:
+    """Price operators by what was measured of them, as long as the block lasts."""
+    pricer = type("MeasuredPricer", (MeasuredPricer,), {"table": measured})
+    with patch.object(build, "Pricer", pricer), patch.object(programs, "Pricer", pricer):
+        yield
 
 
 def measured_operators(
@@ -191,11 +264,6 @@ class _Silent(RankContext):
 
     def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
         return x
-
-    def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int], level: int) -> Tensor:
-        missing = [*x.shape]
-        missing[dim] = sum(sizes) - x.shape[dim]
-        return torch.cat([x, x.new_zeros(missing)], dim)
 
 
 @dataclass(frozen=True)

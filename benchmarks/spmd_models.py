@@ -131,9 +131,7 @@ def prepared(name: str, devices: Devices) -> tuple[Row, ProgramDocument | None]:
         row = replace(row, synthesis_seconds=time.perf_counter() - began)
     except AstrariumError as error:
         return replace(row, reason=_first_line(error)), None
-    search = SynthesisPart(
-        sum(done.seconds.values()), done.rounds, done.expanded, done.optimal, done.bound_gap
-    )
+    search = SynthesisPart(done.seconds, done.rounds, done.expanded, done.optimal, done.bound_gap)
     row = replace(row, divided=divided_share(done.program))
     return row, document_of(source, devices, done.program, search)
 

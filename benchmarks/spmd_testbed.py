@@ -67,7 +67,6 @@ class Timing:
     states: int
     cpu_seconds: float
     wall_seconds: float
-    phases: dict[str, float]
 
 
 def machines_of(v100_nodes: int, p100_nodes: int, per_node: int) -> Devices:
@@ -150,7 +149,6 @@ def timed(case: str, most: float | None, graph: Graph, devices: Devices) -> Timi
         found.expanded,
         time.process_time() - cpu,
         time.perf_counter() - wall,
-        found.seconds,
     )
 
 
@@ -201,11 +199,10 @@ def timing_table(found: list[Timing]) -> list[str]:
             str(one.nodes),
             str(one.rounds),
             str(one.states),
-            ", ".join(f"{name} {seconds:.2f}" for name, seconds in one.phases.items()),
         ]
         for one in found
     ]
-    heads = ["synthesis", "limit, s", "CPU s", "wall s", "nodes", "rounds", "states", "of which"]
+    heads = ["synthesis", "limit, s", "CPU s", "wall s", "nodes", "rounds", "states"]
     return table(heads, lines)
 
 

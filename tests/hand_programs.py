@@ -1,7 +1,7 @@
 """A small program written by hand: an MLP of two equal layers on two devices, one twice as fast.
 
-The batch of 6 is divided 4 + 2. The first layer is data parallel, the second exchanges sufficient
-factors; so layers are not alike. Seconds and bytes are made up.
+The batch of 6 is divided 4 + 2. The first layer is data parallel, the second is divided by columns;
+so layers are not alike. Seconds and bytes are made up.
 """
 
 from __future__ import annotations
@@ -65,15 +65,20 @@ def instructions(*, alike: bool = False) -> tuple[Instruction, ...]:
     size = (200.0, 100.0)
     sync = Conversion(0, "none", "all-reduce")
     found = [Instruction(0, (shard(0),), bytes=size)]
-    second = rule(4, "shard 0" if alike else "factors 0")
-    for node, way in ((1, rule(2, "shard 0")), (3, second)):
-        needed = (shard(0),), (way.needs[1],)
+    for node in (1, 3) if alike else (1,):
+        way, needed = rule(node + 1, "shard 0"), ((shard(0),), (COPIED,))
         found.append(Instruction(node, (REPLICATE,), bytes=(1024.0, 1024.0)))
-        if way.needs[1] == COPIED:
-            found.append(Instruction(node, (COPIED,), ((REPLICATE,),), (), sync, 0.001))
+        found.append(Instruction(node, (COPIED,), ((REPLICATE,),), (), sync, 0.001))
         found.append(Instruction(node + 1, (shard(0),), needed, (way,), None, 0.002, size))
-    mean = rule(5, "shard 0")
-    found.append(Instruction(5, (PARTIAL,), ((shard(0),),), (mean,), None, 0.0005))
+    if not alike:
+        gather, needed = Conversion(0, "all-gather", "reduce-scatter"), ((COPIED,), (shard(0),))
+        found.append(Instruction(3, (shard(0),), bytes=(512.0, 512.0)))
+        found.append(Instruction(2, (COPIED,), ((shard(0),),), (), gather, 0.0005))
+        way = rule(4, "shard o")
+        found.append(Instruction(4, (shard(1),), needed, (way,), None, 0.0015, size))
+    dim = 0 if alike else 1
+    mean = rule(5, f"shard {dim}")
+    found.append(Instruction(5, (PARTIAL,), ((shard(dim),),), (mean,), None, 0.0005))
     reduce = Conversion(0, "all-reduce", "none", forward_how=How.PADDED)
     found.append(Instruction(5, (REPLICATE,), ((PARTIAL,),), (), reduce, 0.0005, (4.0, 4.0)))
     return tuple(found)

@@ -102,7 +102,6 @@ def data_parallel(graph: Graph, rules: Rules, stored: str = "replicate") -> Rule
                     not layout.is_shard or graph.nodes[read].op != PARAMETER
                     for read, layout in zip(node.inputs, rule.needs, strict=True)
                 )
-                and not rule.gradient_of_whole
             )
         ]
         found.append(tuple(mine) or rules[index])

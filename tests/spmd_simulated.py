@@ -27,14 +27,23 @@ from astrarium.spmd.rules import (
     rules_of,
     whole_granules,
 )
-from astrarium.spmd.rules.call import call_of
-from astrarium.spmd.rules.local import coordinates, local_shape
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import ShardRule
+from astrarium.spmd.rules.local import coordinates
+from astrarium.spmd.rules.notation import call_of
 from astrarium.spmd.rules.table import layout_of_result
 
 CPU = torch.device("cpu")
 # Tensors are small: several threads of torch would wait for each other, not compute.
 torch.set_num_threads(1)
+
+
+def mesh_of(divisions: Sequence[Division]) -> list[int]:
+    return [division.granules.shape[1] for division in divisions]
+
+
+def local_shape(*where: Any) -> tuple[int, ...]:
+    """The shape of what a device has of a node's tensor; arguments as of `local_pieces`."""
+    return tuple(stop - start for start, stop in local_pieces(*where))
 
 
 class Exchange:
@@ -73,15 +82,9 @@ class Device:
 
     def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
         self.messages.append(("all-reduce", level))
-        at = coordinates(self.rank, self.divisions)[level]
+        at = coordinates(self.rank, mesh_of(self.divisions))[level]
         parts = torch.stack(self.exchanges[level].all(at, x))
         return parts.amax(dim=0) if largest else parts.sum(dim=0)
-
-    def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int], level: int) -> Tensor:
-        self.messages.append(("all-gather", level))
-        at = coordinates(self.rank, self.divisions)[level]
-        assert x.shape[dim] == sizes[at]
-        return torch.cat(self.exchanges[level].all(at, x), dim)
 
 
 def devices_of(
@@ -92,7 +95,7 @@ def devices_of(
     shared: dict[tuple[int, tuple[int, ...]], Exchange] = {}
     devices = []
     for rank in range(prod(mesh)):
-        here = coordinates(rank, divisions)
+        here = coordinates(rank, mesh_of(divisions))
         exchanges = tuple(
             shared.setdefault((level, here[:level] + here[level + 1 :]), Exchange(mesh[level]))
             for level in range(len(mesh))
@@ -306,7 +309,7 @@ class Trial:
         noise: dict[tuple[int, ...], Tensor] = {}
         places = []
         for rank in range(_count(divisions)):
-            here = coordinates(rank, divisions)
+            here = coordinates(rank, mesh_of(divisions))
             places.append(tuple(here[level] for level in levels))
             if places[-1] not in noise:
                 noise[places[-1]] = torch.from_numpy(
@@ -328,7 +331,7 @@ class Trial:
         covered: dict[tuple[int, ...], tuple[slice, ...]] = {}
         for rank, part in enumerate(parts):
             assert part is not None
-            here = coordinates(rank, divisions)
+            here = coordinates(rank, mesh_of(divisions))
             key = tuple(0 if level in summed else at for level, at in enumerate(here))
             sums[key] = sums[key] + part if key in sums else part
             pieces = local_pieces(whole.shape, node, placement, self.axes, divisions, rank)

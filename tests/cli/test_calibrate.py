@@ -8,15 +8,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from click.testing import Result
 
-from astrarium.calibrate.fit.profile import read_profile, read_rows
+from astrarium.calibrate.fit.profile import read_profile
 from astrarium.calibrate.measure import device
 
 Run = Callable[..., Result]
 
 CPU = ("calibrate", "--device", "cpu", "--quick", "--sections", "stream,host")
+
+
+def _rows(path: Path) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = pyarrow.parquet.read_table(path).to_pylist()
+    return rows
 
 
 def test_a_device_is_measured_and_kept(run: Run, project: Path) -> None:
@@ -31,12 +37,12 @@ def test_a_device_is_measured_and_kept(run: Run, project: Path) -> None:
 
 def test_a_second_run_adds_sections(run: Run, project: Path) -> None:
     run(*CPU)
-    first = read_rows(project / "profile.parquet")
+    first = _rows(project / "profile.parquet")
     result = run("calibrate", "--device", "cpu", "--quick", "--sections", "dtype", "--json")
     document = json.loads(result.stdout)
     assert document["sections"] == {"stream": 2, "host": 4, "dtype": 1}
     assert document["left"] == 0
-    assert read_rows(project / "profile.parquet")[:6] == first
+    assert _rows(project / "profile.parquet")[:6] == first
 
 
 def test_again_measures_anew(run: Run, project: Path) -> None:
@@ -52,7 +58,7 @@ def test_a_journal_becomes_a_profile(run: Run, project: Path) -> None:
     run(*CPU)
     result = run("calibrate", "--from-journal", "profile.parquet.jsonl", "--out", "b.parquet")
     assert result.exit_code == 0
-    assert read_rows(project / "b.parquet") == read_rows(project / "profile.parquet")
+    assert _rows(project / "b.parquet") == _rows(project / "profile.parquet")
 
 
 def test_time_that_is_up_says_how_to_go_on(run: Run) -> None:

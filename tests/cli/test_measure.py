@@ -13,7 +13,7 @@ from simple_core import Journal, core_rows
 
 from astrarium.calibrate.fit.profile import make_header, write_profile
 from astrarium.runtime import dry, measure
-from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
+from astrarium.runtime.job import Device, RankResult, TrainingJob
 
 Run = Callable[..., Result]
 
@@ -52,7 +52,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         jobs: Sequence[TrainingJob], device: Device, **given: Any
     ) -> list[tuple[RankResult, ...]]:
         told.update(given, job=jobs[0])
-        steps = (StepTime(SECONDS, 0.0, SECONDS, 0.0),) * jobs[0].steps
+        steps = (SECONDS,) * jobs[0].steps
         return [tuple(RankResult(0, n, (), (), steps, 0, 0) for n in range(jobs[0].ranks))]
 
     monkeypatch.setattr(measure, "run_jobs", ranks)

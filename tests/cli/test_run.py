@@ -11,11 +11,11 @@ import pytest
 from click.testing import Result
 
 from astrarium.runtime import plan_run
-from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
+from astrarium.runtime.job import Device, RankResult, TrainingJob
 
 Run = Callable[..., Result]
 
-STEP = StepTime(0.5, 0.1, 0.3, 0.1)
+STEP = 0.5  # seconds
 
 
 def trained(jobs: Sequence[TrainingJob], off: float) -> list[tuple[RankResult, ...]]:

@@ -107,7 +107,7 @@ def test_the_program_is_shown(run: Run, answered: Answered) -> None:
     assert done.exit_code == 0, done.output
     for text in (
         "examples/mlp.py:make, layers=2, hidden=8: 128 parameters, 3 operators",
-        "sufficient factors",
+        "columns",
         "all-reduce",
         "2.00 x as fast",
         "with these pieces, no program's instructions add up to less time",

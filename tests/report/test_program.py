@@ -50,23 +50,25 @@ training  a batch of 6, adam
 devices   1 x A100-SXM4-80GB (rank 0), 1 x V100-SXM2-32GB (rank 1)
 
 Work of each part: layouts of results, seconds of both passes
-part      operator  divided by          gives        each
-─────────────────────────────────────────────────────────
-layers.0  linear    batch               shard(0)  2.00 ms
-layers.1  linear    sufficient factors  shard(0)  2.00 ms
-loss      mean      batch               partial    500 us
+part      operator  divided by  gives        each
+─────────────────────────────────────────────────
+layers.0  linear    batch       shard(0)  2.00 ms
+layers.1  linear    columns     shard(1)  1.50 ms
+loss      mean      out         partial    500 us
 
 Messages of each part: sizes of whole tensors
-part      message       of              each  in all  how
-────────────────────────────────────────────────────────────
-layers.0  all-reduce    gradients      256 B   256 B  -
-layers.1  2 all-gather  inside linear  384 B   384 B  -
-loss      all-reduce    activations      4 B     4 B  padded
+part      message         of                each  in all  how
+────────────────────────────────────────────────────────────────
+layers.0  all-reduce      gradients        256 B   256 B  -
+          all-gather      activations      192 B   192 B  -
+          reduce-scatter  their gradients  192 B   192 B  -
+loss      all-reduce      activations        4 B     4 B  padded
 
 Pieces of each axis: granules, by rank
 axis   granules  rank 0  rank 1
 ───────────────────────────────
 batch         6       4       2
+out           8       4       4
 
 Where the 7.50 ms of a step go
   compute         4.50 ms  60.0 %  ███████░░░░░  operators of both passes, on the slowest device
@@ -264,7 +266,7 @@ def test_what_was_tried_is_said() -> None:
 
 
 def test_reasons_add_up_and_name_what_differs() -> None:
-    """Of two layers one exchanges factors, not gradients; the rest is as in the other program."""
+    """Of two layers one is divided by columns; the rest is as in the other program."""
     ours, rival = hand_programs.document().program, hand_programs.document(alike=True).program
     slower = replace(rival, seconds=2 * rival.seconds)
     reasons = reasons_of(ours, {"data parallel": rival, "slower": slower})
@@ -274,8 +276,8 @@ def test_reasons_add_up_and_name_what_differs() -> None:
         assert sum(getattr(reason, name) for reason in reasons) == pytest.approx(total)
     (saved,) = (one for one in reasons if one.seconds < one.against_seconds)
     assert reason_words(saved) == (
-        "layers.1: 2.00 ms instead of 3.00 ms; sends 384 B instead of 256 B"
-        " (linear by sufficient factors)"
+        "layers.1: 1.50 ms instead of 3.00 ms; sends 0 B instead of 256 B; keeps 712 B instead of"
+        " 1.2 KiB (linear by columns)"
     )
     assert reasons_of(ours, {}) == ()
 

@@ -8,7 +8,7 @@ import pytest
 
 from astrarium.errors import InputError
 from astrarium.runtime import execute
-from astrarium.runtime.job import Device, RankResult, StepTime
+from astrarium.runtime.job import Device, RankResult
 
 
 def rank(
@@ -17,8 +17,7 @@ def rank(
     norms: tuple[float, ...] = (2.0, 1.0),
     seconds: float = 1,
 ) -> RankResult:
-    step = StepTime(seconds, 0.1, seconds - 0.3, 0.2)
-    return RankResult(0, number, losses, norms, (step, step), 1000, 10)
+    return RankResult(0, number, losses, norms, (seconds, seconds), 1000, 10)
 
 
 def test_losses_are_those_of_the_last_stage_averaged() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from astrarium.cluster import parse_gpus
 from astrarium.errors import InputError
-from astrarium.runtime import measure, slowed
-from astrarium.runtime.job import Device, RankResult, StepTime, TrainingJob
+from astrarium.runtime import measure
+from astrarium.runtime.job import Device, RankResult, TrainingJob
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Stage, Strategy
 
@@ -85,7 +85,7 @@ def _job() -> TrainingJob:
 
 
 def _result(rank: int, steps: int) -> RankResult:
-    times = tuple(StepTime(1.0 + rank * step, 0.0, 0.0, 0.0) for step in range(steps))
+    times = tuple(1.0 + rank * step for step in range(steps))
     return RankResult(0, rank, (), (), times, 0, 0)
 
 
@@ -110,7 +110,7 @@ def test_a_rank_is_stopped_for_its_share_and_goes_on_in_the_end(
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr(os, "kill", kill)
-    slowed._hold_back(7, 0.25, 0.004, lambda: now > 0.0079)
+    measure._hold_back(7, 0.25, 0.004, lambda: now > 0.0079)
     stop, go = signal.SIGSTOP, signal.SIGCONT
     turns = [(0.0, stop), (0.003, go), (0.004, stop), (0.007, go), (0.008, go)]
     assert sent == turns
@@ -121,10 +121,10 @@ def test_whole_cores_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     monkeypatch.setattr(os, "kill", kill)
-    with slowed.slowed((1, 2), (1.0, 1.0)):
+    with measure.slowed((1, 2), (1.0, 1.0)):
         pass
 
 
 def test_a_rank_that_is_gone_is_no_error() -> None:
-    with slowed.slowed((2**22 + 1,), (0.5,), 0.001):
+    with measure.slowed((2**22 + 1,), (0.5,), 0.001):
         pass

@@ -207,6 +207,5 @@ def check_rank(job: TrainingJob, number: int, rank: RankResult) -> None:
     assert len(rank.losses) == job.steps * last
     assert rank.peak_bytes > 1e7
     assert rank.parameters > 1000
-    for step in rank.steps:
-        parts = step.zero_seconds + step.passes_seconds + step.optimizer_seconds
-        assert 0 < parts == pytest.approx(step.seconds)
+    assert len(rank.step_seconds) == job.steps
+    assert min(rank.step_seconds) > 0.0

@@ -14,7 +14,7 @@ from astrarium.spmd.graph import KEEP, Graph, Node, Ref
 from astrarium.spmd.price import Devices, devices_of
 from astrarium.spmd.solve import Effort
 from astrarium.spmd.synthesis import Alternatives, Attempt, fastest_of, leanest
-from astrarium.spmd.synthesis.alternatives import FLAT, NODES, TOLD_APART
+from astrarium.spmd.synthesis.alternatives import CLEAR_GAIN, FLAT, NODES
 from astrarium.spmd.synthesis.baselines import SPACES
 
 BATCH = 512
@@ -166,6 +166,6 @@ def test_what_cannot_be_told_from_data_parallel_training_gives_way_to_it() -> No
     tried = {one.mesh: one.seconds for one in document.search.tried}
     fastest = tried["flat"]
     assert fastest is not None
-    assert (1 - TOLD_APART) * document.baselines[plain] < fastest < document.baselines[plain]
+    assert (1 - CLEAR_GAIN) * document.baselines[plain] < fastest < document.baselines[plain]
     assert document.program.seconds == tried[f"flat, {plain}"] == document.baselines[plain]
     assert any(note.startswith(f"{plain}: the fastest program found") for note in document.notes)

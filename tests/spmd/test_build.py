@@ -13,9 +13,10 @@ from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
 from astrarium.cluster import parse_gpus
 from astrarium.cost.collectives import all_reduce_seconds
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.price import Priced, Pricer, PriceSettings, cut_of, devices_of
+from astrarium.spmd.price import Pricer, PriceSettings, cut_of, devices_of
 from astrarium.spmd.price.messages import SYNC_BYTES
-from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE, ShardRule
+from astrarium.spmd.program import Priced
+from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE
 from astrarium.spmd.rules.layout import shard
 from astrarium.spmd.solve import SearchProblem, solve
 from astrarium.spmd.synthesis.build import build_problem
@@ -87,7 +88,7 @@ def test_a_gradient_sum_is_part_of_a_full_message_and_is_paid_once() -> None:
             pricer.add_conversion(bias, (REPLICATE,), (COPIED,)),
             pricer.add_conversion(value, (PARTIAL,), (REPLICATE,)),
         ]
-        message = pricer.prices().message[items]
+        message = pricer.prices().message_passes.sum(axis=0)[items]
         fabric, group = devices.fabrics[0], devices.groups[0]
         large, small = (float(graph.nodes[one].bytes) for one in (weight, bias))
         assert large > SYNC_BYTES
@@ -191,26 +192,3 @@ def test_inner_pieces_are_put_together_before_the_outer_level_changes() -> None:
                 assert after[1] not in (before[0], after[0])
         there = np.isfinite(conversions.seconds)
         assert np.all(there @ there @ there)
-
-
-@pytest.mark.parametrize(("batch", "chosen"), [(8, True), (4096, False)])
-def test_sufficient_factors_are_sent_where_they_are_smaller(batch: int, chosen: bool) -> None:
-    """A gradient of width x width is the product of two matrices of batch x width."""
-    graph = perceptron(batch=batch, width=1024, inner=1024)
-    rules, axes = rules_and_axes(graph)
-    by_batch = tuple(
-        tuple(rule for rule in of_node if _divides_the_batch(rule)) for of_node in rules
-    )
-    devices = cluster("v100:2,t4:2")
-    problem = build_problem(graph, by_batch, axes, divided(axes, devices), devices)
-    made = [problem.choices[s.node][s.choice].what for s in solve(problem).steps if s.choice >= 0]
-    factors = [rule for what in made for rule in what.rules if rule.gradient_of_whole]
-    assert bool(factors) == chosen
-
-
-def _divides_the_batch(rule: ShardRule) -> bool:
-    """Data parallel training: nothing but the first dimension of values is divided."""
-    layouts = (*rule.needs, rule.gives)
-    if not rule.needs:
-        return rule.gives in (shard(0), REPLICATE)
-    return layouts[0] == shard(0) and all(layout.dim <= 0 for layout in layouts)

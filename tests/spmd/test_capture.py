@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from astrarium.errors import InputError
-from astrarium.spmd.capture import capture, load_factory
-from astrarium.spmd.capture.export import missing_message, operator_of, torch_arguments, unsupported
+from astrarium.spmd.capture import capture, load_factory, operator_of, torch_arguments
 from astrarium.spmd.graph import CONSTANT, INPUT, KEEP, PARAMETER, Graph, Node
+from astrarium.spmd.rules import operators_without_rule, without_rule
+from astrarium.spmd.rules.table import DESCRIBED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXT = {"layers": 2, "hidden": 16, "heads": 4, "sequence": 8, "vocabulary": 50}
@@ -343,22 +344,24 @@ def test_what_depends_on_constants_alone_is_marked(graphs: dict[str, Graph]) -> 
     )
 
 
-def test_operators_without_a_rule_are_listed_together(graphs: dict[str, Graph]) -> None:
+def test_operators_without_a_rule_are_listed_together(
+    graphs: dict[str, Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = graphs["llama"]
-    known = {node.op for node in graph.nodes} - {"aten.silu.default", "aten.rsqrt.default"}
-    missing = unsupported(graph, known)
-    assert [(item.op, item.count) for item in missing] == [
-        ("aten.rsqrt.default", 5), ("aten.silu.default", 2),
-    ]  # fmt: skip
-    message = missing_message(missing, "Llama")
+    for op in ("silu", "rsqrt", "cos"):  # rotations are constants: every device computes its own
+        monkeypatch.delitem(DESCRIBED, op)
+    missing = operators_without_rule(graph)
+    assert Counter(node.op for node in missing) == {"aten.rsqrt.default": 5, "aten.silu.default": 2}
+    message = str(without_rule(missing, "Llama"))
+    first, second = message.index("aten.rsqrt.default"), message.index("aten.silu.default")
+    assert message.startswith("Llama: no rule")
+    assert first < second
     assert "aten.rsqrt.default, 5 times: model.layers.0.input_layernorm, modeling_llama" in message
     assert "and 2 more" in message
     assert "--allow-replicate aten.rsqrt.default --allow-replicate aten.silu.default" in message
-    assert unsupported(graph, {"aten.silu", "aten.rsqrt", *known}) == []
-    once = unsupported(graph, {node.op for node in graph.nodes} - {"aten.pad.default"})
-    assert "aten.pad.default, once: modeling_llama.py:" in missing_message(once)
-    # Positions and rotations are constants: every device computes its own.
-    assert not unsupported(graph, known | {"aten.silu", "aten.rsqrt"} - {"aten.cos.default"})
+    assert operators_without_rule(graph, ("silu", "aten.rsqrt.default")) == []
+    once = [node for node in graph.nodes if node.op == "aten.pad.default"]
+    assert "aten.pad.default, once: modeling_llama.py:" in str(without_rule(once))
 
 
 class Refused(nn.Module):  # type: ignore[misc]  # torch has no types here

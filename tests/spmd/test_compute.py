@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
+from spmd_priced import CORE, cluster
 
 from astrarium.catalog import Dtype
 from astrarium.cost.efficiency import GemmRole, Pointwise
-from astrarium.spmd.price import MeasuredOperator, PriceSettings, operator_key
 from astrarium.spmd.price.compute import UPDATE_BYTES, Bill, kernel_seconds, update_seconds
 from astrarium.spmd.price.work import ATTENTION, GEMM, STREAM, Kernel, Term
-from astrarium.spmd.synthesis.build import build_problem
 
 
 def test_kernels_take_what_the_operator_model_says() -> None:
@@ -107,24 +105,3 @@ def test_updates_grow_with_parameters_and_pay_for_tensors_on_cores() -> None:
     lighter = UPDATE_BYTES["sgd"] / UPDATE_BYTES["adam"]
     assert update_seconds(gpu, sizes, "sgd") == pytest.approx(on_gpu * lighter)
     assert update_seconds(core, sizes, "adam") == pytest.approx([0.0, 2.05e-4, 4.05e-4])
-
-
-def test_measured_operators_take_the_place_of_the_model() -> None:
-    graph = perceptron(batch=24, width=48, inner=96)
-    rules, axes = rules_and_axes(graph)
-    devices = cluster("cpu-core:1,CPU-core@50%:1", tuning=CORE)
-    divisions = divided(axes, devices, (2, 1))
-    index = graph.index_of["g0"]
-    rule = next(rule for rule in rules[index] if rule.gives.is_shard and rule.gives.dim == 0)
-    table = {operator_key(graph, index, rule): MeasuredOperator((1.0, 3.0), (2.0, 6.0))}
-    problem = build_problem(
-        graph, rules, axes, divisions, devices, PriceSettings(2, measured=table)
-    )
-    choice = next(c for c in problem.choices[index] if c.what.rules == (rule,))
-    # The slow half core has a third of the work and takes twice as long; two micro-batches.
-    slow = 2 * 2 * (1 + 2 + (3 + 6) / 3)
-    fast = 2 * (1 + 2 + (3 + 6) * 2 / 3)
-    assert choice.seconds == pytest.approx(max(slow, fast))
-    plain = build_problem(graph, rules, axes, divisions, devices, PriceSettings(2))
-    other = next(c for c in plain.choices[index] if c.what.rules == (rule,))
-    assert other.seconds < 1.0

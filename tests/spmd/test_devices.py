@@ -26,12 +26,7 @@ def test_room_is_memory_less_what_the_runtime_takes_or_what_is_given() -> None:
     assert usual.room.tolist() == [gpu.memory_bytes - 1288490189] * 2
     limited = devices_of(parse_gpus("v100:2,p100:1"), 15 * 2**30)
     assert limited.room.tolist() == [15 * 2**30] * 3
-    pool = limited.devices[2].pool
-    by_pool = devices_of(parse_gpus("v100:2,p100:1"), {pool: 2**30})
-    assert by_pool.room.tolist() == [usual.room[0], usual.room[0], 2**30]
-    assert by_pool.class_room == (float(usual.room[0]), float(2**30))
-    with pytest.raises(InputError, match="no pool is called 'a100'"):
-        devices_of(parse_gpus("v100:2"), {"a100": 2**30})
+    assert limited.class_room == (15.0 * 2**30,) * 2
     with pytest.raises(InputError, match=r"-1\.00 GiB are left for tensors; allow more"):
         devices_of(parse_gpus("v100:2"), -(2**30))
 

@@ -12,7 +12,7 @@ from astrarium.runtime.spmd.operators import run_local
 from astrarium.spmd.capture import capture, taken_apart
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph
 from astrarium.spmd.rules import REPLICATE, Division, find_axes, rules_of
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import ShardRule
 
 
 class Fused(nn.Module):  # type: ignore[misc]  # torch is not analysed

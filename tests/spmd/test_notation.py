@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from astrarium.spmd.rules import COPIED, PARTIAL, REPLICATE, operator_name
-from astrarium.spmd.rules.call import Call, Operand
 from astrarium.spmd.rules.layout import shard
-from astrarium.spmd.rules.notation import Pattern, pattern_of, rules_of_pattern
+from astrarium.spmd.rules.notation import Call, Operand, Pattern, pattern_of, rules_of_pattern
 
 
 def operand(*shape: int, gradient: bool = True) -> Operand:
@@ -56,7 +55,7 @@ def test_lengths_of_one_are_not_divided() -> None:
 
 def test_rules_follow_from_the_names() -> None:
     operands = (operand(2, 3), operand(4, 3, gradient=False))
-    call = Call("aten.linear.default", operands, (), (2, 4), True)
+    call = Call("aten.linear.default", operands, (), operands, (2, 4), True)
     pattern = pattern_of("bi, oi -> bo", operands, (2, 4), (0, 1))
     rules = {rule.name: (rule.needs, rule.gives) for rule in rules_of_pattern(call, pattern)}
     assert rules == {

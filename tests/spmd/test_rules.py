@@ -26,9 +26,8 @@ from astrarium.spmd.rules import (
     operators_without_rule,
     rules_of,
 )
-from astrarium.spmd.rules.layout import shard
-from astrarium.spmd.rules.rule import ShardRule
-from astrarium.spmd.rules.table import DESCRIBED, NoRuleError, known_operators
+from astrarium.spmd.rules.layout import ShardRule, shard
+from astrarium.spmd.rules.table import DESCRIBED
 
 LENGTHS = st.integers(1, 6)
 SIZES = st.fixed_dictionaries(
@@ -129,7 +128,6 @@ def test_every_operator_that_has_rules_is_tried() -> None:
     tried = {operator_name(op) for op, _ in CASES.values()} | {"dropout", "segment"}
     drawn = {"feature_dropout", "rand", "randn", "rand_like", "randn_like", "bernoulli"}
     assert set(DESCRIBED) - tried - drawn == {"empty_like", "new_empty"}  # whose numbers are any
-    assert {"aten.linear", "aten.add", "getitem"} <= known_operators()
 
 
 def rules_by_name(case: str, **sizes: int) -> dict[str, ShardRule]:
@@ -143,11 +141,6 @@ def test_linear_layers_have_all_ways_of_megatron_and_hap() -> None:
     assert ((COPIED, shard(0), shard(0)), shard(2)) in found  # by column
     assert ((shard(2), shard(1), PARTIAL), PARTIAL) in found  # by row
     assert ((PARTIAL, COPIED, PARTIAL), PARTIAL) in found
-    factors = rules["factors 0"]
-    assert (factors.needs, factors.gives) == ((shard(0), REPLICATE, REPLICATE), shard(0))
-    assert [message.elements for message in factors.messages] == [3 * 4 * 4, 3 * 4 * 5]
-    assert all(message.backward for message in factors.messages)
-    assert factors.gradient_of_whole
 
 
 def test_inputs_without_gradient_are_never_copied() -> None:
@@ -174,16 +167,16 @@ def unknown_graph() -> Graph:
         (
             Node("w", PARAMETER, (4,), "float32", needs_gradient=True),
             Node("x", "aten.foo.default", (4,), "float32", (Ref(0),), source="layer.1, a.py:3"),
-            Node("y", "aten.bar.default", (), "float32", (Ref(1),), path="layer.2"),
+            Node("y", "aten.bar.default", (), "float32", (Ref(1),), source="layer.2"),
         )
     )
 
 
 def test_operators_without_rules_are_listed_with_their_places() -> None:
     graph = unknown_graph()
-    with pytest.raises(NoRuleError, match=r"(?s)aten.foo.default: layer.1, a.py:3.*bar.*layer.2"):
+    said = r"(?s)aten.bar.default, once: layer.2.*aten.foo.default, once: layer.1, a.py:3"
+    with pytest.raises(InputError, match=said):
         rules_of(graph, graph.nodes[1])
-    assert issubclass(NoRuleError, InputError)
 
 
 @pytest.mark.parametrize("allowed", ["aten.foo.default", "foo", "*"])

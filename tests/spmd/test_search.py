@@ -32,8 +32,7 @@ from astrarium.spmd.solve import (
 from astrarium.spmd.solve.astar import Guide, cheapest_path
 from astrarium.spmd.solve.blocks import contracted, network_of
 from astrarium.spmd.solve.frontier import fastest_fitting
-from astrarium.spmd.solve.moves import Moves, State
-from astrarium.spmd.solve.steps import price_of
+from astrarium.spmd.solve.moves import Moves, State, price_of
 
 SHARES = st.sampled_from((0.95, 0.8, 0.6, 0.4))
 

@@ -219,8 +219,7 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
 
     What depends on constants alone needs nobody's permission.
     """
-    from astrarium.spmd.capture import missing_message, unsupported
-    from astrarium.spmd.rules import operators_without_rule
+    from astrarium.spmd.rules import operators_without_rule, without_rule
 
     given = question.allow_replicate
     operators = {node.op for node in graph.nodes if not node.is_source}
@@ -231,11 +230,9 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
             raise InputError(
                 f"{flag('allow_replicate')} {name}: the module has no such operator{hint}"
             )
-    unknown = {node.op for node in operators_without_rule(graph, given)}
-    listed = unsupported(graph, operators - unknown)
-    if listed:
-        raise InputError(missing_message(listed, question.factory))
-    return (*given, *sorted(unknown))
+    if missing := operators_without_rule(graph, given):
+        raise without_rule(missing, question.factory)
+    return given
 
 
 def _document(
@@ -269,7 +266,7 @@ def _document(
         for one in attempts
     )
     work = SynthesisPart(
-        sum(sum(one.seconds.values()) for one in works),
+        sum(one.seconds for one in works),
         sum(one.rounds for one in works),
         sum(one.expanded for one in works),
         found.optimal,

@@ -103,8 +103,6 @@ def way_words(program: DeviceProgram, one: Instruction) -> str:
 
 
 def _way(program: DeviceProgram, one: Instruction, rule: ShardRule) -> str:
-    if rule.gradient_of_whole:
-        return "sufficient factors"
     values = (*program.graph.inputs[one.node], one.node)
     for value, layout in zip(values, (*rule.needs, rule.gives), strict=True):
         if layout.is_shard:

@@ -221,7 +221,7 @@ def _stage(
         predicted_bytes=_with_rest(held, peak),
         allocated_bytes=_with_rest(result.held_bytes, result.peak_bytes) if result else None,
         predicted_seconds=iteration if timed else None,
-        measured_seconds=median(s.seconds for s in result.steps[1:]) if result and timed else None,
+        measured_seconds=median(result.step_seconds[1:]) if result and timed else None,
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import chain
+from typing import Protocol, TypeVar
 
 from astrarium.errors import InputError
 from astrarium.runtime.job import JOBS_FILE, Device, RankResult, TrainingJob
-from astrarium.runtime.launch import Answer, Beside, launch
+from astrarium.runtime.launch import Answer, Beside, Listener, launch
 from astrarium.value import Value
 
 PACKAGES = {"torch": "torch", "megatron.core": "megatron-core"}
@@ -22,6 +24,7 @@ PROBE_SECONDS = 120.0
 TOLERANCE = {Device.CPU: 1e-4, Device.CUDA: 2e-2}
 
 EMPTY: Mapping[str, str] = {}
+T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]  # what is done, steps so far, steps in all
 
@@ -77,6 +80,32 @@ def visible_gpus() -> int:
     return int(asked.stdout) if asked.returncode == 0 else 0
 
 
+def counted(names: Sequence[str], steps: int, progress: Progress) -> Listener:
+    """What reports the steps of jobs of these names, of which there are so many in all."""
+    done = 0
+
+    def heard(rank: int, answer: Answer) -> None:
+        nonlocal done
+        if rank == 0 and "step" in answer:
+            done += 1
+            progress(names[answer["step"]["job"]], done, steps)
+
+    return heard
+
+
+def results_of(
+    answers: Iterable[Iterable[Answer]], kind: type[T], jobs: int
+) -> list[tuple[T, ...]]:
+    """Of each job, the results rank by rank."""
+    import msgspec
+
+    found: list[list[T]] = [[] for _ in range(jobs)]
+    for answer in chain(*answers):
+        if "result" in answer:
+            found[answer["result"]["job"]].append(msgspec.convert(answer["result"], kind))
+    return list(map(tuple, found))
+
+
 def run_jobs(
     jobs: Sequence[TrainingJob],
     device: Device,
@@ -89,29 +118,15 @@ def run_jobs(
     """Do jobs one after another in one set of processes; of each, the results rank by rank."""
     import msgspec
 
-    total, done = sum(job.steps for job in jobs), 0
-
-    def heard(rank: int, answer: Answer) -> None:
-        nonlocal done
-        if rank == 0 and "step" in answer:
-            done += 1
-            progress(jobs[answer["step"]["job"]].name, done, total)
-
     answers = launch(
         {JOBS_FILE: msgspec.json.encode(list(jobs))},
         max(job.ranks for job in jobs),
         environment={"DEVICE": device.value, **environment},
         timeout_seconds=timeout_seconds,
-        listener=heard,
+        listener=counted([job.name for job in jobs], sum(job.steps for job in jobs), progress),
         beside=beside,
     )
-    results: list[list[RankResult]] = [[] for _ in jobs]
-    for of_rank in answers:
-        for answer in of_rank:
-            if "result" in answer:
-                result = msgspec.convert(answer["result"], RankResult)
-                results[result.job].append(result)
-    return [tuple(of_job) for of_job in results]
+    return results_of(answers, RankResult, len(jobs))
 
 
 def compared(
@@ -136,9 +151,11 @@ def mean_losses(ranks: Sequence[RankResult]) -> tuple[float, ...]:
     return tuple(sum(of_step) / len(known) for of_step in zip(*known, strict=True))
 
 
-def step_seconds(ranks: Sequence[RankResult]) -> tuple[float, ...]:
+class _Timed(Protocol):
+    @property
+    def step_seconds(self) -> tuple[float, ...]: ...
+
+
+def step_seconds(ranks: Sequence[_Timed]) -> tuple[float, ...]:
     """Seconds of every step, as long as its slowest rank took."""
-    return tuple(
-        max(step.seconds for step in of_step)
-        for of_step in zip(*(rank.steps for rank in ranks), strict=True)
-    )
+    return tuple(map(max, zip(*(rank.step_seconds for rank in ranks), strict=True)))

@@ -90,15 +90,6 @@ class TrainingJob(Value, frozen=True):
         return replace(self, name=name, strategy=single, software=Software.MEGATRON)
 
 
-class StepTime(Value, frozen=True):
-    """Seconds of the parts of one iteration on one rank; `seconds` is all of it."""
-
-    seconds: float
-    zero_seconds: float
-    passes_seconds: float
-    optimizer_seconds: float
-
-
 class RankResult(Value, frozen=True):
     """The result of one rank: losses only on the last stage, times and memory everywhere.
 
@@ -111,7 +102,7 @@ class RankResult(Value, frozen=True):
     rank: int
     losses: tuple[float, ...]
     gradient_norms: tuple[float, ...]
-    steps: tuple[StepTime, ...]
+    step_seconds: tuple[float, ...]
     peak_bytes: int
     parameters: int
     where: dict[str, int] = field(default_factory=dict)  # tp, pp, dp, cp, ep rank

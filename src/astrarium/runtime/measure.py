@@ -1,15 +1,21 @@
 """Times iterations on the cores of this machine, one core for each rank.
 
 The model is trained as the plan says, so it has to be small. Ranks keep their freed memory, so that
-the allocator is not timed. A rank with a share of a core is held back to it (`slowed`).
+the allocator is not timed. A rank with a share of a core is held back to it: SIGSTOP and SIGCONT
+stop and continue a process several hundred times a second, with all its threads.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from threading import Event, Thread
 from typing import Any, Final
 
 from astrarium.calibrate.measure.cores import physical_cores
@@ -19,7 +25,6 @@ from astrarium.plans.job import Job
 from astrarium.runtime.execute import Progress, run_jobs, step_seconds, versions
 from astrarium.runtime.job import Device, TrainingJob
 from astrarium.runtime.scaled.job import as_planned
-from astrarium.runtime.slowed import slowed
 from astrarium.strategy.document import strategy_to_dict
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
@@ -170,3 +175,44 @@ def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:
         for stage in by_stage
         for share in stage[replica * block : (replica + 1) * block]
     ]
+
+
+PERIOD_SECONDS: Final = 0.004
+
+
+@contextmanager
+def slowed(
+    pids: Sequence[int], shares: Sequence[float], period: float = PERIOD_SECONDS
+) -> Iterator[None]:
+    """Give each process its share of the time for as long as the block lasts."""
+    done = Event()
+    threads = [
+        Thread(target=_hold_back, args=(pid, share, period, done.is_set), daemon=True)
+        for pid, share in zip(pids, shares, strict=True)
+        if share < 1.0
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def _hold_back(pid: int, share: float, period: float, is_done: Callable[[], bool]) -> None:
+    """Stop and continue at times fixed beforehand: a late turn does not delay the next."""
+    began, turn = time.perf_counter(), 0
+    with suppress(ProcessLookupError):
+        while not is_done():
+            os.kill(pid, signal.SIGSTOP)
+            _sleep_until(began + (turn + 1.0 - share) * period)
+            os.kill(pid, signal.SIGCONT)
+            turn += 1
+            _sleep_until(began + turn * period)
+        os.kill(pid, signal.SIGCONT)
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.perf_counter()))

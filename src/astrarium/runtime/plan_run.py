@@ -166,5 +166,5 @@ def _process(rank: RankResult, made: ScaledJob) -> RankPart:
         layers=sum(stage.num_layers for stage in own),
         parameters=rank.parameters,
         peak_bytes=rank.peak_bytes,
-        mean_step_seconds=sum(step.seconds for step in rank.steps) / len(rank.steps),
+        mean_step_seconds=sum(rank.step_seconds) / len(rank.step_seconds),
     )

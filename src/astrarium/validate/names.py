@@ -42,7 +42,7 @@ GIB: Final = 2**30
 class TrainingProgram(Value, frozen=True):
     """A training program by what tables call it, and how it is usually launched.
 
-    `tuned`: published runs switch on every overlap and whatever recomputation they need.
+    `tuned`: published runs switch on every overlap and all recomputation they need.
     `shards`: the ZeRO stage where nothing is said; `sequence`: whether tensor parallelism
     divides norms too; `balanced`: layers are dealt to stages by weight; `recompute`: what is
     recomputed where nothing is said.
@@ -194,13 +194,9 @@ NAMED_PRECISION: Final = r"(?<![a-z0-9])(?:mx|nv)?(?:fp|float|bf)-?(?:4|8|16|32)
 UNMODELLED_PRECISIONS: Final = r"fp32|float32|tf32|fp64|int8"
 
 
+@cache
 def resolve_gpu(text: str) -> Gpu:
     """The GPU type that a table means; a memory size of its own replaces the catalog's."""
-    return _gpu(text)
-
-
-@cache
-def _gpu(text: str) -> Gpu:
     several = _types_named(text)
     if len(several) > 1:
         raise InputError(
@@ -323,7 +319,7 @@ def _as_stated(name: str, changes: tuple[tuple[str, object], ...]) -> Runtime:
 
 
 def _runtime_name(program: TrainingProgram, row: MeasuredRow) -> str:
-    """Megatron of the years before flash attention is told by its kernels or its GPUs.
+    """Megatron of the years before flash attention is known by its kernels or its GPUs.
 
     Attention by torch tells Megatron without TransformerEngine, which brings its own; so does one
     GPU, which nobody rents for a release's tables.

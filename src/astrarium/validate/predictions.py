@@ -17,12 +17,20 @@ from astrarium.errors import InputError
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.estimate import StageMemory
 from astrarium.validate.scenario import Scenario, scenario_of
-from astrarium.validate.stalls import Run, stalled
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import ReportingRank
 from astrarium.value import Value
 
 GB: Final = 1e9
+# A run stalls if a turn of its pipeline takes as long however large its micro-batch is. Such a time
+# is decided by something that the row does not state (a slow node, a network, a busy host), so it
+# says nothing about the strategy. A run whose device waits for the launches of its kernels behaves
+# alike; where that is what is predicted, it is no stall.
+AS_LONG: Final = 1.1  # times a turn of the smaller micro-batch
+TWICE: Final = 2  # the smaller micro-batch
+LAUNCH_BOUND: Final = 0.3  # of a predicted iteration, waited for the host
+
+Run = tuple[Scenario, Plan, float]  # with its measured seconds
 
 
 class Prediction(Value, frozen=True):
@@ -53,13 +61,8 @@ class Prediction(Value, frozen=True):
         return self.plan.fits and not self.scenario.obstacle
 
 
-def untuned(scenario: Scenario) -> Tuning:
-    """The tuning of a scenario whose cluster taught nothing."""
-    return NEUTRAL
-
-
 def predict_rows(
-    rows: Sequence[MeasuredRow], tuning_of: Callable[[Scenario], Tuning] = untuned
+    rows: Sequence[MeasuredRow], tuning_of: Callable[[Scenario], Tuning] = lambda _: NEUTRAL
 ) -> tuple[Prediction, ...]:
     """Predictions in the order of the rows; the tuning may depend on pool and runtime."""
     out: list[Prediction | None] = [None] * len(rows)
@@ -92,6 +95,41 @@ def _with_stalls(predictions: Sequence[Prediction]) -> tuple[Prediction, ...]:
             if is_late:
                 marked[index] = replace(predictions[index], stalled=True)
     return tuple(marked)
+
+
+def stalled(runs: Sequence[Run]) -> list[bool]:
+    """Which of the runs take no less than one alike with twice the micro-batch or more."""
+    alike: dict[tuple[object, ...], list[tuple[int, float]]] = {}
+    for run in runs:
+        alike.setdefault(_batch_aside(run), []).append((run[1].strategy.micro_batch, _turn(run)))
+    return [not _waits_for_host(run[1]) and _is_late(run, alike[_batch_aside(run)]) for run in runs]
+
+
+def _is_late(run: Run, others: Sequence[tuple[int, float]]) -> bool:
+    size, turn = run[1].strategy.micro_batch, _turn(run)
+    return any(
+        larger >= TWICE * size and longer <= AS_LONG * turn and turn > 0
+        for larger, longer in others
+    )
+
+
+def _turn(run: Run) -> float:
+    strategy = run[1].strategy
+    return run[2] / (strategy.num_micro_batches + strategy.pp - 1)
+
+
+def _batch_aside(run: Run) -> tuple[object, ...]:
+    """All that runs have in common which differ in their batch alone."""
+    scenario, plan, _ = run
+    work, strategy = scenario.workload, plan.strategy
+    shape = (strategy.tp, strategy.pp, strategy.cp, strategy.ep, strategy.dp)
+    options = (strategy.virtual_stages, strategy.zero_stage, strategy.recompute)
+    fixed = (id(work.model), work.seq_length, work.precision, scenario.pool, scenario.runtime)
+    return (*fixed, *shape, *options)
+
+
+def _waits_for_host(plan: Plan) -> bool:
+    return plan.breakdown_seconds["host"] > LAUNCH_BOUND * plan.iteration_seconds
 
 
 def _key(scenario: Scenario) -> tuple[object, ...]:
@@ -130,7 +168,7 @@ def reported_bytes(stage: StageMemory, runtime: Runtime, kind: ReportedMemory) -
     """What the program shows of a stage's memory.
 
     Only what the runtime always keeps beside the tensors and what the allocator cannot reuse is
-    hidden: bytes that a cluster's runs taught show in whatever sort they were learned from.
+    hidden: bytes learned from the runs of a cluster show.
     """
     if kind is ReportedMemory.DEVICE:
         return stage.peak_bytes

@@ -69,7 +69,7 @@ class Scenario(Value, frozen=True):
     strategies: tuple[Strategy, ...]
     memory: MemoryReport
     stated: bool  # nothing that decides the time had to be assumed
-    obstacle: str = ""  # why it cannot run, whatever the memory
+    obstacle: str = ""  # why it cannot run, even with enough memory
 
 
 class _Degrees(Value, frozen=True):

@@ -93,7 +93,7 @@ def flag_of(text: str) -> bool | None:
 
 
 def zero_stage_of(row: MeasuredRow, program: TrainingProgram) -> int:
-    """The ZeRO stage, from whichever column speaks of it."""
+    """The ZeRO stage, from the first column that states it."""
     stated = first_match(SHARDING, row.zero_or_fsdp)
     if stated is None:
         distributed = flag_of(row.distributed_optimizer)

@@ -239,7 +239,7 @@ def test_torchrun_on_two_hosts(mlp: ProgramDocument, tmp_path: Path) -> None:
     ("flags", "environment", "said"),
     [
         (["--device", "cuda"], {"RANK": "1"}, "Error: rank 1 is number 2 on its host, where torch"),
-        ([], {}, "Error: no rank is told; start this with torchrun"),
+        ([], {}, "Error: RANK is not set; start this with torchrun"),
         (["--steps", "many"], {"RANK": "1"}, "argument --steps: invalid int value: 'many'"),
     ],
 )

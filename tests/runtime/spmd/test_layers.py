@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from astrarium.runtime.spmd.alone import ModuleAlone
 from astrarium.runtime.spmd.model import MadeModule
-from astrarium.runtime.spmd.operators.along import norm
 from astrarium.runtime.spmd.operators.context import OperatorRun
+from astrarium.runtime.spmd.operators.norms import norm
 from astrarium.runtime.spmd.train import Recipe
 from astrarium.spmd.capture import capture
 from astrarium.spmd.graph import INPUT, Graph, Node, Ref

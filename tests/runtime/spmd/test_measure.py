@@ -8,17 +8,22 @@ from hypothesis import strategies as st
 from spmd_examples import example
 from spmd_measured import (
     MESSAGE_BYTES,
+    MeasuredOperator,
     line_through,
     measured_laws,
     measured_messages,
     measured_operators,
+    operator_key,
+    priced_by,
     whole_program,
 )
+from spmd_priced import CORE, cluster, divided, perceptron, rules_and_axes
 
 from astrarium.cost.tuning import Tuning
-from astrarium.spmd.price import devices_of, operator_key
+from astrarium.spmd.price import PriceSettings, devices_of
 from astrarium.spmd.price.messages import Mailbox, MessageRequest
 from astrarium.spmd.rules import MessageKind, rules_of
+from astrarium.spmd.synthesis.build import build_problem
 
 LAWS = {"linear": (1e-6, 1e-11, 0.0), "residual_forward": (1e-6, 1e-10), "update": (1e-5, 1e-9)}
 MESSAGES = {
@@ -103,3 +108,23 @@ def test_messages_between_ranks_are_timed(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.keys() == {"send", "all_reduce", "all_gather", "reduce_scatter"}
     assert all(call + byte > 0.0 for call, byte in found.values())
     assert measured_laws("sgd").keys() == {"linear", "residual_forward", "update"}
+
+
+def test_measured_operators_take_the_place_of_the_model() -> None:
+    graph = perceptron(batch=24, width=48, inner=96)
+    rules, axes = rules_and_axes(graph)
+    devices = cluster("cpu-core:1,CPU-core@50%:1", tuning=CORE)
+    divisions = divided(axes, devices, (2, 1))
+    index = graph.index_of["g0"]
+    rule = next(rule for rule in rules[index] if rule.gives.is_shard and rule.gives.dim == 0)
+    table = {operator_key(graph, index, rule): MeasuredOperator((1.0, 3.0), (2.0, 6.0))}
+    with priced_by(table):
+        problem = build_problem(graph, rules, axes, divisions, devices, PriceSettings(2))
+    choice = next(c for c in problem.choices[index] if c.what.rules == (rule,))
+    # The slow half core has a third of the work and takes twice as long; two micro-batches.
+    slow = 2 * 2 * (1 + 2 + (3 + 6) / 3)
+    fast = 2 * (1 + 2 + (3 + 6) * 2 / 3)
+    assert choice.seconds == pytest.approx(max(slow, fast))
+    plain = build_problem(graph, rules, axes, divisions, devices, PriceSettings(2))
+    other = next(c for c in plain.choices[index] if c.what.rules == (rule,))
+    assert other.seconds < 1.0

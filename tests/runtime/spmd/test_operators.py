@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from spmd_simulated import Device, Trial, devices_of, drawn_division, on_all
+from spmd_simulated import Device, Trial, devices_of, drawn_division, local_shape, on_all
 from torch import Tensor
 
 from astrarium.runtime.spmd.operators import run_local
 from astrarium.spmd.rules import local_pieces
-from astrarium.spmd.rules.local import local_shape
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import ShardRule
 
 ROWS = 4096
 

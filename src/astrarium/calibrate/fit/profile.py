@@ -1,17 +1,16 @@
 """The profile of a device: one Parquet file with all rows and a JSON header.
 
 The header, in the file's metadata, holds device, versions, date, sections, failures and the fitted
-factors. It is checked when it is written and when it is read. Planning needs the header alone, so
-it is read without pyarrow, whose import takes as long as a plan.
+factors; a checksum tells whether it changed since. Planning needs the header alone, so it is read
+without pyarrow, whose import takes as long as a plan.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -38,17 +37,6 @@ _TEXT_FIELD: Final = b"\x18"
 _LONGEST_SIZE: Final = 5
 _LEAST_BYTES: Final = 12
 _DIGITS: Final = 4
-_NEEDED: Final = ("median_us", "min_us", "max_us", "host_us")
-_HEADER: Final = {
-    "device": dict,
-    "versions": dict,
-    "date": str,
-    "sections": dict,
-    "failed": list,
-    "operators": dict,
-    "links": dict,
-    "host": dict,
-}
 _INSTALL: Final = "pip install 'astrarium[calibrate]'"
 
 Row = Mapping[str, Any]
@@ -169,10 +157,11 @@ def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) ->
     pa = _pyarrow()
     import pyarrow.parquet
 
-    check_rows(str(path), rows)
-    table = pa.table(
-        {name: pa.array([row.get(name) for row in rows], _kind(pa, name)) for name in _columns()}
-    )
+    columns = {
+        name: pa.array([row.get(name) for row in rows], _kind(pa, name))
+        for name in (*IDENTITY, *TIMES)
+    }
+    table = pa.table(columns)
     text = json.dumps({**header, CHECKSUM: _checksum(header)}, allow_nan=False)
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
     content = pa.BufferOutputStream()
@@ -189,23 +178,6 @@ def read_profile(path: Path) -> DeviceProfile:
             f"{path}: cannot be read ({error.strerror}); `astrarium calibrate` makes a profile"
         ) from None
     return DeviceProfile(path, _checked_header(path, _header_text(path, data)))
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Read and check the measurements of a profile."""
-    read_profile(path)
-    pa = _pyarrow()
-    import pyarrow.parquet
-
-    try:
-        rows = pyarrow.parquet.read_table(path, page_checksum_verification=True).to_pylist()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _unusable(path, f"its rows are damaged ({_first_line(error)})") from None
-    missing = [name for name in _columns() if rows and name not in rows[0]]
-    if missing:
-        raise _unusable(path, f"the column {missing[0]} is missing")
-    check_rows(str(path), rows)
-    return rows
 
 
 def _header_text(path: Path, data: bytes) -> bytes:
@@ -240,44 +212,11 @@ def _checked_header(path: Path, text: bytes) -> dict[str, Any]:
         raise _unusable(path, f"its header has schema {found!r}, not {SCHEMA!r}")
     if header.pop(CHECKSUM, None) != _checksum(header):
         raise _unusable(path, "its header was changed or damaged after it was written")
-    for name, kind in _HEADER.items():
-        if not isinstance(header.get(name), kind):
-            raise _unusable(path, f"its header has no usable '{name}'")
-    fits = [*header["operators"].values(), *header["links"].values()]
-    ratios = [entry.get("ratio") if isinstance(entry, dict) else None for entry in fits]
-    if not all(_is_time(number) for number in (*ratios, *header["host"].values())):
-        raise _unusable(path, "its header has a factor that is no positive number")
     return header
 
 
 def _checksum(header: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(header, sort_keys=True).encode())
-
-
-def check_rows(place: str, rows: Iterable[Row]) -> None:
-    """Refuse times that cannot be: missing, NaN, infinite, zero or negative."""
-    for index, row in enumerate(rows, start=1):
-        if not isinstance(row.get("operator"), str):
-            raise InputError(f"{place}: row {index} names no operator; measure it again")
-        for name in _NEEDED:
-            if not _is_time(row.get(name)):
-                raise InputError(
-                    f"{place}: row {index} ({row['operator']}): {name} is {row.get(name)}, not a "
-                    "positive number of microseconds; measure it again"
-                )
-
-
-def _is_time(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0.0
-    )
-
-
-def _columns() -> tuple[str, ...]:
-    return (*IDENTITY, *TIMES)
 
 
 def _kind(pa: Any, name: str) -> pa.DataType:  # noqa: ANN401  the module
@@ -317,10 +256,6 @@ def _with_core(pool: Pool, header: Mapping[str, Any]) -> Pool:
 
 def _unusable(path: Path, reason: str) -> InputError:
     return InputError(f"{path}: not a usable profile: {reason}; `astrarium calibrate` writes one")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _pyarrow() -> Any:  # noqa: ANN401  the module

@@ -164,30 +164,19 @@ class Heads(NamedTuple):
     batch: int
     heads: int
     kv_heads: int
-    length: int
+    q_length: int
     key_dim: int
     value_dim: int
     causal: bool
 
     @property
     def flops(self) -> float:
-        pairs = self.length**2 / (2 if self.causal else 1)
+        pairs = self.q_length**2 / (2 if self.causal else 1)
         return 2.0 * self.batch * self.heads * pairs * (self.key_dim + self.value_dim)
 
     def shape(self, kernel: str, role: str, dtype: str) -> Shape:
-        return {
-            "role": role,
-            "dtype": dtype,
-            "kernel": kernel,
-            "batch": self.batch,
-            "heads": self.heads,
-            "kv_heads": self.kv_heads,
-            "q_length": self.length,
-            "kv_length": self.length,
-            "key_dim": self.key_dim,
-            "value_dim": self.value_dim,
-            "causal": int(self.causal),
-        }
+        sizes = {**self._asdict(), "kv_length": self.q_length, "causal": int(self.causal)}
+        return {"role": role, "dtype": dtype, "kernel": kernel, **sizes}
 
 
 SMALL_HEADS: Final = (

@@ -72,30 +72,19 @@ def processor_cases(scale: Scale, device: str) -> Iterator[Case]:
     if not scale.is_small:
         return
     dtype = working_dtype(device)
-    yield Case(SECTION, NOTHING, {"role": "backward", "dtype": dtype})
-    for (m, n, k), role in itertools.product(_products(), ("forward", "dgrad", "wgrad")):
-        yield Case(SECTION, LINEAR, {"role": role, "dtype": dtype, "m": m, "n": n, "k": k})
-    for (batch, heads, kv_heads, length, dim), role in itertools.product(HEADS, BOTH):
-        yield Case(
-            SECTION,
-            ATTENTION,
-            {
-                "role": role,
-                "dtype": dtype,
-                "batch": batch,
-                "heads": heads,
-                "kv_heads": kv_heads,
-                "q_length": length,
-                "key_dim": dim,
-            },
-        )
-    for (m, n), (name, roles) in itertools.product(WIDE, POINTWISE.items()):
-        for role in roles:
-            yield Case(SECTION, PREFIX + name, {"role": role, "dtype": dtype, "m": m, "n": n})
-    for (m, n), role in itertools.product(LOGITS, ("forward", "both")):
-        yield Case(SECTION, LOSS, {"role": role, "dtype": dtype, "m": m, "n": n})
-    for (m, n, k), role in itertools.product(TABLES, BOTH):
-        yield Case(SECTION, LOOKUP, {"role": role, "dtype": dtype, "m": m, "n": n, "k": k})
+    heads = ("batch", "heads", "kv_heads", "q_length", "key_dim")
+    kinds = (
+        (NOTHING, ("backward",), (), ((),)),
+        (LINEAR, ("forward", "dgrad", "wgrad"), "mnk", _products()),
+        (ATTENTION, BOTH, heads, HEADS),
+        *((PREFIX + name, roles, "mn", WIDE) for name, roles in POINTWISE.items()),
+        (LOSS, ("forward", "both"), "mn", LOGITS),
+        (LOOKUP, BOTH, "mnk", TABLES),
+    )
+    for operator, roles, names, shapes in kinds:
+        for sizes, role in itertools.product(shapes, roles):
+            named = dict(zip(names, sizes, strict=True))
+            yield Case(SECTION, operator, {"role": role, "dtype": dtype, **named})
     for groups, parameters in UPDATES:
         yield Case(SECTION, UPDATE, {"dtype": dtype, "groups": groups, "parameters": parameters})
 

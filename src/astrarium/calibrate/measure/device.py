@@ -23,7 +23,7 @@ from astrarium.calibrate.measure.collectives import Ranks
 from astrarium.calibrate.measure.cores import one_core, physical_cores
 from astrarium.calibrate.measure.journal import Journal, JournalContents
 from astrarium.calibrate.measure.kernels import OPERATORS
-from astrarium.calibrate.measure.run import Outcome, Progress, failure_text, header, run
+from astrarium.calibrate.measure.run import Outcome, Progress, failure_text, run
 from astrarium.calibrate.measure.sections import (
     COLLECTIVES,
     SECTIONS,
@@ -60,7 +60,13 @@ def calibrate(asked: MeasureRequest, progress: Progress) -> tuple[JournalContent
     ranks = _ranks(asked, device) if COLLECTIVES in names else 0
     together = collective_cases(scale, device.type, ranks) if ranks else []
     began = time.monotonic()
-    with Journal(asked.journal, header(describe(device), versions(device), scale)) as journal:
+    header = {
+        "device": describe(device),
+        "versions": versions(device),
+        "scale": scale,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    with Journal(asked.journal, header) as journal:
         share = 1.0 - COLLECTIVES_SHARE if together and cases else 1.0
         outcome = Outcome()
         if _waiting(cases, journal):

@@ -24,6 +24,19 @@ def numbers(case: Case, *names: str) -> tuple[int, ...]:
     return tuple(int(case.shape[name]) for name in names)
 
 
+def by_role(
+    case: Case, forward: Call, gradient: torch.Tensor | None, *inputs: torch.Tensor
+) -> Call:
+    """The forward pass, the backward pass, or both; without a gradient it is drawn."""
+    if case.shape["role"] == "forward":
+        return forward
+    out = forward(0)
+    given = torch.randn_like(out) if gradient is None else gradient
+    if case.shape["role"] == "both":
+        return lambda i: torch.autograd.grad(forward(i), inputs, given)
+    return lambda i: torch.autograd.grad(out, inputs, given, retain_graph=True)
+
+
 def prepare_gemm(bench: Bench, case: Case) -> Call:
     if case.shape["dtype"] != working_dtype(bench.device.type):
         return _other_dtype(bench, case)
@@ -107,7 +120,4 @@ def prepare_attention(bench: Bench, case: Case) -> Call:
                 q, k, v, is_causal=bool(causal), enable_gqa=heads != kv_heads
             )
 
-    if case.shape["role"] == "forward":
-        return forward
-    out = forward(0)
-    return lambda i: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
+    return by_role(case, forward, grad, q, k, v)

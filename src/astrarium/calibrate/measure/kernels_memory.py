@@ -12,7 +12,7 @@ import torch.nn.functional as functional
 from astrarium.calibrate.measure.bench import Bench, Call
 from astrarium.calibrate.measure.cases import Case
 from astrarium.calibrate.measure.cases_memory import ROTARY_DIM, STREAM_BYTES
-from astrarium.calibrate.measure.kernels_matrix import numbers
+from astrarium.calibrate.measure.kernels_matrix import by_role, numbers
 
 Function = Callable[..., torch.Tensor]  # of an input, a vector as wide, and a second input
 DROPOUT = 0.1
@@ -121,21 +121,15 @@ def prepare_entropy(bench: Bench, case: Case) -> Call:
     function = StableEntropy.apply if stable else compiled("cross_entropy")
     logits = bench.take(rows, vocabulary).detach().requires_grad_()
     target = torch.randint(vocabulary, (rows,), device=bench.device)
-    if case.shape["role"] == "forward":
-        return lambda i: function(logits, target)
-    grad = torch.ones_like(function(logits, target))
-    return lambda i: torch.autograd.grad(function(logits, target), logits, grad)
+    return by_role(case, lambda i: function(logits, target), None, logits)
 
 
 def prepare_embedding(bench: Bench, case: Case) -> Call:
     rows, vocabulary, width = numbers(case, "m", "n", "k")
     table = bench.take(vocabulary, width).detach().requires_grad_()
     index = torch.randint(vocabulary, (rows,), device=bench.device)
-    if case.shape["role"] == "forward":
-        return lambda i: functional.embedding(index, table)
-    out = functional.embedding(index, table)
     g = bench.take(rows, width)
-    return lambda i: torch.autograd.grad(out, table, g, retain_graph=True)
+    return by_role(case, lambda i: functional.embedding(index, table), g, table)
 
 
 def prepare_stream(bench: Bench, case: Case) -> Call:

@@ -15,8 +15,13 @@ import torch.nn.functional as functional
 from astrarium.calibrate.measure import cases_processor as cases
 from astrarium.calibrate.measure.bench import Bench, Call
 from astrarium.calibrate.measure.cases import Case
-from astrarium.calibrate.measure.kernels_matrix import numbers
-from astrarium.calibrate.measure.kernels_memory import FUNCTIONS, StableEntropy
+from astrarium.calibrate.measure.kernels_matrix import by_role, numbers
+from astrarium.calibrate.measure.kernels_memory import (
+    FUNCTIONS,
+    LEARNED,
+    StableEntropy,
+    prepare_embedding,
+)
 
 ROTATED_BYTES: Final = 16 << 20
 MOST_SETS: Final = 8
@@ -51,7 +56,6 @@ FORWARD: Final[dict[str, Function]] = {
     "bias": lambda x, w, other: x + w,
     "query_copy": lambda x, w, other: x.view(len(x), 2, -1).transpose(0, 1).contiguous(),
 }
-LEARNED: Final = ("layer_norm", "rms_norm")  # with a gradient of their weight
 
 
 def _thirds(x: torch.Tensor) -> tuple[int, int]:
@@ -127,34 +131,14 @@ def prepare_attention(bench: Bench, case: Case) -> Call:
         )
         return out.permute(2, 0, 1, 3).reshape(length, batch, -1)
 
-    if case.shape["role"] == "forward":
-        return forward
-    out = forward(0)
-    gradient = torch.randn_like(out)
-    return lambda i: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+    return by_role(case, forward, None, q, k, v)
 
 
 def prepare_loss(bench: Bench, case: Case) -> Call:
     rows, vocabulary = numbers(case, "m", "n")
     logits = bench.take(rows, vocabulary).detach().requires_grad_()
     target = torch.randint(vocabulary, (rows,))
-    if case.shape["role"] == "forward":
-        return lambda i: StableEntropy.apply(logits.clone(), target)
-    gradient = torch.ones(rows)
-    return lambda i: torch.autograd.grad(
-        StableEntropy.apply(logits.clone(), target), logits, gradient
-    )
-
-
-def prepare_lookup(bench: Bench, case: Case) -> Call:
-    rows, vocabulary, width = numbers(case, "m", "n", "k")
-    table = bench.take(vocabulary, width).detach().requires_grad_()
-    index = torch.randint(vocabulary, (rows,))
-    out = functional.embedding(index, table)
-    if case.shape["role"] == "forward":
-        return lambda i: functional.embedding(index, table).contiguous()
-    gradient = torch.randn_like(out)
-    return lambda i: torch.autograd.grad(out, table, gradient, retain_graph=True)
+    return by_role(case, lambda i: StableEntropy.apply(logits.clone(), target), None, logits)
 
 
 def prepare_update(bench: Bench, case: Case) -> Call:
@@ -185,7 +169,7 @@ PREPARE: Final[dict[str, Any]] = {
     cases.LINEAR: prepare_linear,
     cases.ATTENTION: prepare_attention,
     cases.LOSS: prepare_loss,
-    cases.LOOKUP: prepare_lookup,
+    cases.LOOKUP: prepare_embedding,
     cases.UPDATE: prepare_update,
     **{cases.PREFIX + name: prepare_pointwise for name in cases.POINTWISE},
 }

@@ -10,7 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from astrarium.calibrate.measure.cases import Case
 from astrarium.calibrate.measure.journal import Journal
@@ -104,13 +104,3 @@ def failure_text(error: Exception) -> str:
     if any("out of memory" in line or "can't allocate memory" in line for line in text[:3]):
         return OUT_OF_MEMORY
     return f"{kind}: {text[0]}"[:REASON_LENGTH] if text else kind
-
-
-def header(device: dict[str, Any], versions: dict[str, str], scale: str) -> dict[str, Any]:
-    """The first line of a journal."""
-    return {
-        "device": device,
-        "versions": versions,
-        "scale": scale,
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-    }

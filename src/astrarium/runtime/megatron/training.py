@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from astrarium.runtime.job import Device, StepTime, TrainingJob
+from astrarium.runtime.job import Device, TrainingJob
 from astrarium.runtime.megatron.modules import context_places
 from astrarium.runtime.megatron.network import build
 
@@ -102,18 +101,15 @@ class JobTraining:
         """Update the weights; the norm of all gradients."""
         raise NotImplementedError
 
-    def step(self) -> tuple[float | None, float, StepTime]:
-        """One iteration: the loss where it is known, the norm of the gradients, and its times."""
-        marks = [self._now()]
+    def step(self) -> tuple[float | None, float, float]:
+        """One iteration: the loss where it is known, the norm of the gradients, and its seconds."""
+        began = self._now()
         self.zero()
-        marks.append(self._now())
         losses = self._passes()
-        marks.append(self._now())
         norm = self.update()
-        marks.append(self._now())
-        zero, passes, update = (after - before for before, after in pairwise(marks))
+        seconds = self._now() - began
         mean = float(torch.stack([entry["loss"] for entry in losses]).mean()) if losses else None
-        return mean, norm, StepTime(marks[-1] - marks[0], zero, passes, update)
+        return mean, norm, seconds
 
     def _passes(self) -> list[dict[str, torch.Tensor]]:
         job = self.job
@@ -198,11 +194,9 @@ def _states(optimizer: MegatronOptimizer) -> Iterator[torch.Tensor]:
     for one in getattr(optimizer, "chained_optimizers", [optimizer]):
         inner = one.optimizer
         yield from (p for group in inner.param_groups for p in group["params"])
-        yield from (x for state in inner.state.values() for x in state.values() if _is_tensor(x))
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
+        yield from (
+            x for state in inner.state.values() for x in state.values() if torch.is_tensor(x)
+        )
 
 
 def _forward(

@@ -97,7 +97,7 @@ def _trained(
             rank=rank,
             losses=tuple(losses),
             gradient_norms=tuple(norms),
-            steps=tuple(times),
+            step_seconds=tuple(times),
             peak_bytes=peak_bytes(device),
             parameters=training.parameters,
             where=training.where,

@@ -20,7 +20,6 @@ from astrarium.runtime.scaled.small import (
     PipelineCut,
     SmallCut,
     cut_of,
-    distinct_pools,
     small_cut,
     small_seq_length,
     small_shape,
@@ -138,7 +137,7 @@ def _planned_cut(workload: Workload, strategy: Strategy) -> PipelineCut:
 def _degrees(strategy: Strategy, cut: PipelineCut, most: int) -> Strategy:
     """Small degrees whose product is at most `most`; every pool keeps a stage if it can."""
     small = {axis: min(getattr(strategy, axis), SMALL_DEGREE) for axis in ("tp", "dp", "cp")}
-    small["pp"] = min(strategy.pp, max(SMALL_DEGREE, distinct_pools(cut)))
+    small["pp"] = min(strategy.pp, max(SMALL_DEGREE, len(set(cut.pools))))
     for axis, value in GIVEN_UP:
         if prod(small.values()) > most:
             small[axis] = min(small[axis], value)

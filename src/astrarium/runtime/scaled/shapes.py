@@ -34,7 +34,7 @@ _LACKS: Final[Mapping[str, Callable[[Model], bool]]] = {
     "weights beside its matrices (attention sinks, relative positions)": lambda m: any(
         block.extra_parameters for block in _blocks(m)
     ),
-    "layers that see unlike tokens": lambda m: any(
+    "layers that see different tokens": lambda m: any(
         block.seq_length or block.sequences > 1 or len(block.attentions) != 1
         for block in _blocks(m)
     ),

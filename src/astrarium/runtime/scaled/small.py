@@ -147,10 +147,6 @@ def cut_of(strategy: Strategy, bounds: Sequence[int]) -> PipelineCut:
     return PipelineCut(tuple(bounds), tuple(names.get(rank, ()) for rank in range(strategy.pp)))
 
 
-def distinct_pools(cut: PipelineCut) -> int:
-    return len(set(cut.pools))
-
-
 def small_cut(cut: PipelineCut, ranks: int, virtual: int, extra: int) -> SmallCut:
     """Choose `ranks` of the ranks and `virtual` of their chunks.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,17 +116,6 @@ def _in_precision(batch: Mapping[str, Tensor], dtype: torch.dtype | None) -> dic
     return {n: x.to(dtype) if dtype and x.is_floating_point() else x for n, x in batch.items()}
 
 
-class _Keys:
-    """A key for each drawing of a pass, in the order in which the module asks for them."""
-
-    def __init__(self, key: int) -> None:
-        self._key, self._drawings = key, 0
-
-    def next(self) -> int:
-        self._drawings += 1
-        return key_of(self._key, self._drawings)
-
-
 def _whole(shape: Sequence[int]) -> list[tuple[int, int]]:
     return [(0, length) for length in shape]
 
@@ -136,7 +126,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[misc]  # torch is not analyse
     In-place drawing has the numbers of the operator that is captured in its place.
     """
 
-    def __init__(self, keys: _Keys) -> None:
+    def __init__(self, keys: Iterator[int]) -> None:
         super().__init__()
         self._keys = keys
 
@@ -151,7 +141,7 @@ class _Drawing(TorchDispatchMode):  # type: ignore[misc]  # torch is not analyse
         name = str(function.overloadpacket).removeprefix("aten.").rstrip("_")
         if name not in DRAWN or not result.dim():
             return result
-        key, pieces = self._keys.next(), _whole(result.shape)
+        key, pieces = next(self._keys), _whole(result.shape)
         if name == "bernoulli":
             likely = likelihood(str(function), args, kwargs or {})
             return result.copy_(chosen_of(key, result.shape, pieces, likely, result.device))
@@ -162,10 +152,10 @@ class _Drawing(TorchDispatchMode):  # type: ignore[misc]  # torch is not analyse
 @contextmanager
 def drawn_by_position(key: int) -> Iterator[None]:
     """Let torch take random numbers from the places of elements, as programs do."""
-    keys = _Keys(key)
+    keys = (key_of(key, number) for number in count(1))  # of drawings, in the order of a pass
 
     def mask(shape: Sequence[int], chance: float, device: torch.device) -> Tensor:
-        return kept_of(keys.next(), shape, _whole(shape), chance, device)
+        return kept_of(next(keys), shape, _whole(shape), chance, device)
 
     def dropout(x: Tensor, p: float, train: bool) -> Tensor:
         return dropped(x, mask(x.shape, p, x.device), p) if train and p else x

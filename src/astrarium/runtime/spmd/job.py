@@ -1,4 +1,4 @@
-"""Runs of programs: what the ranks are told, what they answer, and how that compares.
+"""Runs of programs: settings of the ranks, their reports, and how these compare.
 
 `run_program` starts one process for each rank on this machine. On several machines the same
 worker is started by torchrun (`astrarium.runtime.spmd.worker`).
@@ -15,9 +15,16 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from astrarium.errors import InputError
-from astrarium.runtime.execute import EMPTY, TOLERANCE, Progress
+from astrarium.runtime.execute import (
+    EMPTY,
+    TOLERANCE,
+    Progress,
+    counted,
+    results_of,
+    step_seconds,
+)
 from astrarium.runtime.job import Device
-from astrarium.runtime.launch import Answer, Beside, launch
+from astrarium.runtime.launch import Beside, launch
 
 if TYPE_CHECKING:
     from astrarium.spmd.graph import Graph
@@ -72,7 +79,7 @@ class Difference:
 class RankReport:
     """What one rank saw of a program; references only where they were computed, on rank 0."""
 
-    program: int
+    job: int  # the number of its program
     rank: int
     losses: tuple[float, ...]
     step_seconds: tuple[float, ...]
@@ -220,39 +227,22 @@ def run_programs(
     from astrarium.spmd.program import to_text
 
     settings = replace(settings, programs=len(documents))
-    total, done = len(documents) * settings.steps * settings.rounds, 0
-
-    def heard(rank: int, answer: Answer) -> None:
-        nonlocal done
-        if rank == 0 and "step" in answer:
-            done += 1
-            progress(documents[answer["step"]["program"]].source.factory, done, total)
-
     files = {
         PROGRAM_FILE.format(number=number): to_text(document).encode()
         for number, document in enumerate(documents)
     }
+    names = [document.source.factory for document in documents]
+    steps = len(documents) * settings.steps * settings.rounds
     answers = launch(
         {**files, SETTINGS_FILE: msgspec.json.encode(settings)},
         documents[0].ranks,
         environment={"DEVICE": device.value, **GIVE_BACK, **environment},
         timeout_seconds=timeout_seconds,
         command=(sys.executable, "-P", "-m", MODULE),
-        listener=heard,
+        listener=counted(names, steps, progress),
         beside=beside,
     )
-    results: list[list[RankReport]] = [[] for _ in documents]
-    for said in answers:
-        for answer in said:
-            if "result" in answer:
-                report = msgspec.convert(answer["result"], RankReport)
-                results[report.program].append(report)
-    return [tuple(of_program) for of_program in results]
-
-
-def step_seconds(reports: Sequence[RankReport]) -> tuple[float, ...]:
-    """Seconds of every step, as long as its slowest rank took."""
-    return tuple(map(max, zip(*(report.step_seconds for report in reports), strict=True)))
+    return results_of(answers, RankReport, len(documents))
 
 
 def _run_of(

@@ -51,7 +51,7 @@ class MadeModule:
             )
         return found.detach()
 
-    def _attribute(self, name: str) -> Any:  # noqa: ANN401  whatever the module has there
+    def _attribute(self, name: str) -> Any:  # noqa: ANN401  any attribute of the module
         found: Any = self.module
         for part in name.split("."):
             found = getattr(found, part, None)

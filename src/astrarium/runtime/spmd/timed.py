@@ -8,11 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from astrarium.errors import InputError
-from astrarium.runtime.execute import Progress
+from astrarium.runtime.execute import Progress, step_seconds
 from astrarium.runtime.job import Device
-from astrarium.runtime.measure import KEEP_MEMORY, TIMED_STEPS, WARM_UP_STEPS, cores_for
-from astrarium.runtime.slowed import slowed
-from astrarium.runtime.spmd.job import ProgramSettings, run_programs, step_seconds
+from astrarium.runtime.measure import KEEP_MEMORY, TIMED_STEPS, WARM_UP_STEPS, cores_for, slowed
+from astrarium.runtime.spmd.job import ProgramSettings, run_programs
 
 if TYPE_CHECKING:
     from astrarium.spmd.program import ProgramDocument

@@ -116,7 +116,7 @@ def _task_of_flags() -> RankTask:
     parser.add_argument("--device", type=Device, default=Device.CPU)
     given = vars(parser.parse_args())
     if "RANK" not in os.environ:
-        raise InputError("no rank is told; start this with torchrun, or use `astrarium run`")
+        raise InputError("RANK is not set; start this with torchrun, or use `astrarium run`")
     document, device = load_program(given.pop("program")), given.pop("device")
     return RankTask((document,), ProgramSettings(**given), device, "env://")
 
@@ -282,7 +282,7 @@ class _Run:
             step = self.training.step(self.inputs)
             self.steps.append(step)
             if self.rank == 0:
-                at = {"program": self.number, "step": len(self.steps) - 1}
+                at = {"job": self.number, "step": len(self.steps) - 1}
                 say(answers, step={**at, "loss": step.loss, "seconds": step.seconds})
         self.peak_bytes = max(self.peak_bytes, peak_bytes(kind))
 
@@ -292,7 +292,7 @@ class _Run:
 
     def report(self) -> RankReport:
         return RankReport(
-            program=self.number,
+            job=self.number,
             rank=self.rank,
             losses=_of(self.steps, "loss"),
             step_seconds=_of(self.steps, "seconds"),

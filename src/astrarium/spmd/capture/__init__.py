@@ -11,8 +11,6 @@ from astrarium.spmd.capture.factory import NAMED_FACTORY as NAMED_FACTORY
 from astrarium.spmd.capture.factory import called as called
 from astrarium.spmd.capture.factory import load_factory as load_factory
 from astrarium.spmd.capture.fused import taken_apart as taken_apart
-from astrarium.spmd.capture.missing import missing_message as missing_message
-from astrarium.spmd.capture.missing import unsupported as unsupported
 
 if TYPE_CHECKING:
     from astrarium.spmd.capture.export import capture as capture
@@ -28,7 +26,7 @@ _NEED_TORCH = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  whatever has this name
+def __getattr__(name: str) -> Any:  # noqa: ANN401  the object of this name
     if name not in _NEED_TORCH:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     from importlib import import_module

@@ -27,12 +27,10 @@ from torch.utils._pytree import tree_unflatten
 
 from astrarium.errors import InputError
 from astrarium.spmd.capture import outputs
-from astrarium.spmd.capture.factory import load_factory
 from astrarium.spmd.capture.masks import without_masks
-from astrarium.spmd.capture.missing import Missing, missing_message, unsupported
 from astrarium.spmd.capture.normalise import normalise
 from astrarium.spmd.capture.outputs import Outputs, check_hooks
-from astrarium.spmd.capture.torch_calls import operator_of, torch_arguments
+from astrarium.spmd.capture.torch_calls import operator_of
 from astrarium.spmd.graph import (
     CONSTANT,
     DROPPING,
@@ -48,11 +46,6 @@ from astrarium.spmd.graph import (
     draws,
     kept_state,
 )
-
-__all__ = [
-    "Missing", "capture", "load_factory", "missing_message", "operator_of", "torch_arguments",
-    "unsupported",
-]  # fmt: skip
 
 FRAME: Final = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 TORCH_FOLDER: Final = str(Path(torch.__file__).parent)
@@ -79,7 +72,7 @@ def capture(
     training: bool = True,
 ) -> Graph:
     """Return the graph of the module's loss on inputs of these shapes; values are not looked at."""
-    with torch.device("cpu"):  # whatever the caller made the module on
+    with torch.device("cpu"):  # also where the caller made the module elsewhere
         return _captured(module, inputs, name or type(module).__name__, training)
 
 
@@ -467,7 +460,7 @@ class _Translation:
         self.nodes.append(replace(node, name=name))
         return Ref(len(self.nodes) - 1)
 
-    def _argument(self, value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+    def _argument(self, value: Any) -> Any:  # noqa: ANN401  any argument of torch
         if isinstance(value, torch.fx.Node):
             return self.values[value]
         if isinstance(value, list | tuple):

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from astrarium.spmd.capture.normalise import with_refs
-from astrarium.spmd.graph import PARAMETER, Graph, Node, Ref, find_blocks
+from astrarium.spmd.graph import PARAMETER, Graph, Node, Ref, find_blocks, with_refs
 from astrarium.value import Value
 
 SPLIT: Final = "aten.split.Tensor"

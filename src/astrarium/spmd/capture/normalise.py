@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from astrarium.spmd.graph import CONSTANT, GETITEM, KEEP, PARAMETER, Graph, Node, Ref, find_blocks
+from astrarium.spmd.graph import (
+    CONSTANT,
+    GETITEM,
+    KEEP,
+    PARAMETER,
+    Graph,
+    Node,
+    Ref,
+    find_blocks,
+    with_refs,
+)
 from astrarium.spmd.rules import EXPERTS
 
 FLOATS: Final = frozenset({"float64", "float32", "bfloat16", "float16"})
@@ -53,19 +63,6 @@ def normalise(nodes: Sequence[Node], name: str = "") -> Graph:
 def packet(op: str) -> str:
     """The operator without its overload: "aten.add" of "aten.add.Tensor"."""
     return op.rpartition(".")[0] if op.count(".") > 1 else op
-
-
-def with_refs(node: Node, numbers: Sequence[int] | dict[int, int]) -> Node:
-    """The node, reading node `numbers[i]` wherever it read node i."""
-
-    def moved(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
-        if isinstance(value, Ref):
-            return Ref(numbers[value.node])
-        return [moved(item) for item in value] if isinstance(value, list | tuple) else value
-
-    args = tuple(moved(value) for value in node.args)
-    kwargs = tuple((key, moved(value)) for key, value in node.kwargs)
-    return replace(node, args=args, kwargs=kwargs)
 
 
 def _simplified(nodes: Sequence[Node]) -> list[Node]:
@@ -158,29 +155,26 @@ MIXED: Final = frozenset({"aten.sort", "aten.topk", "aten.unbind"})
 
 
 def _first(node: Node) -> int:
-    return next(iter(node.inputs))
-
-
-def _same(node: Node, kept: Values) -> Node | int:
-    return _first(node)
+    return node.inputs[0]
 
 
 def _detached(node: Node, kept: Values) -> Node | int:
     return node if flows(kept)[_first(node)] else _first(node)
 
 
-def _reshaped(node: Node, kept: Values) -> Node | int:
-    source = _first(node)
-    if kept[source].shape == node.shape:
-        return source
-    return replace(node, op="aten.reshape.default", args=(Ref(source), list(node.shape)), kwargs=())
+def _plain(op: str) -> Rewriting:
+    """A change of shape alone, with the whole shape as its argument."""
+
+    def rewriting(node: Node, kept: Values) -> Node | int:
+        source = _first(node)
+        if kept[source].shape == node.shape:
+            return source
+        return replace(node, op=op, args=(Ref(source), list(node.shape)), kwargs=())
+
+    return rewriting
 
 
-def _expanded(node: Node, kept: Values) -> Node | int:
-    source = _first(node)
-    if kept[source].shape == node.shape:
-        return source
-    return replace(node, op="aten.expand.default", args=(Ref(source), list(node.shape)), kwargs=())
+_expanded = _plain("aten.expand.default")
 
 
 def _cast(node: Node, kept: Values) -> Node | int:
@@ -199,7 +193,7 @@ def _dropped(node: Node, kept: Values) -> Node | int:
     return replace(node, op="aten.dropout.default", args=(node.args[0], probability, True))
 
 
-def _item(node: Node, kept: Values) -> Node | int:
+def _item(node: Node, kept: Values) -> Node | tuple[Node, ...] | int:
     """One of several results of what has become an operator with one, or is one of its inputs."""
     source, index = node.args
     made = kept[source.node]
@@ -209,10 +203,13 @@ def _item(node: Node, kept: Values) -> Node | int:
     return source.node if single and not index else node
 
 
+def _is_alike(node: Node, other: Node) -> bool:
+    return (node.shape, node.dtype) == (other.shape, other.dtype)
+
+
 def _copied(node: Node, kept: Values) -> Node | int:
     _, given = node.args[:2]
-    before = kept[given.node]
-    return given.node if (before.shape, before.dtype) == (node.shape, node.dtype) else node
+    return given.node if _is_alike(kept[given.node], node) else node
 
 
 def _sliced(node: Node, kept: Values) -> Node | int:
@@ -234,10 +231,8 @@ def _unchanged(neutral: float) -> Rewriting:
 
     def rewriting(node: Node, kept: Values) -> Node | int:
         source, other = node.args[:2]
-        if not isinstance(source, Ref) or other != neutral or node.kwargs:
-            return node
-        before = kept[source.node]
-        return source.node if (before.shape, before.dtype) == (node.shape, node.dtype) else node
+        is_neutral = isinstance(source, Ref) and other == neutral and not node.kwargs
+        return source.node if is_neutral and _is_alike(kept[source.node], node) else node
 
     return rewriting
 
@@ -286,15 +281,6 @@ def _reversed(node: Node, kept: Values) -> Node | int:
     return replace(node, op="aten.permute.default", args=(Ref(source), order), kwargs=())
 
 
-def _renamed(name: str) -> Rewriting:
-    """Another name of the same operator."""
-
-    def rewriting(node: Node, kept: Values) -> Node | int:
-        return replace(node, op=f"aten.{name}.{node.op.rpartition('.')[2]}")
-
-    return rewriting
-
-
 def _bags(node: Node, kept: Values) -> Node | tuple[Node, ...] | int:
     """Bags of equal size, as `nn.EmbeddingBag` makes them of a matrix: rows looked up and summed.
 
@@ -334,13 +320,9 @@ def _chunked(node: Node, kept: Values) -> Node | int:
     return replace(node, op="aten.split.Tensor", args=(source, size, dim), kwargs=())
 
 
-def _split(node: Node, kept: Values) -> Node | int:
-    return replace(node, op="aten.split_with_sizes.default") if "sizes" in node.op else node
-
-
 REWRITINGS: Final[dict[str, Rewriting]] = {
-    **{f"aten.{name}": _same for name in SAME},
-    **{f"aten.{name}": _reshaped for name in RESHAPES},
+    **{f"aten.{name}": lambda node, kept: _first(node) for name in SAME},
+    **{f"aten.{name}": _plain("aten.reshape.default") for name in RESHAPES},
     **{f"aten.{name}": _expanded for name in EXPANSIONS},
     **{f"aten.{name}": _cast for name in CASTS},
     "aten.detach": _detached,
@@ -356,8 +338,10 @@ REWRITINGS: Final[dict[str, Rewriting]] = {
     "aten.squeeze": _squeezed,
     "aten.t": _transposed,
     "aten.chunk": _chunked,
-    "aten.split": _split,
+    "aten.split": lambda node, kept: (
+        replace(node, op="aten.split_with_sizes.default") if "sizes" in node.op else node
+    ),
     "aten.numpy_T": _reversed,
-    "aten.multiply": _renamed("mul"),
+    "aten.multiply": lambda node, kept: replace(node, op=f"aten.mul.{node.op.split('.')[-1]}"),
     "aten.embedding_bag": _bags,
 }

@@ -105,7 +105,7 @@ def _dice() -> dict[str, str]:
     return {"random": str(random.getstate()), "numpy.random": str(drawn)}
 
 
-def loss_of(result: Any, name: str) -> torch.Tensor:  # noqa: ANN401  whatever a module gives
+def loss_of(result: Any, name: str) -> torch.Tensor:  # noqa: ANN401  any result of a module
     """The loss among what a module of this name gives, as one number."""
     loss = result
     if isinstance(result, Mapping):

@@ -5,7 +5,7 @@ Nodes are operators of ATen as `torch.export` writes them before it takes them a
 inputs of a step, parameters, and constants. Nothing here needs torch.
 
 Values of torch in arguments are written as strings: "torch.float32", "torch.channels_last".
-"torch.device" stands for the device that runs the node, whichever it is. A constant with a
+"torch.device" stands for the device that runs the node. A constant with a
 `target` is a buffer, frozen parameter or attribute of the module; without one, its values are its
 only argument, as nested lists.
 
@@ -16,15 +16,15 @@ that it reads, for the next step, under the names among its arguments.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cached_property
-from math import isfinite
+from math import isfinite, prod
 from typing import Any, Final
 
 import msgspec
 
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 INPUT: Final = "input"
 PARAMETER: Final = "parameter"
@@ -90,8 +90,7 @@ class Node(Value, frozen=True):
     def inputs(self) -> tuple[int, ...]:
         """Nodes whose values it reads, in the order of the arguments, as often as it reads them."""
         found: list[int] = []
-        for value in (*self.args, *(value for _, value in self.kwargs)):
-            _collect(value, found)
+        mapped((self.args, self.kwargs), lambda read: found.append(read.node))
         return tuple(found)
 
     @property
@@ -105,22 +104,34 @@ class Node(Value, frozen=True):
 
     @property
     def elements(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def bytes(self) -> int:
         return self.elements * DTYPE_BYTES[self.dtype]
 
 
-def _collect(value: Any, found: list[int]) -> None:  # noqa: ANN401  whatever torch takes
+def mapped(
+    value: Any,  # noqa: ANN401  any argument of torch
+    change: Callable[[Ref], Any],
+    listed: type[list[Any]] | type[tuple[Any, ...]] = list,
+) -> Any:  # noqa: ANN401
+    """An argument with something else in place of every reference; lists become `listed`."""
     if isinstance(value, Ref):
-        found.append(value.node)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _collect(item, found)
+        return change(value)
+    if isinstance(value, list | tuple):
+        return listed(mapped(item, change, listed) for item in value)
+    return value
+
+
+def with_refs(node: Node, numbers: Sequence[int] | Mapping[int, int]) -> Node:
+    """The node, reading node `numbers[i]` wherever it read node i."""
+
+    def moved(value: Any) -> Any:  # noqa: ANN401  any argument of torch
+        return mapped(value, lambda read: Ref(numbers[read.node]))
+
+    kwargs = tuple((key, moved(value)) for key, value in node.kwargs)
+    return replace(node, args=tuple(map(moved, node.args)), kwargs=kwargs)
 
 
 def chance(node: Node) -> float:
@@ -256,7 +267,7 @@ def _node_from_dict(data: Mapping[str, Any]) -> Node:
     return msgspec.convert(read, Node)
 
 
-def _encode(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+def _encode(value: Any) -> Any:  # noqa: ANN401  any argument of torch
     if isinstance(value, Ref):
         return {"ref": value.node}
     if isinstance(value, list | tuple):
@@ -266,7 +277,7 @@ def _encode(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
     return value
 
 
-def _decode(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
+def _decode(value: Any) -> Any:  # noqa: ANN401  any argument of torch
     if isinstance(value, dict):
         return Ref(int(value["ref"])) if "ref" in value else float(value["float"])
     return [_decode(item) for item in value] if isinstance(value, list) else value

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby, pairwise
 from typing import Any, Final
 
-from astrarium.spmd.graph.graph import Node, Ref
+from astrarium.spmd.graph.graph import Node, Ref, mapped
 from astrarium.value import Value
 
 LONGEST_PERIOD: Final = 4  # layers that alternate
@@ -98,13 +98,16 @@ def _range_of(runs: list[_Run]) -> tuple[int, int] | None:
 def _form(nodes: Sequence[Node], first: int, last: int) -> list[Any]:
     """What must be equal of two repetitions: all but names and what they read from outside."""
 
-    def part(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
-        if isinstance(value, Ref):
-            inside = value.node >= first
-            return ("ref", value.node - first if inside else None, nodes[value.node].shape)
-        return [part(item) for item in value] if isinstance(value, list | tuple) else value
+    def place(read: Ref) -> tuple[str, int | None, tuple[int, ...]]:
+        return ("ref", read.node - first if read.node >= first else None, nodes[read.node].shape)
 
     return [
-        (node.op, node.shape, node.dtype, node.needs_gradient, part(node.args), part(node.kwargs))
+        (
+            node.op,
+            node.shape,
+            node.dtype,
+            node.needs_gradient,
+            mapped([node.args, node.kwargs], place),
+        )
         for node in nodes[first:last]
     ]

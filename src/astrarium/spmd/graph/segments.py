@@ -1,4 +1,4 @@
-"""Cuts between unlike parts of a model, so that each part may have ratios of its own.
+"""Cuts between different parts of a model, so that each part may have ratios of its own.
 
 Embedding, repeated blocks and head of a Transformer, or convolutions and classifier of VGG, keep
 devices busy in different ways: what divides one part well may not suit the next. A cut is a node
@@ -9,12 +9,17 @@ of its input. Where both are divided alike it costs nothing, else pieces move in
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
-from astrarium.spmd.graph.graph import CONSTANT, KEEP, PARAMETER, SEGMENT, Graph, Node, Ref
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from astrarium.spmd.graph.graph import (
+    CONSTANT,
+    KEEP,
+    PARAMETER,
+    SEGMENT,
+    Graph,
+    Node,
+    Ref,
+    with_refs,
+)
 
 
 def parts_of(graph: Graph) -> tuple[int, ...]:
@@ -39,7 +44,12 @@ def parts_of(graph: Graph) -> tuple[int, ...]:
 
 def _by_module(graph: Graph) -> list[int]:
     """A new part whenever operators come from another outermost module that has parameters."""
-    trained = {_module(graph.nodes[node]) for node in _readers_of_parameters(graph)}
+    trained = {
+        _module(graph.nodes[reader])
+        for index, node in enumerate(graph.nodes)
+        if node.op == PARAMETER
+        for reader in graph.readers[index]
+    }
     parts, current, part = [], "", 0
     for node in graph.nodes:
         module = _module(node)
@@ -52,15 +62,6 @@ def _by_module(graph: Graph) -> list[int]:
 
 def _module(node: Node) -> str:
     return node.path.partition(".")[0]
-
-
-def _readers_of_parameters(graph: Graph) -> list[int]:
-    return [
-        reader
-        for index, node in enumerate(graph.nodes)
-        if node.op == PARAMETER
-        for reader in graph.readers[index]
-    ]
 
 
 def cut(graph: Graph, parts: tuple[int, ...] | None = None) -> Graph:
@@ -84,37 +85,12 @@ def cut(graph: Graph, parts: tuple[int, ...] | None = None) -> Graph:
             key = (source, parts[index])
             if key not in cuts:
                 cuts[key] = len(nodes)
-                nodes.append(_segment(value, new[source], parts[index]))
+                name = f"{value.name}_segment_{parts[index]}"
+                args = (Ref(new[source]),)
+                nodes.append(replace(value, name=name, op=SEGMENT, args=args, kwargs=(), target=""))
                 blocks.append(-1)
             here[source] = cuts[key]
         new[index] = len(nodes)
-        nodes.append(_renumbered(node, here))
+        nodes.append(with_refs(node, here))
         blocks.append(graph.blocks[index] if graph.blocks else -1)
     return Graph(tuple(nodes), graph.name, tuple(blocks) if graph.blocks else ())
-
-
-def _segment(value: Node, number: int, part: int) -> Node:
-    return replace(
-        value,
-        name=f"{value.name}_segment_{part}",
-        op=SEGMENT,
-        args=(Ref(number),),
-        kwargs=(),
-        target="",
-    )
-
-
-def _renumbered(node: Node, new: Mapping[int, int]) -> Node:
-    return replace(
-        node,
-        args=tuple(_moved(value, new) for value in node.args),
-        kwargs=tuple((name, _moved(value, new)) for name, value in node.kwargs),
-    )
-
-
-def _moved(value: Any, new: Mapping[int, int]) -> Any:  # noqa: ANN401  whatever torch takes
-    if isinstance(value, Ref):
-        return Ref(new[value.node])
-    if isinstance(value, list | tuple):
-        return type(value)(_moved(item, new) for item in value)
-    return value

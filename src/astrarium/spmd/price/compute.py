@@ -1,13 +1,12 @@
 """Seconds of operators on every device, all nodes and choices of a graph at once.
 
 Terms (`work`) are collected with the item that they belong to, stacked by kind
-of kernel, and each operator model prices each kind in one call. Times that were measured for an
-operator itself take the place of the model's; a core of which a job has a share takes longer.
+of kernel, and each operator model prices each kind in one call. A core of which a job has a share
+takes longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,11 +15,9 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cost.efficiency import OperatorModel, Pointwise
 from astrarium.cost.laws import LawModel
-from astrarium.spmd.graph import DTYPE_BYTES, Graph
+from astrarium.spmd.graph import DTYPE_BYTES
 from astrarium.spmd.price.devices import Devices, usable_format
 from astrarium.spmd.price.work import ATTENTION, GEMM, STREAM, Kernel, Term
-from astrarium.spmd.rules import ShardRule
-from astrarium.value import Value
 
 _HALF: Final = ("bf16", "fp16")
 _LARGE: Final = (8.0, 32.0, 32.0, 4096.0, 4096.0, 128.0, 128.0)  # sizes of attention
@@ -29,32 +26,6 @@ _FITTED_BYTES: Final = 2.0  # of an element of the kernels that `Pointwise` was 
 # Read and written for a parameter: Adam its value, gradient and two moments; plain descent the
 # first two.
 UPDATE_BYTES: Final = {"adam": 28.0, "adamw": 28.0, "sgd": 12.0}
-
-
-class MeasuredOperator(Value, frozen=True):
-    """Seconds of an operator on a whole reference core: fixed, and for all of its work.
-
-    A device that does a share of the work takes `fixed + share x whole`.
-    """
-
-    forward: tuple[float, float]
-    backward: tuple[float, float]
-
-
-MeasuredOperators = Mapping[str, MeasuredOperator]
-
-
-def operator_key(graph: Graph, index: int, rule: ShardRule) -> str:
-    """The name of an operator in a table of measured ones: what its time depends on.
-
-    Operands that a gradient flows back into are marked.
-    """
-    node = graph.nodes[index]
-    read = [graph.nodes[i] for i in graph.inputs[index]]
-    operands = ", ".join(
-        f"{one.dtype}{list(one.shape)}{'*' if one.needs_gradient else ''}" for one in read
-    )
-    return f"{node.op}({operands}) -> {node.dtype}{list(node.shape)}, {rule.name}"
 
 
 @dataclass

@@ -17,6 +17,7 @@ from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.price.devices import Devices
 from astrarium.spmd.price.work import Shape
+from astrarium.spmd.program import Instruction, Priced
 from astrarium.spmd.rules import Axes, Division, Placement
 from astrarium.value import Value
 
@@ -104,9 +105,9 @@ def axis_of_layout(axes: Axes, node: int, placement: Placement, level: int) -> i
 
 
 def axis_of_choice(
-    graph: Graph, axes: Axes, node: int, needs: Sequence[Placement], gives: Placement, level: int
+    graph: Graph, axes: Axes, node: int, one: Priced | Instruction, level: int
 ) -> int:
     """The axis that a level divides an operator's work along; -1: every device does all of it."""
-    read = zip((node, *graph.inputs[node]), (gives, *needs), strict=True)
+    read = zip((node, *graph.inputs[node]), (one.gives, *one.needs), strict=True)
     found = (axis_of_layout(axes, value, placement, level) for value, placement in read)
     return next((axis for axis in found if axis >= 0), -1)

@@ -7,7 +7,6 @@ or two: across nodes, and inside each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -30,9 +29,6 @@ PROCESSOR_RUNTIME: Final = "megatron-cpu"  # whose process was measured on cores
 PRODUCT_SIDE: Final = 8192.0  # of the matrices that devices are compared by
 # Number formats of the operator models. Others are not multiplied.
 _FORMATS: Final = {"float32": "fp32", "float64": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-
-# Bytes that tensors may take on every device, or by pool; others have the catalog's.
-MemoryLimit = float | Mapping[str, float]
 
 
 class RankedDevice(Value, frozen=True):
@@ -112,12 +108,11 @@ def usable_format(model: OperatorModel, dtype: str) -> str:
 
 def devices_of(
     cluster: Cluster,
-    memory_bytes: MemoryLimit | None = None,
+    memory_bytes: float | None = None,
     levels: int = 1,
     tuning: Tuning = NEUTRAL,
 ) -> Devices:
-    """Take a cluster apart; `memory_bytes` limits what a device has, or a device of each pool."""
-    _check_limit(cluster, memory_bytes)
+    """Take a cluster apart; `memory_bytes` limits what tensors may take on a device."""
     devices = _listed(cluster, memory_bytes, tuning)
     keys = [(device.gpu.name, device.room) for device in devices]
     distinct = list(dict.fromkeys(keys))
@@ -137,13 +132,12 @@ def devices_of(
 
 
 def _listed(
-    cluster: Cluster, memory_bytes: MemoryLimit | None, tuning: Tuning
+    cluster: Cluster, memory_bytes: float | None, tuning: Tuning
 ) -> tuple[RankedDevice, ...]:
     found: list[RankedDevice] = []
     node = 0
     for pool in cluster.pools:
-        limit = memory_bytes.get(pool.name) if isinstance(memory_bytes, Mapping) else memory_bytes
-        room = _usual_room(pool.gpu, tuning) if limit is None else float(limit)
+        room = _usual_room(pool.gpu, tuning) if memory_bytes is None else float(memory_bytes)
         if room <= 0:
             raise InputError(
                 f"{pool.name}: {room / 2**30:.2f} GiB are left for tensors; allow more (--memory)"
@@ -159,12 +153,6 @@ def _usual_room(gpu: Gpu, tuning: Tuning) -> float:
     """Memory less what a process takes before its first tensor: driver, libraries, channels."""
     runtime = find_runtime(PROCESSOR_RUNTIME if gpu.is_processor else DEFAULT)
     return gpu.memory_bytes - runtime.reserved_bytes - tuning.memory_bytes
-
-
-def _check_limit(cluster: Cluster, memory_bytes: MemoryLimit | None) -> None:
-    given = memory_bytes if isinstance(memory_bytes, Mapping) else {}
-    for name in given:
-        cluster.pool(name)
 
 
 def _mesh(cluster: Cluster, levels: int) -> tuple[int, ...]:
@@ -188,7 +176,7 @@ def _fabric(cluster: Cluster, tuning: Tuning) -> Fabric:
     else:
         fabric = fabric_across(cluster, [pool.name for pool in pools])
     if all(pool.gpu.is_processor for pool in pools):
-        # Cores of one machine reach each other alike, whatever pools they are counted in.
+        # Cores of one machine reach each other alike, in one pool or in several.
         fabric = replace(fabric, gpus_per_domain=cluster.num_gpus, gpus_per_node=cluster.num_gpus)
     return replace(
         measured_links(fabric, tuning.messages),

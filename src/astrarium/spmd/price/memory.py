@@ -105,7 +105,7 @@ def _over(elements: Size, width: Size) -> Size:
 class Kept(Value, frozen=True):
     """Which values stay until the backward pass has used them."""
 
-    value: tuple[bool, ...]  # by node: its value, in whatever layout
+    value: tuple[bool, ...]  # by node: its value, in any layout
     by_reader: tuple[tuple[bool, ...], ...]  # by node: which of its inputs it keeps itself
     output: tuple[bool, ...]  # by node: whether it keeps its own result
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, SEGMENT, Graph
-from astrarium.spmd.price.compute import Bill, MeasuredOperators, operator_key, update_seconds
+from astrarium.spmd.price.compute import Bill, update_seconds
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout
 from astrarium.spmd.price.devices import Devices
 from astrarium.spmd.price.facts import facts_of
@@ -28,20 +28,19 @@ from astrarium.spmd.price.messages import (
     moved_share,
 )
 from astrarium.spmd.price.work import LocalCall, Size, Tensor, call_of, is_view, stream, terms_of
-from astrarium.spmd.program import Conversion
+from astrarium.spmd.program import Conversion, Instruction, Priced
 from astrarium.spmd.rules import (
     ALL_REDUCE,
     ALL_TO_ALL,
     FILL,
     MASK,
     NONE,
+    PARTIAL,
     REPLICATE,
     SLICE,
-    Holding,
     Message,
     MessageKind,
     Placement,
-    ShardRule,
     TensorLayout,
     changed_level,
     operations,
@@ -58,7 +57,6 @@ class PriceSettings(Value, frozen=True):
 
     micro_batches: int = 1
     optimizer: str = "adam"
-    measured: MeasuredOperators | None = None
     recompute: bool = False  # then nothing counts that operators keep: see `chunks`
 
 
@@ -86,34 +84,17 @@ class Prices(Value, frozen=True, dict=True):
     hows: Ints  # [item, pass]: index into `HOWS`
 
     @cached_property
-    def compute(self) -> Floats:
-        """Of both passes: [item, column]."""
-        total: Floats = self.passes.sum(axis=0)
-        return total
-
-    @cached_property
-    def message(self) -> Floats:
-        """Of both passes: [item]."""
-        total: Floats = self.message_passes.sum(axis=0)
-        return total
-
-    @cached_property
     def seconds(self) -> Floats:
         """Of the slowest device, by item: all meet after every instruction."""
-        total: Floats = (self.compute + self.update).max(axis=1) + self.message
+        computed = (self.passes.sum(axis=0) + self.update).max(axis=1)
+        total: Floats = computed + self.message_passes.sum(axis=0)
         return total
 
 
 class Pricer:
     """Collects items and prices them."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        cut: Cut,
-        devices: Devices,
-        settings: PriceSettings,
-    ) -> None:
+    def __init__(self, graph: Graph, cut: Cut, devices: Devices, settings: PriceSettings) -> None:
         self.graph, self.cut, self.devices, self.settings = graph, cut, devices, settings
         self.kept: Kept = facts_of(graph).kept
         self._tensors: dict[tuple[int, Placement], Tensor] = {}
@@ -124,32 +105,23 @@ class Pricer:
         self._transient: list[Size] = []
         self._result: list[Size] = []
         self._updates: list[tuple[int, Size]] = []
-        self._direct: list[tuple[int, Floats]] = []
         gpus = [devices.operators[one].gpu for one in cut.classes]
         self._processors = np.array([float(gpu.is_processor) for gpu in gpus])
-        self._shares = np.array([gpu.share for gpu in gpus])
 
-    def add_choice(
-        self, node: int, needs: Sequence[Placement], gives: Placement, rules: Sequence[ShardRule]
-    ) -> int:
+    def add_choice(self, node: int, way: Priced | Instruction) -> int:
         """A way to compute a node, or to store a source; the number of the item."""
         item = self._new_item()
         if self.graph.nodes[node].is_source:
-            self._store(item, node, gives)
+            self._store(item, node, way.gives)
             return item
-        inputs = [
-            self._local(read, placement)
-            for read, placement in zip(self.graph.inputs[node], needs, strict=True)
-        ]
-        result = self._local(node, gives)
-        self._work(item, node, needs, gives, rules)
-        self._add_gradients(item, node, result)
-        self._keep(item, node, needs, gives, inputs, result)
-        for level, rule in enumerate(rules):
+        self._work(item, node, way)
+        self._add_gradients(item, node, self._local(node, way.gives))
+        self._keep(item, node, way)
+        for level, rule in enumerate(way.rules):
             for message in rule.messages:
-                self._rule_message(item, node, needs, gives, level, message)
+                self._rule_message(item, node, way, level, message)
         if self.graph.nodes[node].op == SEGMENT:
-            self._segment(item, node, needs, gives)
+            self._segment(item, node, way)
         return item
 
     def add_conversion(self, node: int, before: Placement, after: Placement) -> int:
@@ -186,8 +158,6 @@ class Pricer:
         """Price everything collected so far."""
         items, columns = len(self._kept), self.cut.count
         passes = self._bill.seconds(self.devices, list(self.cut.classes), items)
-        for item, seconds in self._direct:
-            passes[:, item] += seconds
         by_number, how_of = self._mail.seconds(self.devices)
         message = np.zeros((3, items))
         hows = np.zeros((items, 2), np.int64)
@@ -249,56 +219,16 @@ class Pricer:
             self._bill.add(item, stream(_SUM_BYTES * piece.bytes, backward=True), float(added))
         self._add_gradients(item, node, piece)
 
-    def _work(
-        self,
-        item: int,
-        node: int,
-        needs: Sequence[Placement],
-        gives: Placement,
-        rules: Sequence[ShardRule],
-    ) -> None:
-        times = float(self.settings.micro_batches)
-        if self._measured(item, node, needs, gives, rules):
-            return
-        call = self._call(node, needs, gives)
-        whole = [level for level, rule in enumerate(rules) if rule.gradient_of_whole]
-        terms = terms_of(call)
-        if whole:  # parameters' gradients are computed from what all devices have
-            widened = [_without(placement, whole) for placement in needs]
-            widest = terms_of(self._call(node, widened, _without(gives, whole)))
-            terms = [term for term in terms if not term.of_weight]
-            terms += [term for term in widest if term.of_weight]
-        for term in terms:
-            self._bill.add(item, term, times)
+    def _work(self, item: int, node: int, way: Priced | Instruction) -> None:
+        for term in terms_of(self._call(node, way)):
+            self._bill.add(item, term, float(self.settings.micro_batches))
 
-    def _call(self, node: int, needs: Sequence[Placement], gives: Placement) -> LocalCall:
-        reads = zip(self.graph.inputs[node], needs, strict=True)
-        shapes = [self._local(read, placement).shape for read, placement in reads]
-        return call_of(self.graph, node, shapes, self._local(node, gives).shape)
+    def _call(self, node: int, way: Priced | Instruction) -> LocalCall:
+        shapes = [tensor.shape for tensor in self._inputs(node, way)]
+        return call_of(self.graph, node, shapes, self._local(node, way.gives).shape)
 
-    def _measured(
-        self,
-        item: int,
-        node: int,
-        needs: Sequence[Placement],
-        gives: Placement,
-        rules: Sequence[ShardRule],
-    ) -> bool:
-        """Charge what was measured of the operator itself, if it was."""
-        table = self.settings.measured
-        if not table or len(rules) != 1:
-            return False
-        found = table.get(operator_key(self.graph, node, rules[0]))
-        if found is None:
-            return False
-        share: Floats = np.ones(self.cut.count)
-        axis = axis_of_choice(self.graph, self.cut.axes, node, needs, gives, 0)
-        if axis >= 0:
-            share = self.cut.shares[0][axis]
-        fixed, slope = np.array([found.forward, found.backward]).T[:, :, None]
-        seconds = np.where(share > 0, fixed + slope * share, 0.0) / self._shares  # by pass
-        self._direct.append((item, seconds * self.settings.micro_batches))
-        return True
+    def _inputs(self, node: int, way: Priced | Instruction) -> list[Tensor]:
+        return list(map(self._local, self.graph.inputs[node], way.needs))
 
     def _add_gradients(self, item: int, node: int, result: Tensor) -> None:
         """Gradients from several readers are added up where the value was made."""
@@ -310,24 +240,17 @@ class Pricer:
             times = float((readers - 1) * self.settings.micro_batches)
             self._bill.add(item, stream(_SUM_BYTES * result.bytes, backward=True), times)
 
-    def _keep(
-        self,
-        item: int,
-        node: int,
-        needs: Sequence[Placement],
-        gives: Placement,
-        inputs: Sequence[Tensor],
-        result: Tensor,
-    ) -> None:
+    def _keep(self, item: int, node: int, way: Priced | Instruction) -> None:
+        inputs, result = self._inputs(node, way), self._local(node, way.gives)
         kept: Size = 0.0
-        partial = any(layout.spread is Holding.PARTIAL for layout in gives)
-        lasts = self.kept.output[node] if partial else self.kept.value[node]
+        lasts = self.kept.output[node] if PARTIAL in way.gives else self.kept.value[node]
         if lasts and not is_view(self.graph, node):
             kept = kept + result.bytes
-        for tensor, placement, held in zip(inputs, needs, self.kept.by_reader[node], strict=True):
-            if held and any(layout.spread is Holding.PARTIAL for layout in placement):
+        held = zip(inputs, way.needs, self.kept.by_reader[node], strict=True)
+        for tensor, placement, is_held in held:
+            if is_held and PARTIAL in placement:
                 kept = kept + tensor.bytes
-        kept = kept + extra_kept_bytes(self._call(node, needs, gives), self._processors)
+        kept = kept + extra_kept_bytes(self._call(node, way), self._processors)
         self._kept[item] = kept if not self.settings.recompute else 0.0
         self._result[item] = result.bytes
         nodes = self.graph.nodes
@@ -429,47 +352,30 @@ class Pricer:
         return None if in_order else 2.0 * np.maximum(have, want)
 
     def _rule_message(
-        self,
-        item: int,
-        node: int,
-        needs: Sequence[Placement],
-        gives: Placement,
-        level: int,
-        message: Message,
+        self, item: int, node: int, way: Priced | Instruction, level: int, message: Message
     ) -> None:
         """A message inside an operator; other levels have divided what it is about."""
         num_bytes = float(message.elements * DTYPE_BYTES[self.graph.nodes[node].dtype])
         for other in range(self.cut.levels):
-            axis = axis_of_choice(self.graph, self.cut.axes, node, needs, gives, other)
+            axis = axis_of_choice(self.graph, self.cut.axes, node, way, other)
             if other != level and axis >= 0:
                 num_bytes *= max(self._row(other, axis))
-        size = self.devices.mesh[level]
-        shares: tuple[float, ...] = (1.0 / size,) * size
-        if message.of_input >= 0:
-            read = self.graph.inputs[node][message.of_input]
-            axis = axis_of_layout(self.cut.axes, read, needs[message.of_input], level)
-            shares = self._row(level, axis) if axis >= 0 else shares
-        if message.collective is MessageKind.ALL_REDUCE:
-            shares = ()
-        elif message.collective is MessageKind.ALL_TO_ALL:
-            num_bytes *= exchanged_share(np.array(shares), np.full(size, 1.0 / size))
-            shares = ()
         times = float(self.settings.micro_batches)
-        request = MessageRequest(level, message.collective, num_bytes, shares)
+        request = MessageRequest(level, message.collective, num_bytes)
         self._send(item, request, times, BACKWARD if message.backward else FORWARD)
 
-    def _segment(self, item: int, node: int, needs: Sequence[Placement], gives: Placement) -> None:
+    def _segment(self, item: int, node: int, way: Priced | Instruction) -> None:
         """From one division of an axis to another: both passes move what is not in place."""
         read = self.graph.inputs[node][0]
         for level in range(self.cut.levels):
             ends = (
-                axis_of_layout(self.cut.axes, read, needs[0], level),
-                axis_of_layout(self.cut.axes, node, gives, level),
+                axis_of_layout(self.cut.axes, read, way.needs[0], level),
+                axis_of_layout(self.cut.axes, node, way.gives, level),
             )
             if min(ends) < 0:
                 continue
             before, after = (self.cut.placed[level][axis] for axis in ends)
-            num_bytes = self._others(node, gives, level) * moved_share(before, after)
+            num_bytes = self._others(node, way.gives, level) * moved_share(before, after)
             gradient = self.graph.nodes[node].needs_gradient
             for stage in (FORWARD, BACKWARD) if gradient else (FORWARD,):
                 request = MessageRequest(level, MessageKind.ALL_TO_ALL, num_bytes)

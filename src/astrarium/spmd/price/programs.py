@@ -6,29 +6,39 @@ the granules that a device has for its work, of the largest piece for messages t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES
 from astrarium.spmd.price.chunks import chunks_of, kept_between, repeated
-from astrarium.spmd.price.compute import MeasuredOperators
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, cut_of
 from astrarium.spmd.price.devices import Devices
-from astrarium.spmd.price.facts import facts_of
-from astrarium.spmd.price.keys import keys_of
+from astrarium.spmd.price.facts import facts_of, keys_of
 from astrarium.spmd.price.memory import STATE_BYTES, is_parameter
 from astrarium.spmd.price.messages import bucket_elements
 from astrarium.spmd.price.pricing import GRADIENT_BYTES, Pricer, Prices, PriceSettings
-from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
+from astrarium.spmd.program import (
+    MEMORY_CAUSES,
+    Conversion,
+    DeviceMemoryPart,
+    DevicePart,
+    DeviceProgram,
+    Instruction,
+    ProgramDocument,
+    SourcePart,
+    SynthesisPart,
+)
 from astrarium.spmd.rules import ALL_REDUCE, Division
 from astrarium.value import Value
 
 # Shares of a device at which lines are laid through prices, against what it has.
 _LESS, _MORE = 0.5, 2.0
+NO_BASELINES: Final[Mapping[str, float]] = {}
 
 
 class MemoryUse(Value, frozen=True, dict=True):
@@ -69,9 +79,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
     around messages; `update` is apart. A message's slope is in granules of the largest piece.
     """
 
-    compute: Floats  # [instruction, device]
     update: Floats  # [instruction, device]
-    message: Floats  # [instruction]
     bytes: Floats  # [instruction, device], kept until the end of the step
     axis: Ints  # [level, instruction]: what compute, update and bytes are divided along; -1: none
     message_axis: Ints  # [level, instruction]: whose largest piece a message grows with; -1: none
@@ -79,7 +87,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
     memory: MemoryUse
     conversions: tuple[Conversion | None, ...]  # with the cheapest ways to send, by instruction
     granules: tuple[Ints, ...]  # by level: [axis, device]
-    compute_passes: Floats  # [pass, instruction, device]: `compute` forward and backward
+    compute_passes: Floats  # [forward or backward, instruction, device]
     message_passes: Floats  # [forward, backward or once at the end, instruction]
     sums: tuple[GradientSum, ...]
     micro_batches: int
@@ -87,6 +95,16 @@ class ProgramPrice(Value, frozen=True, dict=True):
     # Seconds, update included, and bytes of a granule: [level, instruction, device] each. They
     # take twice what the rest takes, and only the ratios need them.
     find_slopes: Callable[[], tuple[Floats, Floats]]
+
+    @cached_property
+    def compute(self) -> Floats:
+        """[instruction, device]"""
+        return np.asarray(self.compute_passes.sum(axis=0))
+
+    @cached_property
+    def message(self) -> Floats:
+        """[instruction]"""
+        return np.asarray(self.message_passes.sum(axis=0))
 
     @cached_property
     def slopes(self) -> tuple[Floats, Floats]:
@@ -207,11 +225,10 @@ def price_program(
     devices: Devices,
     divisions: Sequence[Division] | None = None,
     optimizer: str = "adam",
-    measured: MeasuredOperators | None = None,
 ) -> ProgramPrice:
     """What a program costs with these divisions, or its own."""
     divided = tuple(program.divisions if divisions is None else divisions)
-    settings = PriceSettings(program.micro_batches, optimizer, measured)
+    settings = PriceSettings(program.micro_batches, optimizer)
     cut = cut_of(program.axes, divided, devices)
     orders = _orders(program, cut)
     items = orders.items
@@ -233,9 +250,7 @@ def price_program(
     message_passes = _with_repeated(prices.message_passes[:, items], again)
     kept, largest = kept_between(program, chunks, prices.kept[items], prices.result[items])
     return ProgramPrice(
-        compute=passes.sum(axis=0),
         update=prices.update[items][:, spread],
-        message=message_passes.sum(axis=0),
         bytes=kept[:, spread],
         axis=axis,
         message_axis=message_axis,
@@ -316,7 +331,7 @@ def _pricer(
     pricer = Pricer(program.graph, cut, devices, settings)
     for one in orders.distinct:
         if one.conversion is None:
-            pricer.add_choice(one.node, one.needs, one.gives, one.rules)
+            pricer.add_choice(one.node, one)
         else:
             pricer.add_conversion(one.node, one.needs[0], one.gives)
     return pricer
@@ -330,7 +345,7 @@ def _axes_of(program: DeviceProgram, cut: Cut) -> tuple[Ints, Ints]:
     for index, one in enumerate(program.instructions):
         for level in range(cut.levels):
             if one.conversion is None:
-                axis = axis_of_choice(graph, axes, one.node, one.needs, one.gives, level)
+                axis = axis_of_choice(graph, axes, one.node, one, level)
                 messages = one.rules[level].messages if one.rules else ()
                 sent[level, index] = axis if messages else -1
             else:
@@ -419,3 +434,33 @@ def _with_hows(
             hows = prices.hows[item]
             found.append(pricer.conversion_of(one.node, one.needs[0], one.gives, hows))
     return tuple(found)
+
+
+def document_of(
+    source: SourcePart,
+    devices: Devices,
+    program: DeviceProgram,
+    search: SynthesisPart,
+    baselines: Mapping[str, float] = NO_BASELINES,
+    notes: tuple[str, ...] = (),
+) -> ProgramDocument:
+    """The document of a program, with its seconds and bytes by cause."""
+    price = price_program(program, devices, optimizer=source.optimizer)
+    causes = {cause: getattr(price.memory, cause) for cause in MEMORY_CAUSES}
+    memory = []
+    for rank in range(devices.count):
+        sizes = {cause: float(values[rank]) for cause, values in causes.items()}
+        memory.append(
+            DeviceMemoryPart(rank, sum(sizes.values()), float(devices.room[rank]), **sizes)
+        )
+    return ProgramDocument(
+        source,
+        devices.cluster,
+        tuple(DevicePart(one.rank, one.pool, one.gpu.name, one.node) for one in devices.devices),
+        replace(program, seconds=price.seconds),
+        price.breakdown,
+        tuple(memory),
+        search,
+        dict(baselines),
+        notes,
+    )

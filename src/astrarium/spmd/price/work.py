@@ -20,7 +20,7 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cost.efficiency import GemmRole, Pointwise
 from astrarium.cost.kernels import BACKWARD_PRODUCTS
-from astrarium.spmd.graph import DTYPE_BYTES, SEGMENT, Graph, Node, Ref
+from astrarium.spmd.graph import DTYPE_BYTES, SEGMENT, Graph, Node
 from astrarium.value import Value
 
 Size: TypeAlias = Floats | float
@@ -46,8 +46,6 @@ class Term(Value, frozen=True):
 
     kernel: Kernel
     sizes: tuple[Size, ...]
-    # Of a parameter's gradient: with sufficient factors it is computed from whole operands.
-    of_weight: bool = False
 
     @property
     def flops(self) -> Size:
@@ -128,9 +126,11 @@ VIEWS: Final = words(
     " transpose unbind unflatten unsqueeze unsafe_chunk unsafe_split view view_as lift_fresh_copy"
     " contiguous numpy_T mT _unsafe_view _reshape_alias"
 )
-# Of these, whose backward pass writes a tensor of the input's size with the gradient inside.
-_PARTS: Final = words("select slice narrow diagonal chunk split split_with_sizes unbind")
-_WIDENS: Final = words("expand expand_as")
+# Of these, whose backward pass writes a tensor of the input's size: the gradient of a part inside
+# zeros, or the sum of what was expanded.
+_PARTS: Final = words(
+    "select slice narrow diagonal chunk split split_with_sizes unbind expand expand_as"
+)
 _TURNS: Final = words("permute transpose t swapaxes swapdims movedim numpy_T mT expand")
 _MAY_COPY: Final = words("reshape contiguous flatten")
 # Nothing is read: tensors made from shapes alone.
@@ -204,9 +204,9 @@ def _product(sizes: Sequence[Size]) -> Size:
     return total
 
 
-def stream(num_bytes: Size, *, backward: bool = False, of_weight: bool = False) -> Term:
+def stream(num_bytes: Size, *, backward: bool = False) -> Term:
     """A kernel that reads and writes so many bytes."""
-    return Term(Kernel(STREAM, backward=backward), (num_bytes,), of_weight)
+    return Term(Kernel(STREAM, backward=backward), (num_bytes,))
 
 
 def _products(
@@ -230,7 +230,7 @@ def _products(
         return terms
     roles = {left: GemmRole.DGRAD, right: GemmRole.WGRAD}
     terms += [
-        Term(Kernel(GEMM, dtype, True, role), sizes, of_weight=one == right)
+        Term(Kernel(GEMM, dtype, True, role), sizes)
         for one, role in roles.items()
         if call.gradients[one]
     ]
@@ -242,7 +242,7 @@ def _bias_terms(call: LocalCall, position: int) -> list[Term]:
     if position >= len(call.inputs) or not call.gradients[position]:
         return []
     kernel = Kernel(Pointwise.BIAS_GRADIENT.value, call.output.dtype, backward=True)
-    return [Term(kernel, (call.output.elements,), of_weight=True)]
+    return [Term(kernel, (call.output.elements,))]
 
 
 def _linear(call: LocalCall) -> list[Term]:
@@ -272,7 +272,7 @@ def _matmul(call: LocalCall) -> list[Term]:
 
 
 def _at_least_one(size: Size) -> Size:
-    """For divisions: an empty piece has an empty result, whatever it is divided by."""
+    """A divisor that is never zero: an empty piece has an empty result all the same."""
     return np.maximum(size, 1.0)
 
 
@@ -319,7 +319,7 @@ def _convolution(call: LocalCall) -> list[Term]:
     roles = {0: GemmRole.DGRAD, 1: GemmRole.WGRAD}
     terms = [Term(kernel, sizes)]
     terms += [
-        Term(replace(kernel, backward=True, role=role), sizes, of_weight=one == 1)
+        Term(replace(kernel, backward=True, role=role), sizes)
         for one, role in roles.items()
         if call.gradients[one]
     ]
@@ -400,8 +400,6 @@ def _view_terms(call: LocalCall, name: str) -> list[Term]:
         return []
     if name in _PARTS:
         return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
-    if name in _WIDENS:
-        return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
     return []
 
 
@@ -439,12 +437,3 @@ _SPECIAL: Final[Mapping[str, Callable[[LocalCall], list[Term]]]] = {
     "embedding": _embedding,
     "cross_entropy_loss": _cross_entropy,
 }
-
-
-def refs_hidden(value: Any) -> Any:  # noqa: ANN401  whatever torch takes
-    """Arguments with their tensors taken out: what makes operators of equal shapes differ."""
-    if isinstance(value, Ref):
-        return Ref
-    if isinstance(value, list | tuple):
-        return tuple(refs_hidden(item) for item in value)
-    return value

@@ -3,28 +3,47 @@
 Everything that is shown or run comes from it: the graph, how its axes are divided, the
 instructions, and what was predicted of them. Placements are written as layouts joined by "/", the
 outermost level first; what is left out has its usual value; one number in place of a list of bytes
-is that of every device. `files` reads documents with checks.
+is that of every device.
+
+A checksum over the content tells a damaged or edited file. What has the right checksum was written
+by `astrarium synthesize`, perhaps by another version: its rules and conversions must be those of
+this one, or it would compute something else.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from astrarium.cluster import Cluster
+from astrarium.errors import InputError
+from astrarium.spmd.graph import Graph
 from astrarium.spmd.program.program import SCHEMA, Conversion, DeviceProgram, How, Instruction
-from astrarium.spmd.rules import Placement, parse_layout
+from astrarium.spmd.rules import (
+    Axes,
+    Division,
+    Message,
+    Placement,
+    ShardRule,
+    operations,
+    parse_layout,
+    rules_of,
+)
 from astrarium.value import Value
 
-PROGRAM_FILE: Final = "program.json"
 CHECKSUM: Final = "checksum"  # the key of the file that holds it
 LEVELS: Final = "/"  # between the layouts of a placement
 MEMORY_CAUSES: Final = ("parameters", "gradients", "optimizer", "activations", "transient")
+AGAIN: Final = "synthesise it again with `astrarium synthesize ... --out FILE`"
+# What content raises that this version did not write.
+ODD_CONTENT: Final = (AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
 
 
 class SourcePart(Value, frozen=True):
@@ -148,7 +167,7 @@ def _content(document: ProgramDocument) -> dict[str, Any]:
         "baselines": {k: float(v) for k, v in document.baselines.items()},
         "search": asdict(document.search),
         "memory": [_whole_numbers(asdict(part)) for part in document.memory],
-        "bytes": [_number(size) for size in program.bytes],
+        "bytes": list(map(_number, program.bytes)),
         "micro_batches": program.micro_batches,
         "recompute": program.recompute,
         "notes": list(document.notes),
@@ -205,8 +224,6 @@ def _rule_to_dict(one: Instruction, level: int) -> dict[str, Any]:
         data["local"] = rule.local
     if rule.messages:
         data["messages"] = [asdict(message) for message in rule.messages]
-    if rule.gradient_of_whole:
-        data["gradient_of_whole"] = True
     return data
 
 
@@ -247,3 +264,120 @@ def _lines(data: Mapping[str, Any], indent: str = "") -> Iterator[str]:
 
 def _json(value: Any) -> str:  # noqa: ANN401
     return json.dumps(value, allow_nan=False)
+
+
+def save_program(document: ProgramDocument, path: Path) -> None:
+    """Write the file whole or not at all."""
+    from astrarium.documents import write_atomic
+
+    write_atomic(path, to_text(document))
+
+
+def load_program(path: Path) -> ProgramDocument:
+    """Read a program file; InputError says why it cannot be used, and the way out."""
+    from astrarium import documents
+
+    content = documents.read(path)
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    if not isinstance(content, Mapping) or schema != SCHEMA:
+        raise InputError(f"{path}: {_not_a_program(schema)}")
+    data = {key: content[key] for key in content if key not in ("schema", CHECKSUM)}
+    if content.get(CHECKSUM) != checksum_of(data):
+        raise InputError(
+            f"{path}: changed since it was written: its checksum does not match; {AGAIN}"
+        )
+    try:
+        return _document(data)
+    except ODD_CONTENT:
+        raise InputError(f"{path}: not as `astrarium synthesize` writes it; {AGAIN}") from None
+
+
+def _not_a_program(schema: object) -> str:
+    family, _, version = str(schema).partition("/")
+    if version and family == SCHEMA.partition("/")[0]:
+        return (
+            f"made by another version of Astrarium (its schema is '{schema}', this one reads"
+            f" '{SCHEMA}'); {AGAIN}"
+        )
+    found = f"its schema is '{schema}'" if schema else "it has no schema"
+    return (
+        f"not a program ({found}, expected '{SCHEMA}');"
+        " `astrarium synthesize ... --out FILE` writes one"
+    )
+
+
+def _document(data: Mapping[str, Any]) -> ProgramDocument:
+    graph = Graph.from_dict(data["graph"])
+    source = msgspec.convert(data["source"], SourcePart)
+    instructions = tuple(_instruction(one, len(data["bytes"])) for one in data["instructions"])
+    for one in instructions:
+        _check_rules(graph, one, source.allow_replicate)
+    axes = data["axes"]
+    granules, names = (tuple(axis[key] for axis in axes) for key in ("granules", "name"))
+    levels = zip(*(axis["pieces"] for axis in axes), strict=True)
+    program = DeviceProgram(
+        graph,
+        Axes(tuple(map(tuple, data["axis_of"])), granules, names),
+        tuple(Division(np.array(level, np.int64)) for level in levels),
+        tuple(data["mesh"]),
+        instructions,
+        data["iteration_seconds"],
+        tuple(map(float, data["bytes"])),
+        data["micro_batches"],
+        data["recompute"],
+    )
+    return ProgramDocument(
+        source,
+        Cluster.from_dict(data["cluster"]),
+        msgspec.convert(data["devices"], tuple[DevicePart, ...]),
+        program,
+        data["breakdown_seconds"],
+        msgspec.convert(data["memory"], tuple[DeviceMemoryPart, ...]),
+        msgspec.convert(data["search"], SynthesisPart),
+        data["baselines"],
+        tuple(data["notes"]),
+        msgspec.convert(data["reasons"], tuple[ReasonPart, ...]),
+    )
+
+
+def _instruction(entry: Mapping[str, Any], devices: int) -> Instruction:
+    gives = parse_placement(entry["gives"])
+    needs = tuple(map(parse_placement, entry.get("needs", ())))
+    rules = enumerate(entry.get("rules", ()))
+    sizes = entry.get("bytes", ())
+    return Instruction(
+        entry["node"],
+        gives,
+        needs,
+        tuple(_rule(rule, needs, gives, level) for level, rule in rules),
+        msgspec.convert(entry.get("conversion"), Conversion | None),
+        entry.get("seconds", 0.0),
+        tuple(map(float, sizes if isinstance(sizes, Sequence) else [sizes] * devices)),
+    )
+
+
+def _rule(
+    entry: Mapping[str, Any], needs: tuple[Placement, ...], gives: Placement, level: int
+) -> ShardRule:
+    """Its layouts are the instruction's where it has none."""
+    own, result = tuple(placement[level] for placement in needs), gives[level]
+    return ShardRule(
+        entry["name"],
+        tuple(map(parse_layout, entry["needs"])) if "needs" in entry else own,
+        parse_layout(entry["gives"]) if "gives" in entry else result,
+        entry.get("local", ""),
+        msgspec.convert(entry.get("messages", ()), tuple[Message, ...]),
+    )
+
+
+def _check_rules(graph: Graph, one: Instruction, allow_replicate: Sequence[str]) -> None:
+    """Refuse what this version would do otherwise."""
+    node, sent = graph.nodes[one.node], one.conversion
+    if sent is not None:
+        ends = one.needs[0][sent.level], one.gives[sent.level]
+        is_known = operations(*ends, gradient=node.needs_gradient) == (sent.forward, sent.backward)
+    else:
+        known = rules_of(graph, node, allow_replicate) if one.rules else ()
+        is_known = all(rule in known for rule in one.rules)
+    if not is_known:
+        raise ValueError(node.op)

@@ -17,13 +17,13 @@ from astrarium.spmd.rules import Placement
 SAME: Final = "aten.alias.default"
 DROPOUTS: Final = ("aten.dropout.default", "aten.feature_dropout.default")
 BATCH_NORM: Final = "aten.batch_norm.default"
-# Where an operator is told that it is in training.
+# The argument of an operator that says whether it is in training.
 TRAINING: Final = {
     **dict.fromkeys(DROPOUTS, 2),
     BATCH_NORM: 5,
     **{f"aten.{name}.input": 6 for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
 }
-CHANCE: Final = 4  # where attention is told its chance to drop
+CHANCE: Final = 4  # the argument of attention that is its chance to drop
 
 
 def evaluating(program: DeviceProgram) -> DeviceProgram:
@@ -140,7 +140,7 @@ def _attention(node: Node) -> Mapping[str, Any]:
     return given
 
 
-def _key(value: Any, numbers: list[int]) -> Any:  # noqa: ANN401  whatever torch takes
+def _key(value: Any, numbers: list[int]) -> Any:  # noqa: ANN401  any argument of torch
     if isinstance(value, Ref):
         return ("node", numbers[value.node])
     if isinstance(value, list | tuple):

@@ -35,6 +35,15 @@ class Conversion(Value, frozen=True):
     backward_how: How = How.PLAIN
 
 
+class Priced(Value, frozen=True):
+    """What a choice or a conversion of the search stands for: an instruction for any node."""
+
+    needs: tuple[Placement, ...]  # of each input; of a conversion: what it starts from
+    gives: Placement
+    rules: tuple[ShardRule, ...] = ()  # one for each level; none for a conversion
+    conversion: Conversion | None = None
+
+
 class Instruction(Value, frozen=True):
     """Computes a node, or converts its value; seconds and bytes are what was predicted of it."""
 

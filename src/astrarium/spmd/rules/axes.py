@@ -17,7 +17,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import INPUT, PARAMETER, SEGMENT, Graph, Node
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import ShardRule
 from astrarium.value import Value
 
 ATTENTION: Final = "scaled_dot_product_attention"
@@ -40,11 +40,6 @@ class Division(Value, frozen=True, dict=True):
     """How many granules of every axis each device has: `granules[axis, device]`."""
 
     granules: Ints
-
-    def sizes(self, axis: int, length: int) -> Ints:
-        """The pieces of a dimension of this length along the axis, by device."""
-        parts = self.granules[axis]
-        return np.asarray(parts * (length // int(parts.sum())))
 
 
 def whole_granules(ratios: Floats, granules: int) -> Ints:
@@ -155,7 +150,7 @@ def _names(
             rank = _rank(node, dim)
             if rank < ranks[axis] or not names[axis]:
                 names[axis], ranks[axis] = _name(node, dim, rank), rank
-    return _unlike(names)
+    return _with_numbers(names)
 
 
 _RANKS: Final = ("batch", "heads", "input", "parameter")
@@ -175,7 +170,7 @@ def _name(node: Node, dim: int, rank: int) -> str:
     return f"{node.target or node.path or node.name} dim {dim}"
 
 
-def _unlike(names: list[str]) -> tuple[str, ...]:
+def _with_numbers(names: list[str]) -> tuple[str, ...]:
     """Equal names get a number."""
     seen: dict[str, int] = {}
     found = []
@@ -195,3 +190,23 @@ def by_weight(axes: Axes, weights: Sequence[Floats]) -> tuple[Division, ...]:
                 dealt[granules] = whole_granules(each, granules)
         divisions.append(Division(np.stack([dealt[granules] for granules in axes.granules])))
     return tuple(divisions)
+
+
+def tied_axes(graph: Graph, axes: Axes) -> Ints:
+    """The variable that stands for each axis: axes at the same place of equal blocks share one."""
+    blocks: dict[int, list[int]] = {}
+    for index, block in enumerate(graph.blocks):
+        if block >= 0:
+            blocks.setdefault(block, []).append(index)
+    parents = list(range(axes.count))
+    models: dict[tuple[object, ...], list[int]] = {}
+    for nodes in blocks.values():
+        kinds = tuple((graph.nodes[node].op, graph.nodes[node].shape) for node in nodes)
+        model = models.setdefault(kinds, nodes)
+        for one, other in zip(model, nodes, strict=True):
+            for left, right in zip(axes.of[one], axes.of[other], strict=True):
+                if axes.granules[_root(parents, left)] == axes.granules[_root(parents, right)]:
+                    _join(parents, left, right)
+    roots = [_root(parents, axis) for axis in range(axes.count)]
+    numbers = {root: number for number, root in enumerate(dict.fromkeys(roots))}
+    return np.asarray([numbers[root] for root in roots], np.int64)

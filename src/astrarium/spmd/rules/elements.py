@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.notation import WHOLE, Pattern, divisible, pattern_of
+from astrarium.spmd.rules.notation import WHOLE, Call, Operand, Pattern, divisible, pattern_of
 from astrarium.spmd.rules.products import given, notation
+from astrarium.spmd.rules.views import Describe, at, kept
 
 GLOBAL_MEAN: Final = "global mean"
 
@@ -32,30 +32,46 @@ LINEAR: Final = (
     "neg", "positive", "to", "_to_copy",
 )  # fmt: skip
 # They need the dimension named by their second argument whole.
-ALONG_ONE: Final = ("softmax", "_softmax", "log_softmax", "_log_softmax", "logcumsumexp", "cumprod")
+ALONG_ONE: Final = (
+    "softmax",
+    "_softmax",
+    "log_softmax",
+    "_log_softmax",
+    "logcumsumexp",
+    "cumprod",
+    "glu",
+)
 
 
-def _element_wise(call: Call) -> Pattern:
-    terms = ", ".join("..." for _ in call.operands)
-    return pattern_of(f"{terms} -> ...", call.operands, call.shape)
+def _broadcast(
+    linear: Callable[[Call], tuple[int, ...] | None] = lambda call: None, term: str = "..."
+) -> Callable[[Call], Pattern]:
+    """Operands that are broadcast; `linear` says in which of them the result is linear."""
+
+    def describe(call: Call) -> Pattern:
+        terms = ", ".join(term for _ in call.operands)
+        return pattern_of(f"{terms} -> ...", call.operands, call.shape, linear(call))
+
+    return describe
 
 
-def _linear(call: Call) -> Pattern:
-    return pattern_of("... -> ...", call.operands[:1], call.shape, (0,))
+_element_wise = _broadcast()
 
 
-def _sum_of_two(call: Call) -> Pattern:
+def _of_two(call: Call) -> tuple[int, ...] | None:
     """A sum of two tensors is linear in both together; with a number added it is not."""
-    terms = ", ".join("+..." for _ in call.operands)
-    linear = () if len(call.operands) == 2 else None
-    return pattern_of(f"{terms} -> ...", call.operands, call.shape, linear)
+    return () if len(call.operands) == 2 else None
 
 
-def _quotient(call: Call) -> Pattern:
+def _by_number(call: Call) -> tuple[int, ...] | None:
     """Linear by numbers alone: parts that cancel out are large by divisors that are nearly zero."""
-    linear = (0,) if len(call.operands) == 1 else None
-    terms = ", ".join("..." for _ in call.operands)
-    return pattern_of(f"{terms} -> ...", call.operands, call.shape, linear)
+    return (0,) if len(call.operands) == 1 else None
+
+
+def _with_zeros(call: Call) -> tuple[int, ...] | None:
+    """Linear where what is filled in is zero."""
+    value = call.get(2, "value", 1.0)
+    return (0,) if not isinstance(value, Operand) and value == 0 else None
 
 
 def _where(call: Call) -> Pattern:
@@ -64,48 +80,15 @@ def _where(call: Call) -> Pattern:
     return pattern_of("..., +..., +... -> ...", call.operands, call.shape, linear)
 
 
-def _masked_fill(call: Call) -> Pattern:
-    """Linear where what is filled in is zero."""
-    value = call.get(2, "value", 1.0)
-    linear = (0,) if not isinstance(value, Operand) and value == 0 else None
-    text = ", ".join("..." for _ in call.operands)
-    return pattern_of(f"{text} -> ...", call.operands, call.shape, linear)
-
-
-def _along_one(call: Call, linear: tuple[int, ...] | None = None) -> Pattern:
-    return along(call, (call.dim(call.get(1, "dim", -1)),), linear)
-
-
-def along(call: Call, dims: tuple[int, ...], linear: tuple[int, ...] | None = None) -> Pattern:
-    """The same axes before and after, of which these must be whole."""
-    names = tuple(WHOLE if d in dims else str(d) for d in range(call.operands[0].rank))
-    partial = () if linear is None else (frozenset({0}),)
-    # Other tensors of the operator (what `diff` prepends) have the same axes.
-    others = tuple(names for _ in call.operands)
-    shapes = [operand.shape for operand in call.operands]
-    return divisible(Pattern(others, names, partial), shapes, call.shape)
-
-
-def reduced(call: Call, position: int) -> tuple[tuple[int, ...], bool]:
-    """The dimensions that a reduction takes away, and whether they stay with length 1."""
-    rank = call.operands[0].rank
-    dims = call.get(position, "dim")
-    if isinstance(dims, bool):  # the second argument of `var` and `std` without dimensions
-        dims = None
-    dims = (dims,) if isinstance(dims, int) else dims
-    found = tuple(call.dim(d) for d in dims) if dims else tuple(range(rank))
-    return found, len(call.shape) == rank
-
-
 def _reduction(summed: str | None, position: int = 1) -> Callable[[Call], Pattern]:
     """A reduction of some dimensions: a sum is partial over them; others need them whole."""
 
     def describe(call: Call) -> Pattern:
-        dims, kept = reduced(call, position)
-        rank = call.operands[0].rank
+        dims, rank = at(position, "dim", None)(call), call.operands[0].rank
+        stay = len(call.shape) == rank  # with length 1
         whole = dims if summed is None else ()
         names = tuple(WHOLE if d in whole else str(d) for d in range(rank))
-        result = tuple(WHOLE if d in dims else str(d) for d in range(rank) if kept or d not in dims)
+        result = tuple(WHOLE if d in dims else str(d) for d in range(rank) if stay or d not in dims)
         partial = () if summed is None else (frozenset({0}),)
         pattern = Pattern((names,), result, partial, summed=summed or "")
         return divisible(pattern, [call.operands[0].shape], call.shape)
@@ -126,18 +109,11 @@ def _normalised(call: Call) -> Pattern:
     )
 
 
-def _group_norm(call: Call) -> Pattern:
-    names = ("n",) + (WHOLE,) * (len(call.shape) - 1)
-    others = tuple((WHOLE,) * operand.rank for operand in call.operands[1:])
-    shapes = [operand.shape for operand in call.operands]
-    return divisible(Pattern((names, *others), names), shapes, call.shape)
-
-
-def _instance_norm(call: Call) -> Pattern | None:
-    """Channels of images, each by itself; statistics that are kept are refused before."""
-    terms = "".join(", c" for _ in call.operands[1:])
+def of_images(call: Call, names: str, others: str = "c") -> Pattern:
+    """Images and channels by name, whole in space; the other operands are vectors of channels."""
+    terms = "".join(f", {others}" for _ in call.operands[1:])
     rest = "_" * (len(call.shape) - 2)
-    return pattern_of(f"nc{rest}{terms} -> nc{rest}", call.operands, call.shape)
+    return pattern_of(f"{names}{rest}{terms} -> {names}{rest}", call.operands, call.shape)
 
 
 def _weight_norm(call: Call) -> Pattern:
@@ -153,19 +129,16 @@ def _pooling(space: int, linear: bool) -> Callable[[Call], Pattern]:
     return notation(text, (0,) if linear else None)
 
 
-DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
+DESCRIBED: Final[dict[str, Describe]] = {
     **dict.fromkeys((*ELEMENT_WISE, *DRAWN), _element_wise),
-    **dict.fromkeys(LINEAR, _linear),
-    **dict.fromkeys(ALONG_ONE, _along_one),
-    "add": _sum_of_two,
-    "sub": _sum_of_two,
+    **dict.fromkeys(LINEAR, _broadcast(lambda call: (0,))),
+    **dict.fromkeys(ALONG_ONE, kept(at(1, "dim", -1), linear=())),
+    **dict.fromkeys(("add", "sub"), _broadcast(_of_two, "+...")),
     "mul": notation("..., ... -> ...", (0, 1)),
-    "div": _quotient,
-    "true_divide": _quotient,
+    **dict.fromkeys(("div", "true_divide"), _broadcast(_by_number)),
     "where": _where,
-    "masked_fill": _masked_fill,
-    "glu": _along_one,
-    "cumsum": lambda call: _along_one(call, (0,)),
+    "masked_fill": _broadcast(_with_zeros),
+    "cumsum": kept(at(1, "dim", -1)),
     "sum": _reduction(""),
     "mean": _reduction(GLOBAL_MEAN),
     **dict.fromkeys(
@@ -175,8 +148,9 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     **dict.fromkeys(("max", "min"), _extreme),
     "layer_norm": _normalised,
     "rms_norm": _normalised,
-    "group_norm": _group_norm,
-    "instance_norm": _instance_norm,
+    "group_norm": lambda call: of_images(call, "n_", "_"),
+    # Channels of images, each by itself; statistics that are kept are refused before.
+    "instance_norm": lambda call: of_images(call, "nc"),
     "_weight_norm": _weight_norm,
     "linalg_vector_norm": _reduction(None, 2),
     **dict.fromkeys(

@@ -10,10 +10,16 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Final
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.layout import REPLICATE, TensorLayout, shard
-from astrarium.spmd.rules.notation import Pattern, pattern_of
-from astrarium.spmd.rules.rule import Message, MessageKind, ShardRule
+from astrarium.spmd.rules.elements import of_images
+from astrarium.spmd.rules.layout import (
+    REPLICATE,
+    Message,
+    MessageKind,
+    ShardRule,
+    TensorLayout,
+    shard,
+)
+from astrarium.spmd.rules.notation import Call, Operand, Pattern, pattern_of
 
 EXPERTS: Final = "experts"  # rows, each multiplied by the matrix of its expert
 SYNCHRONISED_NORM: Final = "synchronised batch norm"
@@ -30,11 +36,7 @@ def _sums(*elements: int) -> tuple[Message, ...]:
 
 def _batch_norm(call: Call) -> Pattern:
     """Channels; and images, where statistics are given and not taken from all of them."""
-    images = "_" if call.get(5, "training", False) else "n"
-    terms = "".join(", c" for _ in call.operands[1:])
-    rest = "_" * (len(call.shape) - 2)
-    text = f"{images}c{rest}{terms} -> {images}c{rest}"
-    return pattern_of(text, call.operands, call.shape)
+    return of_images(call, "_c" if call.get(5, "training", False) else "nc")
 
 
 def _synchronised(call: Call) -> Iterator[ShardRule]:
@@ -69,7 +71,7 @@ def _listed(value: object) -> tuple[object, ...]:
 
 
 def _last_states(call: Call, layout: TensorLayout) -> TensorLayout:
-    """Last states have layers first and the batch second, whatever the sequence has."""
+    """Last states have layers first and the batch second, also where the sequence has not."""
     return shard(1) if layout.is_shard else layout
 
 

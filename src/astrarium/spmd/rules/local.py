@@ -19,21 +19,9 @@ from astrarium.spmd.rules.layout import Placement
 Piece = tuple[int, int]  # first element, and one past the last
 
 
-def coordinates(device: int, divisions: Sequence[Division]) -> tuple[int, ...]:
+def coordinates(device: int, mesh: Sequence[int]) -> tuple[int, ...]:
     """Where a device stands on each level of the mesh, counted from 0, the innermost fastest."""
-    found = []
-    for division in reversed(divisions):
-        device, at = divmod(device, division.granules.shape[1])
-        found.append(at)
-    return tuple(reversed(found))
-
-
-def ranks_along(device: int, level: int, divisions: Sequence[Division]) -> range:
-    """The devices that differ from this one on one level alone, itself among them, in order."""
-    counts = [division.granules.shape[1] for division in divisions]
-    apart = prod(counts[level + 1 :])
-    first = device - coordinates(device, divisions)[level] * apart
-    return range(first, first + apart * counts[level], apart)
+    return tuple(device // prod(mesh[level + 1 :]) % size for level, size in enumerate(mesh))
 
 
 def local_pieces(
@@ -45,7 +33,7 @@ def local_pieces(
     device: int,
 ) -> tuple[Piece, ...]:
     """The piece of each dimension of a node's tensor that a device has."""
-    where = coordinates(device, divisions)
+    where = coordinates(device, [division.granules.shape[1] for division in divisions])
     pieces: list[Piece] = []
     for dim, length in enumerate(shape):
         axis = axes.of[node][dim]
@@ -67,19 +55,6 @@ def _share(parts: tuple[int, ...], granules: int, at: int) -> tuple[int, int]:
     if sum(parts) != granules:
         parts = tuple(whole_granules(np.array(parts, np.float64), granules).tolist())
     return sum(parts[:at]), parts[at]
-
-
-def local_shape(
-    shape: Sequence[int],
-    node: int,
-    placement: Placement,
-    axes: Axes,
-    divisions: Sequence[Division],
-    device: int,
-) -> tuple[int, ...]:
-    """The shape of what a device has of a node's tensor."""
-    pieces = local_pieces(shape, node, placement, axes, divisions, device)
-    return tuple(stop - start for start, stop in pieces)
 
 
 def pieces_along(

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Final
 
-from astrarium.spmd.rules.call import Call, operator_name
-from astrarium.spmd.rules.layout import REPLICATE, shard
-from astrarium.spmd.rules.notation import Pattern, pattern_of, rules_of_pattern
+from astrarium.spmd.rules.layout import REPLICATE, Message, MessageKind, ShardRule, shard
+from astrarium.spmd.rules.notation import Call, Pattern, operator_name, pattern_of, rules_of_pattern
 from astrarium.spmd.rules.products import given
-from astrarium.spmd.rules.rule import Message, MessageKind, ShardRule
 
 NO_REDUCTION, MEAN = 0, 1  # as ATen numbers reductions
 GLOBAL_LOSS: Final = "loss by global count"

@@ -1,7 +1,8 @@
 """Naming the axes of an operator's tensors, and the rules that follow from the names.
 
-The notation is described in `table`. Here it is read for the shapes of one node:
-what comes out (`Pattern`) names every dimension of every tensor that the node reads or gives.
+The notation is described in `table`. Here it is read for the shapes of one node, without its
+neighbours (`Call`), so that equal nodes share their rules. What comes out (`Pattern`) names every
+dimension of every tensor that the node reads or gives.
 """
 
 from __future__ import annotations
@@ -9,14 +10,79 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.layout import PARTIAL, TensorLayout, shard
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.graph import Graph, Node, Ref, mapped
+from astrarium.spmd.rules.layout import COPIED, PARTIAL, REPLICATE, ShardRule, TensorLayout, shard
 from astrarium.value import Value
 
 WHOLE = ""  # the name of a dimension that is not divided
 _TOKEN = re.compile(r"(\.\.\.|[A-Za-z_])(!?)")
+
+
+class Operand(Value, frozen=True):
+    """What a node reads: where its arguments name another node."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    gradient: bool
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+
+class Call(Value, frozen=True):
+    """An operator with its arguments: operands for tensors, tuples for lists."""
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    operands: tuple[Operand, ...]  # all tensors it reads, in the order of `Node.inputs`
+    shape: tuple[int, ...]
+    gradient: bool
+    # Whether only parameters and constants go into it: then a gradient in parts is worth
+    # handing through, up to the parameter that is trained.
+    of_parameters: bool = False
+
+    def get(self, position: int, name: str, default: Any = None) -> Any:  # noqa: ANN401
+        """An argument given by position or by name."""
+        if position < len(self.args):
+            return self.args[position]
+        return next((value for key, value in self.kwargs if key == name), default)
+
+    def dim(self, value: int, rank: int | None = None) -> int:
+        """A dimension counted from the front, of the first operand unless a rank is given."""
+        rank = self.operands[0].rank if rank is None else rank
+        return value % rank if rank else 0
+
+    def whole(self, operand: Operand) -> TensorLayout:
+        """How an operand is needed by devices that each do a part of the work with all of it."""
+        return COPIED if operand.gradient and self.gradient else REPLICATE
+
+
+def call_of(graph: Graph, node: Node, of_parameters: bool = False) -> Call:
+    """A node's operator and arguments, with what they say of other nodes written out."""
+    operands: list[Operand] = []
+
+    def operand(read: Ref) -> Operand:
+        other = graph.nodes[read.node]
+        operands.append(Operand(other.shape, other.dtype, other.needs_gradient))
+        return operands[-1]
+
+    args, kwargs = mapped((node.args, node.kwargs), operand, tuple)
+    found = tuple(operands)
+    return Call(node.op, args, kwargs, found, node.shape, node.needs_gradient, of_parameters)
+
+
+def operator_name(op: str) -> str:
+    """The operator without its library, overload and mark of working in place.
+
+    "aten.add_.Tensor" is "add": a program never works in place.
+    """
+    parts = op.split(".")
+    name = parts[1] if parts[0] == "aten" and len(parts) > 1 else op
+    return name if name.startswith("__") else name.rstrip("_")
 
 
 class Pattern(Value, frozen=True):
@@ -26,8 +92,7 @@ class Pattern(Value, frozen=True):
     result: tuple[str, ...]
     partial: tuple[frozenset[int], ...] = ()  # operands that may be partial, together
     added: frozenset[int] = frozenset()  # operands that are partial where the result is
-    local: str = ""  # how a device runs its part where an axis is divided
-    summed: str = ""  # the same for axes that the result does not have
+    summed: str = ""  # how a device runs its part where the result does not have the axis
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,7 +146,6 @@ def pattern_of(
     operands: Sequence[Operand | None],
     shape: tuple[int, ...],
     linear: Sequence[int] | None = None,
-    local: str = "",
     summed: str = "",
 ) -> Pattern:
     """A notation for tensors of these shapes; arguments that are not given drop out.
@@ -106,7 +170,6 @@ def pattern_of(
             tuple(WHOLE if n in whole else n for n in result.named(len(shape), widest)),
             (added,) if linear is not None and not linear else tuple(added | s for s in single),
             added,
-            local,
             summed,
         ),
         [operand.shape for _, _, operand in here],
@@ -138,7 +201,6 @@ def divisible(
         kept(once(pattern.result), shape),
         pattern.partial,
         pattern.added,
-        pattern.local,
         pattern.summed,
     )
 
@@ -152,8 +214,7 @@ def rules_of_pattern(call: Call, pattern: Pattern) -> Iterator[ShardRule]:
             or (PARTIAL if gives is PARTIAL and k in pattern.added else call.whole(operand))
             for k, (names, operand) in enumerate(zip(pattern.operands, call.operands, strict=True))
         )
-        local = pattern.summed if gives is PARTIAL else pattern.local
-        yield ShardRule(f"shard {name}", needs, gives, local)
+        yield ShardRule(f"shard {name}", needs, gives, pattern.summed if gives is PARTIAL else "")
     for partial in pattern.partial if call.gradient else ():
         if not any(call.operands[k].gradient for k in partial):
             continue  # what is not trained is there whole: nothing is gained by dividing its sum

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from math import prod
 from typing import Final
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.layout import PARTIAL, REPLICATE, shard
-from astrarium.spmd.rules.notation import Pattern, pattern_of
-from astrarium.spmd.rules.rule import Message, MessageKind, ShardRule
+from astrarium.spmd.rules.layout import PARTIAL, ShardRule, shard
+from astrarium.spmd.rules.notation import Call, Operand, Pattern, pattern_of
 
-SUFFICIENT_FACTORS: Final = "sufficient factors"
 MASKED_EMBEDDING: Final = "masked embedding"
 
 
@@ -20,11 +16,9 @@ def given(values: Sequence[object]) -> list[Operand | None]:
     return [value if isinstance(value, Operand) else None for value in values]
 
 
-def notation(
-    text: str, linear: Sequence[int] | None = None, summed: str = ""
-) -> Callable[[Call], Pattern]:
+def notation(text: str, linear: Sequence[int] | None = None) -> Callable[[Call], Pattern]:
     """An operator whose tensors come first among its arguments."""
-    return lambda call: pattern_of(text, given(call.args), call.shape, linear, summed=summed)
+    return lambda call: pattern_of(text, given(call.args), call.shape, linear)
 
 
 def _matmul(call: Call) -> Pattern:
@@ -47,29 +41,15 @@ def _einsum(call: Call) -> Pattern:
 
 
 def _convolution(call: Call) -> Pattern:
-    image, weight = call.operands[:2]
-    space = weight.rank - 2
-    batch = "n" if image.rank == weight.rank else ""
-    groups = call.get(6, "groups", 1)
-    inner, outer = ("i", "o") if groups == 1 else ("_", "_")
-    bias = "+o" if groups == 1 else "_"
-    text = (
-        f"{batch}{inner}{'_' * space}, {outer}{inner}{'_' * space}, {bias}"
-        f" -> {batch}{outer}{'_' * space}"
-    )
-    # With a bias that goes to groups the result is not linear in the image alone.
-    linear = (0, 1) if groups == 1 or len(call.operands) == 2 else None
-    return pattern_of(text, call.operands, call.shape, linear)
-
-
-def _transposed_convolution(call: Call) -> Pattern:
-    """Weights have inputs first; groups are computed whole."""
+    """Groups are computed whole; the weights of a transposed one have inputs first."""
     image, weight = call.operands[:2]
     space = "_" * (weight.rank - 2)
     batch = "n" if image.rank == weight.rank else ""
     groups = call.get(6, "groups", 1)
     inner, outer, bias = ("i", "o", "+o") if groups == 1 else ("_", "_", "_")
-    text = f"{batch}{inner}{space}, {inner}{outer}{space}, {bias} -> {batch}{outer}{space}"
+    matrix = inner + outer if "transpose" in call.op else outer + inner
+    text = f"{batch}{inner}{space}, {matrix}{space}, {bias} -> {batch}{outer}{space}"
+    # With a bias that goes to groups the result is not linear in the image alone.
     linear = (0, 1) if groups == 1 or len(call.operands) == 2 else None
     return pattern_of(text, call.operands, call.shape, linear)
 
@@ -92,32 +72,6 @@ def _embedding_rows(call: Call) -> Iterator[ShardRule]:
         yield ShardRule("shard rows", (shard(0), call.whole(words)), PARTIAL, MASKED_EMBEDDING)
 
 
-def _factors(call: Call, image: int, batch: Sequence[int]) -> Iterator[ShardRule]:
-    """Instead of the weight's gradient, what it is computed from is exchanged."""
-    operands = call.operands
-    if not (call.gradient and operands[image + 1].gradient):
-        return
-    for dim in batch:
-        if call.shape[dim] > 1:
-            yield ShardRule(
-                f"factors {dim}",
-                tuple(shard(dim) if k == image else REPLICATE for k in range(len(operands))),
-                shard(dim),
-                SUFFICIENT_FACTORS,
-                (
-                    Message(MessageKind.ALL_GATHER, prod(operands[image].shape), True, image),
-                    Message(MessageKind.ALL_GATHER, prod(call.shape), True, image),
-                ),
-                gradient_of_whole=True,
-            )
-
-
-def _addmm_factors(call: Call) -> Iterator[ShardRule]:
-    """GPT-2's way to write a linear layer; only a bias of one row is one."""
-    if call.operands[0].rank == 1 and not call.kwargs:
-        yield from _factors(call, 1, (0,))
-
-
 DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "linear": notation("...i, oi, +o -> ...o", (0, 1)),
     "mm": notation("ik, kj -> ij", (0, 1)),
@@ -132,15 +86,10 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
         f"+{'bij'[-call.operands[0].rank :]}, bik, bkj -> bij", call.operands, call.shape, (1, 2)
     ),
     "einsum": _einsum,
-    "conv1d": _convolution,
-    "conv2d": _convolution,
-    "conv3d": _convolution,
-    **{f"conv_transpose{k}d": _transposed_convolution for k in (1, 2, 3)},
+    **{f"conv{way}{k}d": _convolution for way in ("", "_transpose") for k in (1, 2, 3)},
     "scaled_dot_product_attention": _attention,
     "embedding": notation("_e, ... -> ...e"),
 }
 OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
     "embedding": _embedding_rows,
-    "linear": lambda call: _factors(call, 0, range(len(call.shape) - 1)),
-    "addmm": _addmm_factors,
 }

@@ -27,10 +27,8 @@ from typing import Final
 from astrarium.errors import InputError
 from astrarium.spmd.graph import CONSTANT, GETITEM, INPUT, KEEP, PARAMETER, SEGMENT, Graph, Node
 from astrarium.spmd.rules import elements, layers, losses, products, views
-from astrarium.spmd.rules.call import Call, call_of, operator_name
-from astrarium.spmd.rules.layout import COPIED, REPLICATE, TensorLayout, shard
-from astrarium.spmd.rules.notation import Pattern, rules_of_pattern
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import COPIED, REPLICATE, ShardRule, TensorLayout, shard
+from astrarium.spmd.rules.notation import Call, Pattern, call_of, operator_name, rules_of_pattern
 
 # What names the axes of an operator's tensors; None: it works on whole tensors alone.
 DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
@@ -48,28 +46,25 @@ OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
     **losses.OTHERS,
     **layers.OTHERS,
 }
-OWN: Final = (SEGMENT, layers.EXPERTS)  # operators that are not torch's
+PLACES_SHOWN: Final = 3
 
 
-class NoRuleError(InputError):
-    """Operators that cannot be divided because no rule is known for them."""
-
-    def __init__(self, nodes: Collection[Node]) -> None:
-        self.nodes = tuple(nodes)
-        where: dict[str, list[str]] = {}
-        for node in nodes:
-            where.setdefault(node.op, []).append(node.source or node.path or node.name)
-        lines = [f"  {op}: {', '.join(dict.fromkeys(found))}" for op, found in where.items()]
-        super().__init__(
-            "no rule says how to divide these operators:\n"
-            + "\n".join(lines)
-            + "\nallow them to be computed whole by every device, or write the module without them"
-        )
-
-
-def known_operators() -> frozenset[str]:
-    """All operators that have rules, without overload: "aten.linear"."""
-    return frozenset(f"aten.{name}" for name in DESCRIBED if name not in OWN) | {GETITEM, *OWN}
+def without_rule(nodes: Collection[Node], name: str = "the module") -> InputError:
+    """The refusal of operators that no rule is known for: the most frequent first, with places."""
+    found: dict[str, list[str]] = {}
+    for node in nodes:
+        found.setdefault(node.op, []).append(node.source)
+    lines = [f"{name}: no rule says how to divide these operators:"]
+    operators = sorted(found, key=lambda op: (-len(found[op]), op))
+    for op in operators:
+        places = [*dict.fromkeys(filter(None, found[op]))]
+        more = len(places) - PLACES_SHOWN
+        rest = f" and {more} more" if more > 0 else ""
+        where = f": {'; '.join(places[:PLACES_SHOWN])}{rest}" if places else ""
+        times = f"{len(found[op])} times" if len(found[op]) > 1 else "once"
+        lines.append(f"  {op}, {times}{where}")
+    options = " ".join(f"--allow-replicate {op}" for op in operators)
+    return InputError("\n".join([*lines, f"To compute them whole on every device: {options}"]))
 
 
 def operators_without_rule(graph: Graph, allow_replicate: Collection[str] = ()) -> list[Node]:
@@ -103,7 +98,7 @@ def rules_of(
     if not _has_rule(node) and not _allowed(node.op, allow_replicate):
         missing = operators_without_rule(graph, allow_replicate)
         if node in missing:
-            raise NoRuleError(missing)
+            raise without_rule(missing)
     if node.op == GETITEM:
         several = graph.nodes[node.inputs[0]]
         layouts = tuple(rule.gives for rule in rules_of(graph, several, allow_replicate))

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from math import gcd
 from typing import Any, Final
 
-from astrarium.spmd.rules.call import Call, Operand
-from astrarium.spmd.rules.layout import REPLICATE, shard
-from astrarium.spmd.rules.notation import WHOLE, Pattern, divisible
-from astrarium.spmd.rules.rule import ShardRule
+from astrarium.spmd.rules.layout import REPLICATE, ShardRule, shard
+from astrarium.spmd.rules.notation import WHOLE, Call, Operand, Pattern, divisible
 
 FIRST: Final = (frozenset({0}),)  # linear in the first operand
 
@@ -31,10 +29,66 @@ def _numbered(rank: int, whole: Sequence[int] = ()) -> Names:
     return tuple(WHOLE if d in whole else str(d) for d in range(rank))
 
 
-def same(call: Call) -> Pattern:
-    """Result and first operand have the same axes."""
-    names = _numbered(len(call.shape))
-    return _moved(call, [names], names)
+def kept(
+    whole: Callable[[Call], Sequence[int]] = lambda call: (),
+    result: Callable[[Names, Call], Names] = lambda names, call: names,
+    linear: Sequence[int] | None = (0,),
+) -> Callable[[Call], Pattern]:
+    """All operands have the same axes, some of them whole; the result has these, or some of them.
+
+    `linear` names operands in which the result is linear, together: none at all, or all (None).
+    """
+
+    def describe(call: Call) -> Pattern:
+        count = len(call.operands)
+        names = _numbered(call.operands[0].rank, whole(call))
+        together = frozenset(range(count) if linear is None else linear)
+        partial = (together,) if together else ()
+        return _moved(call, [names] * count, result(names, call), partial)
+
+    return describe
+
+
+def at(position: int, name: str, default: Any = 0) -> Callable[[Call], Sequence[int]]:  # noqa: ANN401
+    """The dimensions that an argument names; none of them means all."""
+
+    def dims(call: Call) -> Sequence[int]:
+        given = call.get(position, name, default)
+        if given is None or isinstance(given, bool):  # an argument of `var` and `std` before it
+            given = ()
+        given = given if isinstance(given, tuple) else (given,)
+        return [call.dim(d) for d in given] if given else range(call.operands[0].rank)
+
+    return dims
+
+
+same = kept()
+
+
+def _changed(call: Call) -> list[int]:
+    """Dimensions whose length changes are whole: slices, pads, several splits."""
+    lengths = zip(call.operands[0].shape, call.shape, strict=True)
+    return [d for d, (before, after) in enumerate(lengths) if before != after]
+
+
+def _dropped(names: Names, call: Call) -> Names:
+    """`select` and `unbind`: one dimension goes."""
+    dim = call.dim(call.get(1, "dim", 0))
+    return names[:dim] + names[dim + 1 :]
+
+
+def _and_one(names: Names, call: Call) -> Names:
+    """With a last dimension of the result's own, which is whole."""
+    return (*names, WHOLE)
+
+
+def _stacked(names: Names, call: Call) -> Names:
+    dim = call.dim(call.get(1, "dim", 0), len(call.shape))
+    return (*names[:dim], WHOLE, *names[dim:])
+
+
+def _last_two(call: Call) -> tuple[int, int]:
+    return len(call.shape) - 1, len(call.shape) - 2
 
 
 def _view(call: Call) -> Pattern:
@@ -113,17 +167,8 @@ def _repeat_interleave(call: Call) -> Pattern | None:
     return _moved(call, [names], names)
 
 
-def _unequal_whole(call: Call) -> Pattern:
-    """Dimensions whose length changes are whole: slices, pads, several splits."""
-    names = tuple(
-        str(d) if before == after else WHOLE
-        for d, (before, after) in enumerate(zip(call.operands[0].shape, call.shape, strict=True))
-    )
-    return _moved(call, [names], names)
-
-
 def _pad(call: Call) -> Pattern:
-    pattern = _unequal_whole(call)
+    pattern = kept(_changed)(call)
     constant = call.get(2, "mode", "constant") == "constant" if call.op != _PAD_ND else True
     value = call.get(2, "value", 0) if call.op == _PAD_ND else call.get(3, "value", 0)
     if constant and value:  # not linear: what is filled in would be added up
@@ -132,46 +177,6 @@ def _pad(call: Call) -> Pattern:
 
 
 _PAD_ND: Final = "aten.constant_pad_nd.default"
-
-
-def _except(position: int, name: str, default: Any = 0) -> Describe:  # noqa: ANN401
-    """All axes but those an argument names."""
-
-    def describe(call: Call) -> Pattern:
-        dims = call.get(position, name, default)
-        dims = dims if isinstance(dims, tuple) else (dims,)
-        rank = call.operands[0].rank
-        names = _numbered(rank, [call.dim(d) for d in dims] if dims else range(rank))
-        return _moved(call, [names], names)
-
-    return describe
-
-
-def _dropped(call: Call) -> Pattern:
-    """`select` and `unbind`: one dimension goes."""
-    dim = call.dim(call.get(1, "dim", 0))
-    names = _numbered(call.operands[0].rank, [dim])
-    return _moved(call, [names], names[:dim] + names[dim + 1 :])
-
-
-def _joined(call: Call) -> Pattern:
-    dim = call.dim(call.get(1, "dim", 0))
-    names = _numbered(call.operands[0].rank, [dim])
-    every = frozenset(range(len(call.operands)))
-    return _moved(call, [names] * len(every), names, (every,))
-
-
-def _stacked(call: Call) -> Pattern:
-    dim = call.dim(call.get(1, "dim", 0), len(call.shape))
-    names = _numbered(call.operands[0].rank)
-    every = frozenset(range(len(call.operands)))
-    return _moved(call, [names] * len(every), (*names[:dim], WHOLE, *names[dim:]), (every,))
-
-
-def _last_two(call: Call) -> Pattern:
-    rank = len(call.shape)
-    names = _numbered(rank, [rank - 1, rank - 2])
-    return _moved(call, [names], names)
 
 
 def _gather(call: Call) -> Pattern:
@@ -236,12 +241,6 @@ def _written(call: Call) -> Pattern:
     return _moved(call, [names, part], names, (frozenset({0, 1}),))
 
 
-def _windows(call: Call) -> Pattern:
-    """`unfold`: windows along one dimension, whose elements become the last one."""
-    names = _numbered(call.operands[0].rank, [call.dim(call.get(1, "dimension"))])
-    return _moved(call, [names], (*names, WHOLE))
-
-
 def _in_place(call: Call) -> Pattern:
     """Leading dimensions that elements stay in the order of, though their lengths may change.
 
@@ -254,28 +253,6 @@ def _in_place(call: Call) -> Pattern:
         for d in range(max(len(before), len(after)))
     )
     return _moved(call, [names[: len(before)]], names[: len(after)])
-
-
-def _one_hot(call: Call) -> Pattern:
-    names = _numbered(call.operands[0].rank)
-    return _moved(call, [names], (*names, WHOLE), ())
-
-
-def _chosen(position: int) -> Describe:
-    """`topk`, `sort`: all axes but one; which elements are chosen is not linear."""
-
-    def describe(call: Call) -> Pattern:
-        dim = call.dim(call.get(position, "dim", -1))
-        names = _numbered(len(call.shape), [dim])
-        return _moved(call, [names], names, ())
-
-    return describe
-
-
-def _differences(call: Call) -> Pattern:
-    """Along one dimension, with what is put before and after it."""
-    names = _numbered(len(call.shape), [call.dim(call.get(2, "dim", -1))])
-    return _moved(call, [names] * len(call.operands), names, ())
 
 
 def _whole(call: Call) -> None:
@@ -306,42 +283,35 @@ DESCRIBED: Final[dict[str, Describe]] = {
         _view,
     ),
     "transpose": _permuted(_exchanged),
-    "t": _permuted(_last_exchanged),
-    "mT": _permuted(_last_exchanged),
+    **dict.fromkeys(("t", "mT"), _permuted(_last_exchanged)),
     "permute": _permuted(lambda call: [call.dim(d) for d in call.get(1, "dims")]),
-    "expand": _expand,
-    "broadcast_to": _expand,
+    **dict.fromkeys(("expand", "broadcast_to"), _expand),
     "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
-    "slice": _unequal_whole,
-    "narrow": _unequal_whole,
-    "pad": _pad,
-    "constant_pad_nd": _pad,
-    "select": _dropped,
-    "unbind": _dropped,
-    "cat": _joined,
-    "concat": _joined,
-    "stack": _stacked,
-    "split": _except(2, "dim"),
-    "split_with_sizes": _except(2, "dim"),
-    "chunk": _except(2, "dim"),
-    "roll": _except(2, "dims", ()),
-    "flip": _except(1, "dims"),
-    "diff": _differences,
-    "tril": _last_two,
-    "triu": _last_two,
+    "slice": kept(_changed),
+    "narrow": kept(_changed),
+    **dict.fromkeys(("pad", "constant_pad_nd"), _pad),
+    **dict.fromkeys(("select", "unbind"), kept(at(1, "dim"), _dropped)),
+    **dict.fromkeys(("cat", "concat"), kept(at(1, "dim"), linear=None)),
+    "stack": kept(result=_stacked, linear=None),
+    **dict.fromkeys(("split", "split_with_sizes", "chunk"), kept(at(2, "dim"))),
+    "roll": kept(at(2, "dims", ())),
+    "flip": kept(at(1, "dims")),
+    "diff": kept(at(2, "dim", -1), linear=()),
+    **dict.fromkeys(("tril", "triu"), kept(_last_two)),
     "gather": _gather,
     "index_select": _index_select,
     "index": _index,
     **dict.fromkeys(("scatter", "scatter_add"), _scatter),
     **dict.fromkeys(("select_scatter", "slice_scatter"), _written),
     "index_add": _added_at,
-    "unfold": _windows,
+    # Windows along one dimension, whose elements become the last one.
+    "unfold": kept(at(1, "dimension"), _and_one),
     **dict.fromkeys(("im2col", "pixel_shuffle", "pixel_unshuffle"), _in_place),
-    "one_hot": _one_hot,
-    "topk": _chosen(2),
-    "sort": _chosen(1),
-    "argsort": _chosen(1),
+    "one_hot": kept(result=_and_one, linear=()),
+    # Which elements are chosen is not linear.
+    "topk": kept(at(2, "dim", -1), linear=()),
+    **dict.fromkeys(("sort", "argsort"), kept(at(1, "dim", -1), linear=())),
     **dict.fromkeys(
         ("arange", "full", "zeros", "ones", "eye", "linspace", "scalar_tensor",
          *_MADE_FROM, *_DRAWN),

@@ -1,9 +1,9 @@
 """The cheapest program of a problem that is numbers alone: A* and bounds."""
 
 from astrarium.spmd.solve.blocks import CountedPrices as CountedPrices
-from astrarium.spmd.solve.effort import Effort as Effort
 from astrarium.spmd.solve.frontier import cheapest as cheapest
 from astrarium.spmd.solve.problem import Conversions as Conversions
+from astrarium.spmd.solve.problem import Effort as Effort
 from astrarium.spmd.solve.problem import NodeWay as NodeWay
 from astrarium.spmd.solve.problem import SearchProblem as SearchProblem
 from astrarium.spmd.solve.problem import Solution as Solution

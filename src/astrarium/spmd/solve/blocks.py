@@ -20,9 +20,15 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.spmd.solve.effort import Effort
-from astrarium.spmd.solve.parts import Part, PartNetwork, PartPlace, Workshop, readers_of, sieved
-from astrarium.spmd.solve.problem import Conversions, SearchProblem
+from astrarium.spmd.solve.parts import (
+    Part,
+    PartNetwork,
+    PartPlace,
+    Workshop,
+    readers_of,
+    undominated_part,
+)
+from astrarium.spmd.solve.problem import Conversions, Effort, SearchProblem
 from astrarium.spmd.solve.ways import Ways
 from astrarium.value import Value
 
@@ -70,7 +76,7 @@ def network_of(problem: SearchProblem[Any], prices: CountedPrices = SECONDS) -> 
                 problem, node, [ways[source] for source in reads], columns, ways[node], classes
             )
             part = replace(part, prices=prices.of(part.prices, grids))
-            parts[key] = sieved(part if node in read else _ended(part, is_last=is_last))
+            parts[key] = undominated_part(part if node in read else _ended(part, is_last=is_last))
         places.append(PartPlace(parts[key], reads, (node,) if node in read else (), (node,)))
     return PartNetwork(tuple(places), tuple(ways))
 
@@ -78,7 +84,7 @@ def network_of(problem: SearchProblem[Any], prices: CountedPrices = SECONDS) -> 
 def _all_ways(
     problem: SearchProblem[Any], keys: list[Hashable], prices: CountedPrices, grids: Floats
 ) -> list[Ways]:
-    """By node; one for all whose conversions cost the same, whatever computes them."""
+    """By node; one for all values whose conversions cost the same."""
     by_key: dict[Hashable, Ways] = {}
     by_price: dict[bytes, Ways] = {}
     for key, conversions in zip(keys, problem.conversions, strict=True):
@@ -297,7 +303,7 @@ def _part(
 
 
 def _ended(part: Part, *, is_last: bool) -> Part:
-    """Of a node that nobody reads: the result is had in layout 0, any other in whatever it is."""
+    """Of a node that nobody reads: the result is brought to layout 0, others stay as they are."""
     (ways,) = part.makes
     rows: list[int] = []
     trees: list[int] = []

@@ -18,11 +18,9 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.solve.astar import Guide, cheapest_path
 from astrarium.spmd.solve.blocks import CountedPrices, contracted, network_of
-from astrarium.spmd.solve.effort import Effort
-from astrarium.spmd.solve.moves import Move, Moves, State
-from astrarium.spmd.solve.problem import SearchProblem, SolutionStep
+from astrarium.spmd.solve.moves import Move, Moves, State, price_of, steps_of
+from astrarium.spmd.solve.problem import Effort, SearchProblem, SolutionStep
 from astrarium.spmd.solve.quiet import without_library_output
-from astrarium.spmd.solve.steps import price_of, steps_of
 from astrarium.value import Value
 
 _ROUNDS = 30  # of raising the prices of bytes
@@ -252,7 +250,7 @@ class _Layer(Value, frozen=True):
 def _next(
     moves: Moves, position: int, layer: _Layer, known: _Known, width: int
 ) -> tuple[_Layer, float, int]:
-    """The labels one place further on, the bound of the best left out, and how many were seen."""
+    """The labels of the next place, the bound of the best left out, and how many were seen."""
     numbers: dict[State, int] = {}
     taken: list[Move] = []
     prices, states, parents, which = [], [], [], []

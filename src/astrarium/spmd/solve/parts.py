@@ -165,7 +165,7 @@ def _join(
     makes = (*(first.makes[c] for c in stays), *(second.makes[c] for c in own))
     needs = np.column_stack([needs, *fresh])
     gives = np.column_stack([gives[:, list(stays)], second.gives[two][:, list(own)]])
-    kept = sieve(_layouts(reads, makes, needs, gives), prices, largest)
+    kept = undominated(_layouts(reads, makes, needs, gives), prices, largest)
     if kept is None:
         return None
     one, two = one[kept], two[kept]
@@ -230,9 +230,9 @@ def _unions(ways: Ways, one: Ints, other: Ints) -> Ints:
     return np.array(unions, np.int64)[index.reshape(-1)]
 
 
-def sieved(part: Part) -> Part:
+def undominated_part(part: Part) -> Part:
     """Without options that another matches, after making up for other layouts."""
-    kept = sieve(_layouts(part.reads, part.makes, part.needs, part.gives), part.prices)
+    kept = undominated(_layouts(part.reads, part.makes, part.needs, part.gives), part.prices)
     assert kept is not None  # there is no limit
     return part.take(kept)
 
@@ -246,7 +246,7 @@ def _layouts(
     ]
 
 
-def sieve(
+def undominated(
     layouts: Sequence[tuple[Ways, Ints, bool]], prices: Floats, most: int | None = None
 ) -> Ints | None:
     """The options that no other matches, in order of price, equal ones as they came.

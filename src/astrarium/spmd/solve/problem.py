@@ -9,10 +9,18 @@ conversions: devices meet after every instruction.
 
 Bytes are what a choice or conversion keeps until the end of the step, by class of devices
 (devices alike in speed, memory and links); the sum over a program must fit each class's room.
+
+How much work a search may still do is counted in steps (`Effort`). A step is one move of a search
+from one state to the next, a few microseconds. Other work is counted in steps that take as long, so
+that steps stand for seconds without any clock: answers never depend on how busy a machine is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import inf
 from typing import Generic, TypeVar
 
 from astrarium.arrays import Floats
@@ -74,3 +82,28 @@ class Solution(Value, frozen=True):
     expanded: int  # states looked at
     optimal: bool
     limited: bool = False  # the fastest of all does not fit
+
+
+@dataclass
+class Effort:
+    """Steps that are left; work that was begun may take a few more."""
+
+    left: float = inf
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing is left."""
+        return self.left <= 0
+
+    def spend(self, steps: float) -> None:
+        self.left -= steps
+
+    @contextmanager
+    def portion(self, most: float) -> Iterator[Effort]:
+        """So many of the steps; what is not needed of them comes back."""
+        taken = max(0.0, most)
+        part = Effort(taken)
+        try:
+            yield part
+        finally:
+            self.left -= taken - part.left if taken < inf else 0.0

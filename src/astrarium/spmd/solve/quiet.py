@@ -13,7 +13,7 @@ STDOUT = 1
 
 @contextmanager
 def without_library_output() -> Iterator[None]:
-    """Drop what is written to the standard output of the process, by whatever writes it."""
+    """Drop all that is written to the standard output of the process, by libraries too."""
     _flush()
     try:
         kept = os.dup(STDOUT)

@@ -12,10 +12,9 @@ import numpy as np
 
 from astrarium.errors import InputError
 from astrarium.spmd.solve.blocks import SECONDS, CountedPrices
-from astrarium.spmd.solve.effort import Effort
 from astrarium.spmd.solve.frontier import Fitting, FoundProgram, cheapest, fastest_fitting
-from astrarium.spmd.solve.problem import SearchProblem, Solution
-from astrarium.spmd.solve.steps import price_of
+from astrarium.spmd.solve.moves import price_of
+from astrarium.spmd.solve.problem import Effort, SearchProblem, Solution
 
 
 class NoRoomError(InputError):

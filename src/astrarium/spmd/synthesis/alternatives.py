@@ -9,7 +9,7 @@ then 2, 4, 8, ... of them are tried as long as that gains, each also with activa
 computed again. All of it shares one effort.
 
 A program that saves less than predictions err is no gain, and data parallel training is simpler:
-where the two cannot be told apart, that is the answer.
+where the two are as fast, that is the answer.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from astrarium.spmd.graph import KEEP, Graph
-from astrarium.spmd.price import Devices
+from astrarium.spmd.price import Devices, MemoryUse, PriceSettings, price_program
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.solve import Effort, NoRoomError
+from astrarium.spmd.rules import by_weight
+from astrarium.spmd.solve import CountedPrices, Effort, NoRoomError, Solution, cheapest
 from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace, space_of
-from astrarium.spmd.synthesis.least import leanest
-from astrarium.spmd.synthesis.synthesis import GAIN, Synthesis, lack_of, synthesize
+from astrarium.spmd.synthesis.build import build_problem, unpriced_program
+from astrarium.spmd.synthesis.synthesis import (
+    GAIN,
+    Synthesis,
+    Task,
+    lack_of,
+    main_axes,
+    synthesize,
+    task_of,
+)
 from astrarium.value import Value
 
 FLAT: Final = "flat"
@@ -34,12 +45,13 @@ STEPS: Final = 3_000_000  # of all searches of a question: about ten seconds of 
 # Of the effort that is left: what a fixed way to divide the work may take, and all programs.
 FIXED_SHARE: Final = 1 / 6
 WHOLE_SHARE: Final = 2 / 3
-# A further mesh is not tried where the first left less than this of it: little would come of it.
+# The second mesh is not tried where the first left less than this of the effort.
 LEAST_SHARE: Final = 1 / 3
 SIMPLEST: Final = space_of("data parallel, by speed")
 PLAIN: Final = ("data parallel, even", "data parallel, by speed")
 # Of a step: on two equal cores, programs that were predicted to save 3 to 4 % saved nothing.
-TOLD_APART: Final = 0.04
+CLEAR_GAIN: Final = 0.04
+LEAN_STEPS: Final = 100_000  # of one search for a leanest program
 NEAR: Final = 1.1  # times the best program: a simple one that takes less is worth a search
 
 Progress = Callable[[str], None]
@@ -250,11 +262,11 @@ def simplest(seconds: float, fixed: Mapping[str, DeviceProgram]) -> str:
     """The name of a data parallel program that another one, of so many seconds, is no gain over."""
     plain = {name: fixed[name].seconds for name in PLAIN if name in fixed}
     name = min(plain, key=plain.__getitem__, default="")
-    return name if name and seconds > plain[name] * (1 - TOLD_APART) else ""
+    return name if name and seconds > plain[name] * (1 - CLEAR_GAIN) else ""
 
 
 def _plain_instead(best: Attempt) -> Iterator[Attempt]:
-    """Data parallel training, where the best program cannot be told from it."""
+    """Data parallel training, where the best program is not clearly faster."""
     fixed = {k: one for k, one in best.fixed.items() if isinstance(one, DeviceProgram)}
     name = simplest(best.seconds, fixed)
     if best.found is None or best.left_out or not name:
@@ -273,3 +285,33 @@ def fastest_of(attempts: Sequence[Attempt]) -> Attempt:
             return one
     best = min(one.seconds for one in attempts)
     return next(one for one in attempts if one.seconds * (1 - GAIN) <= best)
+
+
+def leanest(
+    graph: Graph,
+    devices: Devices,
+    micro_batches: int,
+    optimizer: str,
+    allow_replicate: Collection[str] = (),
+) -> MemoryUse:
+    """Memory of the leanest program found, not proven to be; transient memory is not minimised.
+
+    With the same limit for every device, even pieces need least on the fullest of them: so it is
+    looked for at even pieces, seconds left out.
+    """
+    task = main_axes(task_of(graph, devices, allow_replicate))
+    ways = (PriceSettings(micro_batches, optimizer, recompute=again) for again in (False, True))
+    return min((_leanest(task, settings) for settings in ways), key=lambda use: max(use.peak))
+
+
+def _leanest(task: Task, settings: PriceSettings) -> MemoryUse:
+    devices = task.devices
+    even = by_weight(task.axes, [np.ones(size) for size in devices.mesh])
+    problem = build_problem(task.graph, task.rules, task.axes, even, devices, settings)
+    classes = tuple(range(len(devices.operators)))
+    weights = (0.0, *(1.0 for _ in classes))
+    found = cheapest(problem, CountedPrices(classes, weights), Effort(LEAN_STEPS))
+    assert found is not None  # whole tensors on every device are a program
+    solution = Solution(found.steps, 0.0, (), 0.0, found.expanded, optimal=False)
+    program = unpriced_program(problem, solution, task.graph, task.axes, even, devices, settings)
+    return price_program(program, devices, even, settings.optimizer).memory

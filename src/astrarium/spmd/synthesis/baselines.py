@@ -3,7 +3,7 @@
 Every space is searched, divided and priced by the same functions as the whole one; it only has
 fewer rules. The search takes the best program inside of it, so a baseline is never a straw man.
 
-- data parallel: whatever has the batch is divided along it, parameters are whole everywhere. It is
+- data parallel: all that has a batch is divided along it, parameters are whole everywhere. It is
   priced as DDP runs it (`as_run`): batch norm takes its statistics from each device's own images;
 - tensor parallel: only dimensions that parameters have are divided (heads, columns, rows, words,
   experts), never the batch;
@@ -23,8 +23,7 @@ import numpy as np
 
 from astrarium.errors import InputError, did_you_mean
 from astrarium.spmd.graph import INPUT, PARAMETER, SEGMENT, Graph
-from astrarium.spmd.price import Priced
-from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.program import DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     CAUSAL_ROWS,
     DIVIDED_GROUPS,
@@ -176,25 +175,17 @@ def _shards(rule: ShardRule) -> bool:
 def _data_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     if place.graph.nodes[node].op == PARAMETER:
         return _whole(rules)
-    along = [
-        rule
-        for rule in rules
-        if not rule.gradient_of_whole and place.batch & place.divided(node, rule)
-    ]
+    along = [rule for rule in rules if place.batch & place.divided(node, rule)]
     return along or _whole(rules)
 
 
 def _tensor_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
     if place.graph.nodes[node].op == INPUT:
         return _whole(rules)
-    return [
-        rule
-        for rule in rules
-        if not rule.gradient_of_whole and place.divided(node, rule) <= place.trained
-    ]
+    return [rule for rule in rules if place.divided(node, rule) <= place.trained]
 
 
-# What HAP's release has rules for beyond those that divide operands and result alike.
+# Operators for which HAP's release has more than rules that divide operands and result alike.
 _HAP_SUMS: Final = frozenset({"cross_entropy_loss", "nll_loss_nd", "sum", "mean", "einsum"})
 _HAP_HANDS_PARTS_ON: Final = frozenset({"add", "mul"})
 _NOT_HAP: Final = frozenset(
@@ -208,7 +199,7 @@ def _hap(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardR
 
 
 def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
-    """Without row-parallel products, heads, words by row or in losses, and sufficient factors.
+    """Without row-parallel products, heads, and words by row or in losses.
 
     Softmax and norms take whole rows.
     """
@@ -216,7 +207,7 @@ def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
     name = operator_name(kind.op)
     if kind.is_source:
         return True
-    if rule.gradient_of_whole or rule.local in _NOT_HAP:
+    if rule.local in _NOT_HAP:
         return False
     if PARTIAL in (*rule.needs, rule.gives) and not _shards(rule):
         return name in _HAP_HANDS_PARTS_ON or place.graph.nodes[node].shape == ()

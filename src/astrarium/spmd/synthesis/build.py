@@ -19,13 +19,12 @@ from astrarium.spmd.price import (
     Cut,
     Devices,
     Keys,
-    Priced,
     Pricer,
     PriceSettings,
     cut_of,
     keys_of,
 )
-from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
+from astrarium.spmd.program import Conversion, DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     COPIED,
     REPLICATE,
@@ -42,19 +41,11 @@ from astrarium.value import Value
 USUAL: Final = PriceSettings()
 
 
-class _Way(Value, frozen=True):
-    """A choice before it has a price."""
-
-    needs: tuple[Placement, ...]
-    gives: Placement
-    rules: tuple[ShardRule, ...]
-
-
 class _Computed(Value, frozen=True):
     """Items of choices, of nodes alike."""
 
     node: int  # one of them
-    ways: tuple[_Way, ...]
+    ways: tuple[Priced, ...]
     items: tuple[int, ...]  # by way
 
 
@@ -124,9 +115,9 @@ def _ways(
     levels: int,
     *,
     alike: bool,
-) -> list[tuple[_Way, ...]]:
+) -> list[tuple[Priced, ...]]:
     """Ways to compute each node on all levels of the mesh: any rule on each of them, or one."""
-    known: dict[int, tuple[_Way, ...]] = {}
+    known: dict[int, tuple[Priced, ...]] = {}
     found = []
     for index, key in enumerate(keys):
         if key not in known:
@@ -141,7 +132,7 @@ def _ways(
 
 def _ways_of(
     graph: Graph, index: int, on_levels: Iterable[tuple[ShardRule, ...]]
-) -> Iterator[_Way]:
+) -> Iterator[Priced]:
     """Without a gradient, `copied` is `replicate`."""
     flows = [graph.nodes[i].needs_gradient for i in graph.inputs[index]]
     mine = graph.nodes[index].needs_gradient
@@ -150,14 +141,14 @@ def _ways_of(
             tuple(_plain(rule.needs[i], flows[i]) for rule in combined) for i in range(len(flows))
         )
         gives = tuple(_plain(rule.gives, mine) for rule in combined)
-        yield _Way(needs, gives, combined)
+        yield Priced(needs, gives, combined)
 
 
 def _plain(layout: TensorLayout, gradient: bool) -> TensorLayout:
     return REPLICATE if layout == COPIED and not gradient else layout
 
 
-def _layouts(graph: Graph, ways: Sequence[tuple[_Way, ...]]) -> list[tuple[Placement, ...]]:
+def _layouts(graph: Graph, ways: Sequence[tuple[Priced, ...]]) -> list[tuple[Placement, ...]]:
     """Layouts that a node comes in or is asked for; whole on every device is the first.
 
     On several levels also those between: conversions change one level at a time.
@@ -196,7 +187,7 @@ def _kinds(
     graph: Graph,
     pricer: Pricer,
     keys: Keys,
-    ways: Sequence[tuple[_Way, ...]],
+    ways: Sequence[tuple[Priced, ...]],
     layouts: Sequence[tuple[Placement, ...]],
 ) -> _Kinds:
     """Sort nodes and values by what they cost, and give one of each to the pricer."""
@@ -217,7 +208,7 @@ def _kinds(
         node = (key, values[-1], tuple(numbered[i] for i in graph.inputs[index]))
         if node not in known_nodes:
             known_nodes[node] = len(computed)
-            items = (pricer.add_choice(index, w.needs, w.gives, w.rules) for w in ways[index])
+            items = (pricer.add_choice(index, way) for way in ways[index])
             computed.append(_Computed(index, ways[index], tuple(items)))
         signatures.append(known_nodes[node])
     return _Kinds(computed, handed_on, tuple(signatures), tuple(values))
@@ -276,7 +267,7 @@ def _choices(
             gives=gives,
             seconds=seconds[item],
             bytes=tuple(kept[item]),
-            what=Priced(way.needs, way.gives, way.rules),
+            what=way,
         )
         rivals = best.setdefault((needs, gives), [])
         if not any(_beats(rival, choice) for rival in rivals):

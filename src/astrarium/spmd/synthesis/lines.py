@@ -181,7 +181,7 @@ class _Rows:
         )
 
     def add_moves(self, before: int, after: int, seconds: float) -> None:
-        """What a cut moves: pieces lie in order, so it is told by where they begin and end.
+        """What a cut moves: pieces lie in order, so it follows from where they begin and end.
 
         A place sends what lies before and behind its new piece. Within a run of equal places both
         grow or shrink steadily: the first and the last of a run tell. `seconds` is the price of

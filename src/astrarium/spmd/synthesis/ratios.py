@@ -46,18 +46,18 @@ class Lines(Value, frozen=True, dict=True):
     bytes_slopes: Floats  # [axis, class]
     room: Floats  # [class]; inf where memory does not matter
 
-    def seconds(self, parts: Floats) -> float:
+    def seconds(self, parts: Floats | Ints) -> float:
         """Of a step, with `parts[axis, class]` granules on the fullest device of every class."""
         rows = self.base + np.tensordot(self.slopes, parts, 2)
         terms = np.full(len(self.counts), -np.inf)
         np.maximum.at(terms, self.term, rows)
         return float(self.counts @ terms)
 
-    def bytes(self, parts: Floats) -> Floats:
+    def bytes(self, parts: Floats | Ints) -> Floats:
         """On the fullest device of every class."""
         return np.asarray(self.bytes_base + (self.bytes_slopes * parts).sum(axis=0))
 
-    def fits(self, parts: Floats) -> bool:
+    def fits(self, parts: Floats | Ints) -> bool:
         return bool(np.all(self.bytes(parts) <= self.room * (1 + SLACK)))
 
 
@@ -81,7 +81,7 @@ def best_parts(lines: Lines, shares: Floats) -> Ints | None:
         return rounded
     if rounded is not None:
         rounded = _improved(lines, rounded)
-        lost = lines.seconds(rounded.astype(np.float64)) / max(lines.seconds(shares), 1e-300) - 1
+        lost = lines.seconds(rounded) / max(lines.seconds(shares), 1e-300) - 1
         few = lines.granules.min() <= COARSE * lines.members.sum()
         if lost <= GAP or not few:
             return rounded
@@ -89,22 +89,21 @@ def best_parts(lines: Lines, shares: Floats) -> Ints | None:
     if answer is None:
         return rounded
     exact = np.rint(answer).astype(np.int64)
-    if not lines.fits(exact.astype(np.float64)):
+    if not lines.fits(exact):
         return rounded
     options = [one for one in (rounded, exact) if one is not None]
-    return min(options, key=lambda one: lines.seconds(one.astype(np.float64)))
+    return min(options, key=lines.seconds)
 
 
 def _improved(lines: Lines, parts: Ints) -> Ints:
     """Move granules between two classes as long as that gains."""
-    best, seconds = parts, lines.seconds(parts.astype(np.float64))
+    best, seconds = parts, lines.seconds(parts)
     while True:
         before = seconds
         for axis in range(len(lines.granules)):
             for other in _neighbours(lines, best, axis):
-                as_floats = other.astype(np.float64)
-                other_seconds = lines.seconds(as_floats)
-                if other_seconds < seconds and lines.fits(as_floats):
+                other_seconds = lines.seconds(other)
+                if other_seconds < seconds and lines.fits(other):
                     best, seconds = other, other_seconds
         if seconds >= before * (1 - GAP):
             return best
@@ -146,7 +145,7 @@ def _repaired(lines: Lines, parts: Ints) -> Ints | None:
     """
     parts = parts.copy()
     while True:
-        over = lines.bytes(parts.astype(np.float64)) - lines.room
+        over = lines.bytes(parts) - lines.room
         full = int(np.argmax(over))
         if over[full] <= SLACK * max(1.0, float(np.abs(lines.room[full]))):
             return parts
@@ -157,7 +156,7 @@ def _repaired(lines: Lines, parts: Ints) -> Ints | None:
         ]
         if not moves:
             return None
-        parts = min(moves, key=lambda one: lines.seconds(one.astype(np.float64)))
+        parts = min(moves, key=lines.seconds)
 
 
 def _moved(lines: Lines, parts: Ints, axis: int, source: int) -> Ints | None:
@@ -170,12 +169,12 @@ def _moved(lines: Lines, parts: Ints, axis: int, source: int) -> Ints | None:
             if target != source:
                 option = result.copy()
                 option[axis, target] += 1
-                kept = lines.bytes(option.astype(np.float64))
+                kept = lines.bytes(option)
                 if kept[target] <= lines.room[target]:
                     options.append(option)
         if not options:
             return None
-        result = min(options, key=lambda one: lines.seconds(one.astype(np.float64)))
+        result = min(options, key=lines.seconds)
     return result
 
 
@@ -191,7 +190,7 @@ def _solve(lines: Lines, *, whole: bool) -> Floats | None:
 
     axes, classes = len(lines.granules), len(lines.members)
     parts, terms = axes * classes, len(lines.counts)
-    most = np.repeat(lines.granules, classes).astype(np.float64)
+    most = np.repeat(lines.granules, classes)
     with without_library_output():
         result = milp(
             np.concatenate([np.zeros(parts), lines.counts]),
@@ -230,7 +229,7 @@ def _constraints(lines: Lines, *, whole: bool) -> list[Any]:
     found = [LinearConstraint(hstack([slopes, largest], format="csc"), ub=-lines.base / scale)]
     if axes:
         dealt = wide(np.asarray(np.kron(np.eye(axes), lines.members), np.float64))
-        granules = lines.granules.astype(np.float64)
+        granules = lines.granules
         found.append(LinearConstraint(dealt, lb=granules, ub=np.inf if whole else granules))
     limited = np.flatnonzero(np.isfinite(lines.room))
     if len(limited):
@@ -246,8 +245,8 @@ def _constraints(lines: Lines, *, whole: bool) -> list[Any]:
 def dealt_out(lines: Lines, parts: Ints) -> Ints:
     """Granules of every axis by device, classes one after another, [axis, device].
 
-    What the fullest parts hold beyond the granules there are is taken from the classes that work
-    longest on their part, from their last devices first.
+    The fullest parts may hold more granules than there are. Those are taken from the classes that
+    work longest on their part, from their last devices first.
     """
     work = np.tensordot(lines.counts[lines.term], lines.slopes, 1)  # seconds per granule
     found = []

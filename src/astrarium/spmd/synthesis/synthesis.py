@@ -23,8 +23,7 @@ the programs found, which proves nothing about all pairs of program and ratios.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -34,15 +33,13 @@ from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import Graph, cut, parts_of
 from astrarium.spmd.price import (
     Devices,
-    MeasuredOperators,
     MemoryUse,
-    Priced,
     PriceSettings,
     ProgramPrice,
     price_program,
     with_price,
 )
-from astrarium.spmd.program import DeviceProgram, Instruction
+from astrarium.spmd.program import DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     Axes,
     Division,
@@ -50,6 +47,7 @@ from astrarium.spmd.rules import (
     by_weight,
     find_axes,
     rules_of,
+    tied_axes,
     whole_granules,
 )
 from astrarium.spmd.solve import Effort, NoRoomError, SearchProblem, Solution, solve
@@ -64,7 +62,6 @@ from astrarium.spmd.synthesis.baselines import (
 from astrarium.spmd.synthesis.build import USUAL, build_problem, unpriced_program
 from astrarium.spmd.synthesis.lines import kinds_of, lines_of
 from astrarium.spmd.synthesis.ratios import best_shares, divided_anew, without_unused
-from astrarium.spmd.synthesis.ties import tied_axes
 from astrarium.value import Value
 
 ROUNDS: Final = 6  # of each start; two are usual
@@ -79,7 +76,6 @@ WIDER_STEPS: Final = 100_000
 PAIRS_STEPS: Final = 500_000
 STEPS_OF_A_CHOICE: Final = 5  # of a search: what takes as long as its price
 NEARLY_FULL: Final = 0.9  # of a device's memory: less in it may let ratios be others
-PHASES: Final = ("rules", "prices", "search", "ratios")
 
 
 class Synthesis(Value, frozen=True, dict=True):
@@ -91,7 +87,7 @@ class Synthesis(Value, frozen=True, dict=True):
     optimal: bool  # no program is faster with the ratios of this one
     # Seconds: with the ratios of this one, no program's instructions add up to less; 0: unknown.
     bound: float
-    seconds: dict[str, float]  # of the work done, by phase
+    seconds: float  # that the work took
     limited: bool = False  # by memory: with more of it, or less in it, a program may be faster
 
     @property
@@ -151,18 +147,9 @@ class _Found:
     limited: bool = False
     rounds: int = 0
     expanded: int = 0
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     no_room: NoRoomError | None = None
     searched: set[tuple[bool, bool, tuple[bytes, ...]]] = field(default_factory=set)  # divisions
     divided: set[tuple[Instruction, ...]] = field(default_factory=set)  # programs
-
-    @contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[phase] += time.perf_counter() - start
 
     def offer(self, one: _Candidate, devices: Devices, solution: Solution | None) -> None:
         """Keep a program if it fits and is faster; `solution`: what its search says of it."""
@@ -200,7 +187,6 @@ def synthesize(  # noqa: PLR0913  what a user can say
     *,
     micro_batches: int = 1,
     optimizer: str = "adam",
-    measured: MeasuredOperators | None = None,
     allow_replicate: Collection[str] = (),
     space: ProgramSpace | None = None,
     candidates: Sequence[DeviceProgram] = (),
@@ -213,10 +199,9 @@ def synthesize(  # noqa: PLR0913  what a user can say
     `space` narrows the programs down to a baseline's. `candidates` are programs of the same graph
     that the answer must not be slower than; their ratios are starts, too.
     """
-    found = _Found(effort or Effort())
-    with found.timed("rules"):
-        task = task_of(graph, devices, allow_replicate, space)
-    task = replace(task, settings=PriceSettings(micro_batches, optimizer, measured, recompute))
+    found, began = _Found(effort or Effort()), time.perf_counter()
+    task = task_of(graph, devices, allow_replicate, space)
+    task = replace(task, settings=PriceSettings(micro_batches, optimizer, recompute))
     if space is not None and not space.memory:
         task = replace(task, devices=without_limits(devices))
     for program in candidates:
@@ -235,7 +220,8 @@ def synthesize(  # noqa: PLR0913  what a user can say
         _with_cuts(task, found, allow_replicate)
     program = with_price(found.best.program, found.best.price)
     proof = (found.optimal, found.bound)
-    return Synthesis(program, found.rounds, found.expanded, *proof, found.seconds, found.limited)
+    seconds = time.perf_counter() - began
+    return Synthesis(program, found.rounds, found.expanded, *proof, seconds, found.limited)
 
 
 def task_of(
@@ -334,8 +320,7 @@ def _alternate(
         if not task.free or here.summed > before * (1 - GAIN) or form in found.divided:
             return
         found.divided.add(form)
-        with found.timed("ratios"):
-            better = _other_ratios(task, here)
+        better = _other_ratios(task, here)
         if better is None or (here.fits(task.devices) and better.summed > here.summed * (1 - GAIN)):
             return
         found.offer(better, task.devices, None)
@@ -350,9 +335,8 @@ def _made_to_fit(
     """The leanest program with ratios by which it fits; None if it does not."""
     if error.leanest is None or not task.free:
         return None
-    with found.timed("ratios"):
-        leanest = _programmed(task, divisions, _problem(task, divisions), error.leanest)
-        fitting = _other_ratios(task, leanest)
+    leanest = _programmed(task, divisions, _problem(task, divisions), error.leanest)
+    fitting = _other_ratios(task, leanest)
     if fitting is not None:
         found.offer(fitting, task.devices, None)
     return fitting
@@ -395,8 +379,7 @@ def _searched(
     for again with that much set aside: then the first search's bound is all that is proven. If
     nothing is found so, it is the first program, which may fit with other ratios.
     """
-    with found.timed("prices"):
-        problem = _problem(task, divisions)
+    problem = _problem(task, divisions)
     found.effort.spend(STEPS_OF_A_CHOICE * sum(map(len, problem.choices)))
     first, solution = here, latest = _solved(task, divisions, problem, found)
     for _ in range(ATTEMPTS):
@@ -426,12 +409,11 @@ def _not_counted(task: Task, one: _Candidate) -> Floats:
 def _solved(
     task: Task, divisions: tuple[Division, ...], problem: SearchProblem[Priced], found: _Found
 ) -> tuple[_Candidate, Solution]:
-    with found.timed("search"), found.effort.portion(_steps(task, found)) as effort:
+    with found.effort.portion(_steps(task, found)) as effort:
         solution = solve(problem, effort, insists=found.best is None)
     found.rounds += 1
     found.expanded += solution.expanded
-    with found.timed("prices"):
-        return _programmed(task, divisions, problem, solution), solution
+    return _programmed(task, divisions, problem, solution), solution
 
 
 def _steps(task: Task, found: _Found) -> float:
@@ -471,8 +453,7 @@ def _programmed(
 
 
 def _candidate(task: Task, program: DeviceProgram, divisions: tuple[Division, ...]) -> _Candidate:
-    settings = task.settings
-    price = price_program(program, task.devices, divisions, settings.optimizer, settings.measured)
+    price = price_program(program, task.devices, divisions, task.settings.optimizer)
     return _Candidate(replace(program, divisions=divisions), price)
 
 
@@ -505,12 +486,10 @@ def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> N
     parts = parts_of(task.graph)
     if best is None or max(parts) == 0 or best.program.graph is not task.graph:
         return
-    with found.timed("ratios"):
-        gain = _gain_of_free_cuts(task, best, parts)
+    gain = _gain_of_free_cuts(task, best, parts)
     if gain < CUT_GAIN:
         return
-    with found.timed("rules"):
-        divided = task_of(cut(task.graph, parts), task.devices, allow_replicate, task.space)
+    divided = task_of(cut(task.graph, parts), task.devices, allow_replicate, task.space)
     divided = replace(divided, settings=task.settings)
     main = main_axes(divided)
     _alternate(main, _divisions_for(divided, best.program), found)

@@ -66,9 +66,6 @@ class RankContext:
     def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
         return all_reduce(x, self.place.peers[level], largest=largest)
 
-    def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int], level: int) -> Tensor:
-        return all_gather(x, Parts(dim, tuple(sizes)), self.place.peers[level])
-
 
 @dataclass
 class Interpreter:

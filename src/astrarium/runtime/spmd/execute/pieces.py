@@ -10,7 +10,7 @@ from torch import Tensor, distributed
 
 from astrarium.runtime.spmd.execute.collectives import Parts, Peers
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.rules import REPLICATE, Placement, local_pieces, pieces_along
+from astrarium.spmd.rules import REPLICATE, Placement, coordinates, local_pieces, pieces_along
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def take_place(
     mesh: tuple[int, ...], rank: int, group: distributed.ProcessGroup | None = None
 ) -> RankPlace:
     """Make the groups of all levels; called together by all ranks of the mesh (or group)."""
-    here = _coordinates(mesh, rank)
+    here = coordinates(rank, mesh)
     everyone = Peers(rank, prod(mesh), group)
     if prod(mesh) == 1:
         return RankPlace(rank, here, (Peers(),) * len(mesh), everyone)
@@ -45,16 +45,11 @@ def take_place(
     return RankPlace(rank, here, tuple(peers), everyone)
 
 
-def _coordinates(mesh: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Ranks are numbered along the innermost level first."""
-    return tuple(rank // prod(mesh[level + 1 :]) % size for level, size in enumerate(mesh))
-
-
 def _lines(mesh: tuple[int, ...], level: int) -> list[list[int]]:
     """Ranks that differ on one level alone."""
     lines: dict[tuple[int, ...], list[int]] = {}
     for rank in range(prod(mesh)):
-        here = _coordinates(mesh, rank)
+        here = coordinates(rank, mesh)
         lines.setdefault((*here[:level], *here[level + 1 :]), []).append(rank)
     return list(lines.values())
 

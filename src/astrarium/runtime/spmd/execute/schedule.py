@@ -16,8 +16,15 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from astrarium.runtime.spmd.execute.actions import Action, Compute, Convert, Load, Pick
-from astrarium.runtime.spmd.execute.chunk import Inside, chunk_of
+from astrarium.runtime.spmd.execute.actions import (
+    Action,
+    Compute,
+    Convert,
+    Inside,
+    Load,
+    Pick,
+    chunk_of,
+)
 from astrarium.spmd.price import ALONE, bucket_elements
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,12 +12,10 @@ from astrarium.spmd.capture import torch_arguments
 from astrarium.spmd.graph import Node
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import (
-    REPLICATE,
     Piece,
     Placement,
     ShardRule,
     local_pieces,
-    ranks_along,
 )
 
 
@@ -43,10 +40,6 @@ class Context(Protocol):
 
     def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
         """The sum, or the largest of each element, of what the devices of a level have."""
-        ...
-
-    def all_gather(self, x: Tensor, dim: int, sizes: Sequence[int], level: int) -> Tensor:
-        """All pieces along a dimension; `sizes` are those of the devices of the level."""
         ...
 
 
@@ -87,22 +80,10 @@ class OperatorRun:
         program, rank = self.context.program, self.context.rank
         return local_pieces(shape, node, placement, program.axes, program.divisions, rank)
 
-    def sizes_along(self, which: int, level: int, whole: Sequence[int] = ()) -> tuple[int, ...]:
-        """How long the devices of a level have an input along the dimension it divides.
-
-        `whole` are levels whose pieces have been put together before.
-        """
-        program, node = self.context.program, self.node.inputs[which]
-        axes, divisions = program.axes, program.divisions
-        placement = tuple(
-            REPLICATE if k in whole else rule.needs[which] for k, rule in enumerate(self.rules)
-        )
-        dim, shape = placement[level].dim, self.whole_input(which)
-        sizes = []
-        for rank in ranks_along(self.context.rank, level, divisions):
-            start, stop = local_pieces(shape, node, placement, axes, divisions, rank)[dim]
-            sizes.append(stop - start)
-        return tuple(sizes)
+    def named(self, *names: str) -> dict[str, Any]:
+        """The arguments by name; those by position are called as `names` says."""
+        args, kwargs = self.arguments()
+        return {**dict(zip(names, args, strict=False)), **kwargs}
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
         """As torch takes them, with tensors in place of references."""

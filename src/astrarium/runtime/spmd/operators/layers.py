@@ -1,103 +1,22 @@
-"""Layers that are one operator, on the pieces of a device: batch norm, recurrence, experts."""
+"""Layers that are one operator, on the pieces of a device: experts, recurrence, softmax, attention.
+
+Along a dimension of which each device has a piece, devices exchange a few numbers for each row.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from astrarium.runtime.spmd.operators.context import OperatorRun
-from astrarium.runtime.spmd.operators.positions import dropped, kept
-from astrarium.spmd.rules import SYNCHRONISED_NORM
-
-Reduce = Callable[[Tensor], Tensor]
-
-
-def reducer(run: OperatorRun, local: str, largest: bool = False) -> Reduce:
-    """Adds up, over the devices of all levels that run an operator in a local version."""
-
-    def reduce(x: Tensor) -> Tensor:
-        for level in run.levels(local):
-            x = run.context.all_reduce(x, level, largest=largest)
-        return x
-
-    return reduce
-
-
-def widened(x: Tensor) -> Tensor:
-    """Sums of many numbers are beyond what 16 bits can hold."""
-    return x.float() if x.dtype.itemsize <= 2 else x
-
-
-class _SynchronisedNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """Batch norm by the mean and variance of all devices' images."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        x: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        count: float,
-        reduce: Reduce,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        wide, dims = widened(x), _but_channels(x)
-        mean = reduce(wide.sum(dims)) / count
-        centred = wide - _by_channel(mean, x)
-        variance = reduce(centred.square().sum(dims)) / count
-        scale = torch.rsqrt(variance + eps)
-        normed = centred * _by_channel(scale, x)
-        ctx.save_for_backward(normed, scale, weight)
-        ctx.count, ctx.reduce, ctx.dtype = count, reduce, x.dtype
-        ctx.has_bias = bias is not None
-        ctx.mark_non_differentiable(mean, variance)
-        found = normed if weight is None else normed * _by_channel(weight, x)
-        found = found if bias is None else found + _by_channel(bias, x)
-        return found.to(x.dtype), mean, variance
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        normed, scale, weight = ctx.saved_tensors
-        wide, dims = widened(gradient), _but_channels(gradient)
-        sums = torch.stack((wide.sum(dims), (wide * normed).sum(dims)))
-        means = ctx.reduce(sums) / ctx.count
-        factor = scale if weight is None else scale * weight
-        own = wide - _by_channel(means[0], wide) - normed * _by_channel(means[1], wide)
-        return (
-            (own * _by_channel(factor, wide)).to(ctx.dtype),
-            None if weight is None else sums[1].to(weight.dtype),
-            sums[0].to(weight.dtype if weight is not None else ctx.dtype) if ctx.has_bias else None,
-            None,
-            None,
-            None,
-        )
-
-
-def _but_channels(x: Tensor) -> list[int]:
-    return [0, *range(2, x.dim())]
-
-
-def _by_channel(values: Tensor, x: Tensor) -> Tensor:
-    return values.view(-1, *(1,) * (x.dim() - 2))
-
-
-def synchronised_norm(run: OperatorRun) -> Any:  # noqa: ANN401  a tensor, or several
-    """Batch norm of this device's images with the statistics of all, and what is kept of them."""
-    args, _ = run.arguments()
-    x, weight, bias, old_mean, old_variance, _, momentum, eps = args[:8]
-    whole = run.whole_input(0)
-    count = math.prod(whole) / whole[1]
-    reduce = reducer(run, SYNCHRONISED_NORM)
-    found, mean, variance = _SynchronisedNorm.apply(x, weight, bias, eps, count, reduce)
-    if old_mean is None:
-        return found
-    unbiased = variance * (count / max(count - 1.0, 1.0))
-    pairs = ((old_mean, mean), (old_variance, unbiased))
-    return found, *(old + momentum * (new.to(old.dtype) - old) for old, new in pairs)
+from astrarium.runtime.spmd.operators.norms import Reduce, reducer, widened
+from astrarium.runtime.spmd.operators.positions import dropped, kept, with_dropout
+from astrarium.spmd.capture import operator_of
+from astrarium.spmd.rules import CAUSAL_ROWS, DIVIDED_SOFTMAX, operator_name
 
 
 def experts(run: OperatorRun) -> Tensor:
@@ -122,7 +41,7 @@ def recurrent(run: OperatorRun) -> tuple[Tensor, ...]:
     """Layer by layer where elements are dropped between them: which ones, follows from places."""
     args, _ = run.arguments()
     x, states, weights, has_bias, layers, chance, training, both_ways, batch_first = args
-    call = _operator(run)
+    call = operator_of(run.node.op)
     if not (training and chance):
         return tuple(call(*args))
     single = isinstance(states, Tensor)
@@ -150,9 +69,69 @@ def _kept(run: OperatorRun, chance: float, layer: int, batch_first: bool) -> Ten
     return kept(run, shape, pieces, chance, layer).transpose(0, 1)
 
 
-def _operator(run: OperatorRun) -> Callable[..., Sequence[Tensor]]:
-    _, name, overload = run.node.op.split(".")
-    return getattr(getattr(torch.ops.aten, name), overload)
+class _Softmax(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
+    """Of rows, the largest element and the sum of exponentials are those of all devices."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        dim: int,
+        is_log: bool,
+        dtype: torch.dtype,
+        largest: Reduce,
+        reduce: Reduce,
+    ) -> Tensor:
+        wide = widened(x)
+        if wide.shape[dim]:
+            top = wide.amax(dim, keepdim=True)
+        else:
+            top = wide.sum(dim, keepdim=True).fill_(-math.inf)
+        shifted = wide - largest(top).clamp_(min=torch.finfo(wide.dtype).min)
+        exponentials = shifted.exp()
+        total = reduce(exponentials.sum(dim, keepdim=True))
+        found = shifted - total.log() if is_log else exponentials / total
+        ctx.save_for_backward(found)
+        ctx.dim, ctx.is_log, ctx.reduce, ctx.dtype = dim, is_log, reduce, x.dtype
+        return found.to(dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        (found,) = ctx.saved_tensors
+        gradient = gradient.to(found.dtype)
+        product = gradient if ctx.is_log else gradient * found
+        total = ctx.reduce(product.sum(ctx.dim, keepdim=True))
+        chances = found.exp() if ctx.is_log else found
+        own = gradient - chances * total if ctx.is_log else found * (gradient - total)
+        return own.to(ctx.dtype), None, None, None, None, None
 
 
-LOCAL: Final[dict[str, Callable[[OperatorRun], Any]]] = {SYNCHRONISED_NORM: synchronised_norm}
+def softmax(run: OperatorRun) -> Tensor:
+    dims = {run.rules[level].gives.dim for level in run.levels(DIVIDED_SOFTMAX)}
+    x, (dim,) = run.inputs[0], dims
+    is_log = "log" in operator_name(run.node.op)
+    return _Softmax.apply(
+        x, dim, is_log, getattr(torch, run.node.dtype), reducer(run, DIVIDED_SOFTMAX, largest=True),
+        reducer(run, DIVIDED_SOFTMAX),
+    )  # fmt: skip
+
+
+def causal_rows(run: OperatorRun) -> Tensor:
+    """Attention of queries that begin later: a mask says which keys each of them may see."""
+    args, kwargs = run.arguments()
+    start, stop = run.pieces()[-2]
+    query, key = args[:2]
+    keys = torch.arange(key.shape[-2], device=query.device)
+    seen = keys <= torch.arange(start, stop, device=query.device)[:, None]
+    chance = args[4] if len(args) > 4 else kwargs.pop("dropout_p", 0.0)
+    kwargs.pop("is_causal", None)
+    given = [*args[:3], seen, chance, False]
+    if not chance:
+        return torch.ops.aten.scaled_dot_product_attention.default(*given, **kwargs)
+    return with_dropout(run, given, kwargs, chance)
+
+
+LOCAL: Final[dict[str, Callable[[OperatorRun], Tensor]]] = {
+    DIVIDED_SOFTMAX: softmax,
+    CAUSAL_ROWS: causal_rows,
+}

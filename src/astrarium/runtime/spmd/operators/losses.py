@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from astrarium.runtime.spmd.operators.context import OperatorRun
+from astrarium.runtime.spmd.operators.norms import reducer, widened
+from astrarium.spmd.capture import operator_of
 from astrarium.spmd.rules import (
     COUNTED_LOSS,
     GLOBAL_LOSS,
@@ -25,9 +27,8 @@ IGNORED = -100
 
 
 def _class_arguments(run: OperatorRun) -> tuple[Tensor, Tensor, Tensor | None, int, int, float]:
-    args, kwargs = run.arguments()
     names = ("self", "target", "weight", "reduction", "ignore_index", "label_smoothing")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given = run.named(*names)
     return (
         given["self"],
         given["target"],
@@ -49,9 +50,7 @@ def _count(run: OperatorRun) -> Tensor | float:
         count = valid.sum().to(scores.dtype if scores.dtype.itemsize > 2 else torch.float32)
     else:
         count = weight[targets.masked_fill(~valid, 0)].mul(valid).sum()
-    for level in run.levels(COUNTED_LOSS):
-        count = run.context.all_reduce(count, level)
-    return count
+    return reducer(run, COUNTED_LOSS)(count)
 
 
 def counted_loss(run: OperatorRun) -> Tensor:
@@ -61,7 +60,7 @@ def counted_loss(run: OperatorRun) -> Tensor:
     given: list[Any] = [scores, targets, weight, _summed(scores), ignored]
     if operator_name(run.node.op) == "cross_entropy_loss":
         given.append(smoothing)
-    return _share(_operator(run)(*given), count)
+    return _share(operator_of(run.node.op)(*given), count)
 
 
 def _summed(x: Tensor) -> int:
@@ -84,12 +83,8 @@ def global_loss(run: OperatorRun) -> Tensor:
         args[at] = _summed(args[0])
     else:
         kwargs["reduction"] = _summed(args[0])
-    return _share(_operator(run)(*args, **kwargs), math.prod(run.whole_input(0)))
-
-
-def _operator(run: OperatorRun) -> Callable[..., Tensor]:
-    _, name, overload = run.node.op.split(".")
-    return getattr(getattr(torch.ops.aten, name), overload)
+    losses = operator_of(run.node.op)(*args, **kwargs)
+    return _share(losses, math.prod(run.whole_input(0)))
 
 
 def vocabulary_loss(run: OperatorRun) -> Tensor:
@@ -121,11 +116,10 @@ class _ByVocabulary(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         run: OperatorRun,
     ) -> Tensor:
         """`smooth` is what a target loses, and what every word gets of it."""
-        wide = scores.float() if scores.dtype.itemsize <= 2 else scores
+        wide = widened(scores)
         rows, columns = wide.shape
         top = wide.amax(dim=1) if columns else wide.new_full((rows,), -math.inf)
-        for level in run.levels(VOCABULARY_LOSS):
-            top = run.context.all_reduce(top, level, largest=True)
+        top = reducer(run, VOCABULARY_LOSS, largest=True)(top)
         shifted = wide - top[:, None]
         own = (targets >= first) & (targets < first + columns) & (targets != ignored)
         places = (targets - first).masked_fill(~own, 0)
@@ -137,8 +131,7 @@ class _ByVocabulary(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         exponentials = shifted.exp()
         parts = [exponentials.sum(dim=1), chosen * (1.0 - smooth[0])]
         sums = torch.stack([*parts, shifted.sum(dim=1)] if smooth[0] else parts)
-        for level in run.levels(VOCABULARY_LOSS):
-            sums = run.context.all_reduce(sums, level)
+        sums = reducer(run, VOCABULARY_LOSS)(sums)
         ctx.save_for_backward(exponentials, sums[0], places, own, targets != ignored)
         ctx.dtype, ctx.smooth = scores.dtype, smooth
         losses = sums[0].log() - sums[1] - (smooth[1] * sums[2] if smooth[0] else 0.0)

@@ -7,7 +7,7 @@ same elements and draw the same numbers.
 Dimensions are taken apart into leading and trailing ones. Each place among the leading ones has an
 odd number of 64 bits, each among the trailing ones another, well mixed and the same in every step;
 their product with the key, modulo 2**64, is the element's (multiply-shift hashing: its high bits
-are as good as random). So a drawing is one large product, whatever its shape.
+are as good as random). So a drawing is one large product.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def drawn(run: OperatorRun) -> Tensor:
 
 
 def likelihood(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | float:
-    """With which probability `bernoulli` chooses: those of its input, or one that it is told."""
+    """The probabilities by which `bernoulli` chooses: its input, or an argument."""
     if op.endswith(".default"):
         probabilities: Tensor = args[0]
         return probabilities
@@ -176,34 +176,33 @@ def chosen_of(
 def dropped(x: Tensor, mask: Tensor, chance: float) -> Tensor:
     """Zeros where the mask is false; the others make up for them."""
     scale = 1.0 / (1.0 - chance) if chance < 1.0 else 0.0
-    if x.device.type == "cpu":  # where products of unlike types take six times as long
+    if x.device.type == "cpu":  # where products of two number formats take six times as long
         return x * mask.to(x.dtype).mul_(scale)
     # The same product in one kernel, which keeps no more than the mask for the way back.
     return torch.ops.aten.native_dropout_backward(x, mask, scale)
 
 
 def dropout(run: OperatorRun) -> Tensor:
-    """Drop elements of the piece that this device has."""
+    """Drop elements of the piece that this device has; `feature_dropout` drops whole channels."""
     (x, chance, training), _ = run.arguments()
     if not training or chance == 0.0:
         return x
-    return dropped(x, kept(run, run.node.shape, run.pieces(), chance), chance)
-
-
-def channel_dropout(run: OperatorRun) -> Tensor:
-    """Drop whole channels."""
-    (x, chance, training), _ = run.arguments()
-    if not training or chance == 0.0:
-        return x
-    shape, space = run.node.shape[:2], (1,) * (len(run.node.shape) - 2)
-    mask = kept(run, shape, run.pieces()[:2], chance)
-    return dropped(x, mask.view(*mask.shape, *space), chance)
+    rank = len(run.node.shape)
+    dims = 2 if operator_name(run.node.op) == "feature_dropout" else rank
+    mask = kept(run, run.node.shape[:dims], run.pieces()[:dims], chance)
+    return dropped(x, mask.view(*mask.shape, *(1,) * (rank - dims)), chance)
 
 
 def attention(run: OperatorRun) -> Tensor:
     """Attention that drops weights of the piece that this device has."""
     args, kwargs = run.arguments()
-    chance = args[4] if len(args) > 4 else kwargs["dropout_p"]
+    return with_dropout(run, args, kwargs, args[4] if len(args) > 4 else kwargs["dropout_p"])
+
+
+def with_dropout(
+    run: OperatorRun, args: Sequence[Any], kwargs: Mapping[str, Any], chance: float
+) -> Tensor:
+    """Attention on these arguments, of which weights are dropped by their places."""
 
     def mask(scores: Tensor) -> Tensor:
         others = scores.shape[-1]

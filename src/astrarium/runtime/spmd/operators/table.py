@@ -15,24 +15,21 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.operators.along import LOCAL as ALONG
 from astrarium.runtime.spmd.operators.context import Context, OperatorRun
 from astrarium.runtime.spmd.operators.layers import LOCAL as LAYERS
 from astrarium.runtime.spmd.operators.layers import experts, recurrent
 from astrarium.runtime.spmd.operators.losses import LOCAL as LOSSES
-from astrarium.runtime.spmd.operators.positions import attention, channel_dropout, drawn, dropout
+from astrarium.runtime.spmd.operators.norms import LOCAL as NORMS
+from astrarium.runtime.spmd.operators.positions import attention, drawn, dropout
 from astrarium.spmd.graph import GETITEM, SEGMENT, Node
 from astrarium.spmd.rules import (
     EXPERTS,
     GLOBAL_MEAN,
     MASKED_EMBEDDING,
     RECURRENT,
-    SUFFICIENT_FACTORS,
     ShardRule,
     operator_name,
 )
-
-__all__ = ["Context", "run_local"]
 
 # Operators with several results take empty pieces as they are, or have versions for them.
 SEVERAL: Final = frozenset(
@@ -196,63 +193,12 @@ def _global_mean(run: OperatorRun) -> Tensor:
     return (total / count).to(getattr(torch, run.node.dtype))
 
 
-class _SufficientFactors(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """A linear layer whose weight's gradient every device computes from all rows of all."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        gather: Callable[[Tensor], Tensor],
-        inner: int,
-    ) -> Tensor:
-        """`inner` is the dimension of the weight that is summed over: 1, or 0 as in `addmm`."""
-        ctx.save_for_backward(x, weight)
-        ctx.gather, ctx.inner, ctx.has_bias = gather, inner, bias is not None
-        matrix = weight if inner else weight.t()
-        return torch.nn.functional.linear(x, matrix, bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        x, weight = ctx.saved_tensors
-        own = gradient @ (weight if ctx.inner else weight.t())
-        rows = ctx.gather(x).flatten(0, -2)
-        gradients = ctx.gather(gradient).flatten(0, -2)
-        of_weight = gradients.t() @ rows if ctx.inner else rows.t() @ gradients
-        of_bias = gradients.sum(dim=0) if ctx.has_bias else None
-        return own, of_weight, of_bias, None, None
-
-
-def _sufficient_factors(run: OperatorRun) -> Tensor:
-    is_addmm = operator_name(run.node.op) == "addmm"
-    at = 1 if is_addmm else 0
-    levels = run.levels(SUFFICIENT_FACTORS)[::-1]  # the inner pieces first: they are neighbours
-    pieces = [
-        (run.rules[level].needs[at].dim, run.sizes_along(at, level, levels[:k]), level)
-        for k, level in enumerate(levels)
-    ]
-
-    def gather(x: Tensor) -> Tensor:
-        for dim, sizes, level in pieces:
-            x = run.context.all_gather(x.contiguous(), dim, sizes, level)
-        return x
-
-    if is_addmm:
-        bias, x, weight = run.inputs
-        return _SufficientFactors.apply(x, weight, bias, gather, 0)
-    x, weight, *bias = run.inputs
-    return _SufficientFactors.apply(x, weight, bias[0] if bias else None, gather, 1)
-
-
 LOCAL: Final[dict[str, Callable[[OperatorRun], Tensor]]] = {
     **LOSSES,
     **LAYERS,
-    **ALONG,
+    **NORMS,
     MASKED_EMBEDDING: _masked_embedding,
     GLOBAL_MEAN: _global_mean,
-    SUFFICIENT_FACTORS: _sufficient_factors,
 }
 
 
@@ -273,7 +219,7 @@ SPECIAL: Final[dict[str, Callable[[OperatorRun], Any]]] = {
     "expand": _expanded,
     "broadcast_to": _expanded,
     "dropout": dropout,
-    "feature_dropout": channel_dropout,
+    "feature_dropout": dropout,
     **dict.fromkeys(("rand", "rand_like", "randn", "randn_like", "bernoulli"), drawn),
     "scaled_dot_product_attention": _attention,
     "batch_norm": _batch_norm,

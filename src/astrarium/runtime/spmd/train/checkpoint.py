@@ -83,7 +83,7 @@ def save(
     """Write a checkpoint, all ranks together, into a folder that all of them see.
 
     `rest` are buffers by name, of which those of the training have its values; `aliases` are
-    further names of parameters.
+    other names of parameters.
     """
     everyone = training.interpreter.place.everyone
     _check_replaceable(folder)

@@ -1,6 +1,6 @@
 """Which rows of a batch each rank reads, and how it gets its pieces of inputs from them.
 
-Every row is read by one rank, so that whatever a data set does to it at random is done once. Where
+Every row is read by one rank, so that random changes of a data set are made once. Where
 the program divides an input in another way than rows are read, ranks exchange what they read.
 """
 

@@ -13,8 +13,7 @@ from astrarium.runtime.job import Device
 from astrarium.runtime.spmd.execute import take_place
 from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.train.optimizers import Make
-from astrarium.runtime.spmd.train.together import tell_when_failing
-from astrarium.runtime.spmd.train.trainer import HowTrained, Trainer
+from astrarium.runtime.spmd.train.trainer import HowTrained, Trainer, tell_when_failing
 from astrarium.spmd.capture import called, load_factory
 from astrarium.spmd.graph import CONSTANT, PARAMETER, Graph
 from astrarium.spmd.program import ProgramDocument, SourcePart
@@ -56,7 +55,7 @@ def meet(ranks: int, device: torch.device) -> int:
     if not distributed.is_initialized():
         if "RANK" not in os.environ:
             raise InputError(
-                "no rank is told; start the script with torchrun, one process for each of the"
+                "RANK is not set; start the script with torchrun, one process for each of the"
                 f" program's {ranks} ranks"
             )
         distributed.init_process_group("gloo" if device.type == "cpu" else "nccl")

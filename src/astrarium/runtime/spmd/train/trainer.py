@@ -7,29 +7,88 @@ starts; `astrarium run` uses the same.
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.utils.data import DataLoader
 
-from astrarium.errors import InputError
+from astrarium.errors import AstrariumError, InputError
 from astrarium.runtime.spmd.execute import Gradients, Interpreter, Peers, RankPlace
 from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.train.optimizers import Make
 from astrarium.runtime.spmd.train.rows import Batch, RankRows, RowSampler, loader_of, read_in_pieces
-from astrarium.runtime.spmd.train.together import together
 from astrarium.runtime.spmd.train.training import Step, Training
 from astrarium.spmd.capture import taken_apart
 from astrarium.spmd.program import DeviceProgram, evaluating, other_in_evaluation
 
 if TYPE_CHECKING:
     from astrarium.runtime.spmd.train.checkpoint import Stateful
+
+KEY: Final = "astrarium/failed"
+# In what libraries say when another rank is gone.
+GONE: Final = ("connection closed", "connection reset", "connection refused", "broken pipe", "nccl",
+               "socket", "timed out")  # fmt: skip
+
+
+class PeerError(AstrariumError):
+    """Another rank failed; the message is what it said."""
+
+
+@contextmanager
+def together(rank: int) -> Iterator[None]:
+    """Do something that other ranks wait for."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, PeerError):
+            raise
+        if not _is_of_peers(error):
+            _tell(rank, error)
+            raise
+        raise PeerError(_told("") or "another rank is gone without a word") from None
+
+
+def tell_when_failing(rank: int) -> None:
+    """Tell the others also what fails outside of what ranks do together."""
+    before = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, PeerError):
+            _tell(rank, error)
+        before(kind, error, trace)
+
+    sys.excepthook = tell
+
+
+def _tell(rank: int, error: BaseException) -> None:
+    _told(f"rank {rank} failed: {type(error).__name__}: {error}")
+
+
+def _told(said: str) -> str:
+    """The message of the first rank that failed: `said`, if it is this one."""
+    if not distributed.is_initialized():
+        return said
+    try:
+        store = distributed.distributed_c10d._get_default_store()
+        return bytes(store.compare_set(KEY, "", said)).decode()
+    except Exception:  # whoever held the store is gone
+        return said
+
+
+def _is_of_peers(error: Exception) -> bool:
+    """Whether an exchange failed: the cause is elsewhere."""
+    text = str(error).lower()
+    return any(word in text for word in GONE)
+
 
 StrPath = str | os.PathLike[str]
 SAFETENSORS: Final = "safetensors"
