@@ -2,7 +2,7 @@
 import type { VNode } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { duration, gpuText, usd } from "../charts/format";
-import type { Plan, PlanDocument } from "../document";
+import { ownPlan, type Plan, type PlanDocument, planOf } from "../document";
 import { Answer, jump } from "./Answer";
 import { AnswerBar } from "./AnswerBar";
 import { type Catalog, catalog as readCatalog } from "./api";
@@ -44,7 +44,8 @@ export function App() {
   const isTyped = useRef(false);
   // Before the edit itself is painted: the server can already search while it is.
   useLayoutEffect(() => {
-    search.current?.start(request, isTyped.current);
+    if (request.text === "") search.current?.rest();
+    else search.current?.start(request, isTyped.current);
     isTyped.current = false;
   }, [request]);
 
@@ -75,9 +76,13 @@ export function App() {
 
   const command = commandOf(request, form.configName);
   const { document } = found;
-  const plan = document?.plans.find((one) => one.rank === view.rank) ?? document?.plans[0] ?? null;
+  const plan = document
+    ? (planOf(document, view.rank) ?? document.plans[0] ?? ownPlan(document))
+    : null;
   const isStale = !found.isCurrent;
-  const last = useLast(found);
+  // A script is no other answer to the question before.
+  const previous = useLast(found);
+  const last = document?.review ? null : previous;
   const names = useRef(new WeakMap<PlanDocument, string>());
   if (document && found.isCurrent && form.config) names.current.set(document, "Your model");
   useEffect(() => {
@@ -97,16 +102,32 @@ export function App() {
   const change = (changed: Form, isChoice = false): void => {
     isTyped.current = !isChoice;
     // Ranks of another search say nothing about the next one.
-    setBefore(null);
+    if (!changed.own) setBefore(null);
     setState((state) => ({
       form: changed,
       view: { ...FIRST_VIEW, strategy: state.view.strategy },
     }));
   };
+  // What was asked before comes back when the script is taken away.
+  const bring = (own: Form | null): void => {
+    isTyped.current = false;
+    setBefore(own ? (form.own ? before : { form, view }) : null);
+    setState(
+      own ? { form: own, view: FIRST_VIEW } : (before ?? { form: exampleForm(), view: FIRST_VIEW }),
+    );
+  };
   // News of a search change neither the form nor plans: elements that stay are not looked at.
   const panel = useMemo(
-    () => <FormPanel form={form} catalog={catalog} error={found.error} onChange={change} />,
-    [form, catalog, found.error],
+    () => (
+      <FormPanel
+        form={form}
+        catalog={catalog}
+        error={found.error}
+        onChange={change}
+        onOwn={bring}
+      />
+    ),
+    [form, catalog, found.error, before],
   );
   const isFinal = ["done", "cancelled", "failed"].includes(found.state);
   const targets = catalog?.targets;

@@ -1,7 +1,7 @@
 /** What starts the chosen plan, for every target; and the plan itself. */
 import { useEffect, useState } from "preact/hooks";
 import { duration, padded } from "../charts/format";
-import type { Plan, PlanDocument } from "../document";
+import { type Plan, planName, type Reviewed } from "../document";
 import {
   AskError,
   type CatalogTarget,
@@ -22,7 +22,7 @@ import { isObject } from "./request";
 import { useAnswer } from "./useAnswer";
 
 interface Props {
-  document: PlanDocument;
+  document: Reviewed;
   plan: Plan;
   targets: readonly CatalogTarget[];
   isFinal: boolean;
@@ -61,7 +61,7 @@ export function Export({ document, plan, targets, isFinal }: Props) {
   const marks = useMarks(chosen, isFinal);
   const isLauncher = targets.find((one) => one.name === target)?.is_launcher ?? false;
   const choice: ExportChoice = isLauncher ? { target, program } : { target };
-  const name = fileName(`${document.workload.model}-plan-${plan.rank}`);
+  const name = fileName(`${document.workload.model}-${planName(plan.rank)}`.replaceAll(" ", "-"));
   const nearest = error ? nearestOf(error) : null;
 
   async function ask(work: () => Promise<void>): Promise<void> {
@@ -85,7 +85,7 @@ export function Export({ document, plan, targets, isFinal }: Props) {
 
   return (
     <section class="panel export" aria-labelledby="export-title">
-      <h2 id="export-title">Start plan {plan.rank}</h2>
+      <h2 id="export-title">Start {planName(plan.rank)}</h2>
       <p class="message">Files that start it, for the software that you train with.</p>
       <div class="bar">
         <label for="target">Files for</label>
@@ -131,7 +131,8 @@ export function Export({ document, plan, targets, isFinal }: Props) {
         <button
           type="button"
           onClick={() => {
-            const text = JSON.stringify(document, null, 2);
+            const { review: _, ...plans } = document;
+            const text = JSON.stringify(plans, null, 2);
             download(`${name}.json`, new Blob([text], { type: "application/json" }));
           }}
         >

@@ -2,13 +2,13 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import { digits, duration, gpuText, padded, shortGpu, usd } from "../charts/format";
 import { fittingScale, type Scale } from "../charts/scales";
-import { listedPlans, type Plan, type PlanDocument } from "../document";
+import { listedPlans, OWN_RANK, ownPlan, type Plan, planName, type Reviewed } from "../document";
 import { detailText, durations, fullest, percent, spotText, strategyText, whole } from "./format";
 import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted } from "./plans";
 import { STRATEGY_WORDS, WORDS } from "./words";
 
 interface Props {
-  document: PlanDocument;
+  document: Reviewed;
   rank: number;
   compared: readonly number[];
   onChoose: (rank: number) => void;
@@ -37,7 +37,9 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
     const plans = isAll ? document.plans : listed;
     return sorted("mistake" in filter ? plans : plans.filter(filter.accepts), order);
   }, [document, isAll, filter, order]);
-  const shown = rows.slice(0, MOST_ROWS);
+  const own = useMemo(() => ownPlan(document), [document]);
+  // What was brought stays on top, whatever is sorted or filtered.
+  const shown = [...(own ? [own] : []), ...rows.slice(0, MOST_ROWS)];
   // Logarithmic where some plans take many times as long: else all others would be dots.
   const scale = useMemo(
     () =>
@@ -113,7 +115,9 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
         tabIndex={0}
         aria-label="Table of plans"
-        style={{ "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * total)}px` }}
+        style={{
+          "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * (total + Number(own !== null)))}px`,
+        }}
       >
         <table>
           <thead>
@@ -201,7 +205,7 @@ function Row(props: RowProps) {
   const isMixed = Object.keys(plan.gpus).length > 1;
   return (
     <tr
-      class={isChosen ? "chosen" : ""}
+      class={`${isChosen ? "chosen" : ""} ${plan.rank === OWN_RANK ? "yours" : ""}`}
       aria-current={isChosen ? "true" : undefined}
       onClick={() => onChoose(plan.rank)}
     >
@@ -210,12 +214,12 @@ function Row(props: RowProps) {
           type="checkbox"
           checked={isCompared}
           tabIndex={isStop ? 0 : -1}
-          aria-label={`Compare plan ${plan.rank}: ${name}`}
+          aria-label={`Compare ${planName(plan.rank)}: ${name}`}
           onClick={(event) => event.stopPropagation()}
           onChange={(event) => onCompare(plan.rank, event.currentTarget.checked)}
         />
       </td>
-      <td class="number">{plan.rank}</td>
+      <td class="number">{plan.rank === OWN_RANK ? "yours" : plan.rank}</td>
       <td class="strategy">
         <button type="button" class="link" tabIndex={isStop ? 0 : -1} aria-pressed={isChosen}>
           {name}

@@ -129,7 +129,11 @@ export function PoolFields({ form, catalog, field, error, onChange }: Props) {
       </button>
       <Message
         id="pools"
-        hint="Price: your own, or the catalog's in grey."
+        hint={
+          form.own
+            ? "The count may stay empty where the script states it."
+            : "Price: your own, or the catalog's in grey."
+        }
         error={here === null ? undefined : error}
       />
     </fieldset>

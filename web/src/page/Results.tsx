@@ -1,11 +1,13 @@
 /** All that is known of the plans that were found. */
 import { useEffect, useState } from "preact/hooks";
-import type { Plan, PlanDocument } from "../document";
+import { OWN_RANK, type Plan, type Reviewed } from "../document";
+import { jump } from "./Answer";
 import type { CatalogTarget } from "./api";
 import { Compare } from "./Compare";
 import { Export } from "./Export";
 import { Fallen } from "./Fallen";
 import type { View } from "./link";
+import { OwnPanel } from "./OwnPanel";
 import { PlanTable } from "./PlanTable";
 import { Breakdown, Front, Memory, Timeline, Topology } from "./pictures";
 import { RunPanel } from "./RunPanel";
@@ -15,7 +17,7 @@ import { Sensitivity } from "./Sensitivity";
 import { WhyNot } from "./WhyNot";
 
 interface Props {
-  document: PlanDocument;
+  document: Reviewed;
   plan: Plan;
   /** Whether the search is over: what asks the server waits for that. */
   isFinal: boolean;
@@ -39,6 +41,17 @@ export function Results(props: Props) {
   };
   return (
     <>
+      {document.review && (
+        <OwnPanel
+          review={document.review}
+          rank={plan.rank}
+          onChoose={choose}
+          onCompare={() => {
+            onLook({ compare: [OWN_RANK, 1] });
+            requestAnimationFrame(() => jump("compare-title"));
+          }}
+        />
+      )}
       <div class="pair">
         <div class="stack">
           <Breakdown plan={plan} />
@@ -71,13 +84,15 @@ export function Results(props: Props) {
       <Timeline document={document} plan={plan} isFinal={isFinal} {...pointed} />
       <div class="pair">
         <Topology document={document} plan={plan} {...pointed} />
-        <WhyNot
-          document={document}
-          isFinal={isFinal}
-          request={request}
-          strategy={view.strategy}
-          onChange={(strategy) => onLook({ strategy })}
-        />
+        {!document.review && (
+          <WhyNot
+            document={document}
+            isFinal={isFinal}
+            request={request}
+            strategy={view.strategy}
+            onChange={(strategy) => onLook({ strategy })}
+          />
+        )}
       </div>
       <Export document={document} plan={plan} targets={targets} isFinal={isFinal} />
       {document.sensitivity && <Sensitivity changes={document.sensitivity} />}

@@ -11,6 +11,7 @@ const DEFAULTS: Readonly<Record<string, string>> = {
 
 /** One line; what is the default anyway is left out. */
 export function commandOf(request: Request, configName = "config.json"): string {
+  if (typeof request.text === "string") return explainOf(request, configName);
   const model = request.config ? configName || "config.json" : String(request.model ?? "MODEL");
   const words = ["astrarium", "plan", quoted(model)];
   const rows = (Array.isArray(request.pools) ? request.pools : []).filter(isObject);
@@ -33,6 +34,20 @@ export function commandOf(request: Request, configName = "config.json"): string 
     }
   }
   if (request.sensitivity) words.push("--sensitivity");
+  return words.join(" ");
+}
+
+function explainOf(request: Request, configName: string): string {
+  const words = ["astrarium", "explain", quoted(String(request.name))];
+  words.push(...((request.arguments as string[] | undefined) ?? []).map(quoted));
+  const { text: _, name: __, arguments: ___, config, ...flags } = request;
+  for (const [flag, value] of Object.entries({
+    ...flags,
+    ...(config ? { model: configName } : {}),
+  })) {
+    for (const one of Array.isArray(value) ? value : [value])
+      words.push(...option(flag, String(one)));
+  }
   return words.join(" ");
 }
 

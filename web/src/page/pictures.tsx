@@ -12,7 +12,13 @@ import {
 } from "../charts";
 import { memoryRow } from "../charts/memory";
 import { rowHeight } from "../charts/timeline";
-import { gpuOrder, type Plan, type PlanDocument, type TimelineDocument } from "../document";
+import {
+  gpuOrder,
+  type Plan,
+  type PlanDocument,
+  planName,
+  type TimelineDocument,
+} from "../document";
 import { timeline } from "./api";
 import { whole } from "./format";
 import { Picture } from "./Picture";
@@ -50,7 +56,7 @@ export function Breakdown({ plan }: { plan: Plan }) {
   return (
     <Picture
       id="breakdown"
-      title={`Where the time goes, plan ${plan.rank}`}
+      title={`Where the time goes, ${planName(plan.rank)}`}
       draw={drawBreakdown}
       data={data}
       height={196}
@@ -69,7 +75,7 @@ export function Memory({ plan, stage, onStage }: StageProps) {
   return (
     <Picture
       id="memory"
-      title={`Memory of each stage, plan ${plan.rank}`}
+      title={`Memory of each stage, ${planName(plan.rank)}`}
       draw={(place, data) => drawMemory(place, data, { onSelect: onStage })}
       data={plan.memory}
       selected={stage}
@@ -94,7 +100,7 @@ export function Timeline({ document, plan, isFinal, stage, onStage }: TimelinePr
       // Colours of other types: another picture.
       key={gpus.join()}
       id="timeline"
-      title={`Timeline of an iteration, plan ${plan.rank}`}
+      title={`Timeline of an iteration, ${planName(plan.rank)}`}
       about={
         <p class={answered.error ? "message mistake" : "message"}>
           {answered.error?.message ??
@@ -124,7 +130,7 @@ export function Topology({ document, plan, stage, onStage }: TopologyProps) {
   return (
     <Picture
       id="topology"
-      title={`Which GPUs hold which stage, plan ${plan.rank}`}
+      title={`Which GPUs hold which stage, ${planName(plan.rank)}`}
       draw={(place, data) => drawTopology(place, data, { onSelect: onStage })}
       data={data}
       selected={stage}

@@ -10,6 +10,11 @@ const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/, or give the machines in a cluster file/, ""],
   [/ \(--(?:failures|interruptions) sets the rate\)/, ""],
   [/, or start it with a longer --search-seconds/, ""],
+  // What a launch script leaves open has fields of its own.
+  [/; --set \w+=N says it/, ""],
+  [/(?:Add|write) --gpus [A-Z]+:\w+ such as \S+/, "Choose their type."],
+  [/write --gpus \S+/, "fill in their count"],
+  [/(?:add|with|say them:|say what holds with) --set (\w+)=\w+/, "fill in “$$$1”"],
 ];
 
 const VALUES: Readonly<Record<string, readonly (readonly [string, string])[]>> = {
@@ -21,6 +26,7 @@ const VALUES: Readonly<Record<string, readonly (readonly [string, string])[]>> =
 const NAMES: Readonly<Record<string, string>> = {
   ...LABELS,
   gpus: "GPUs",
+  model: "Model",
   price: "Price",
   sensitivity: "Say which price …",
 };
@@ -58,6 +64,10 @@ const RULES: readonly Rule[] = [
     pattern: /; use (\d+)(?: or (\d+))?/,
     repairs: ([, one = "", other], field) =>
       [one, other].map((count) => (count ? inRow(field, { count }, `Use ${count} GPUs`) : null)),
+  },
+  {
+    pattern: /has (\d+) GPUs, but --gpus/,
+    repairs: ([, count = ""]) => [inRow("pools[0]", { count }, `Use ${count} GPUs`)],
   },
   {
     pattern: /the smallest number of them that fits is (\d+)/,
