@@ -5,9 +5,9 @@ import { duration, gpuText, usd } from "../charts/format";
 import { ownPlan, type Plan, type PlanDocument, planOf } from "../document";
 import { Answer, jump } from "./Answer";
 import { AnswerBar } from "./AnswerBar";
-import { type Catalog, catalog as readCatalog } from "./api";
+import { type Catalog, catalog as readCatalog, shared } from "./api";
 import { Copy } from "./Copy";
-import { commandOf, optionsOf } from "./command";
+import { commandOf, optionsOf, wordsOf } from "./command";
 import { FormPanel } from "./FormPanel";
 import { fieldOf } from "./fields";
 import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
@@ -23,11 +23,13 @@ interface State {
 }
 
 const CATALOG_AGAIN_MILLISECONDS = 3000;
+/** Whether the server only shows a saved answer. */
+const IS_SHARED = document.documentElement.hasAttribute("data-shared");
 
 function stateOfAddress(): State {
   const linked = stateOf(location.hash);
   return linked
-    ? { form: formOf(linked.request), view: linked.view }
+    ? { form: IS_SHARED ? exampleForm() : formOf(linked.request), view: linked.view }
     : { form: exampleForm(), view: FIRST_VIEW };
 }
 
@@ -44,12 +46,13 @@ export function App() {
   const isTyped = useRef(false);
   // Before the edit itself is painted: the server can already search while it is.
   useLayoutEffect(() => {
-    if (request.text === "") search.current?.rest();
+    if (IS_SHARED) void search.current?.open(shared);
+    else if (request.text === "") search.current?.rest();
     else search.current?.start(request, isTyped.current);
     isTyped.current = false;
   }, [request]);
 
-  const hash = hashOf(request, view);
+  const hash = hashOf(IS_SHARED ? {} : request, view);
   const opened = useRef(hash);
   // The request whose answer the present entry of the history holds.
   const answered = useRef("");
@@ -139,7 +142,10 @@ export function App() {
           document={document}
           plan={plan}
           isFinal={isFinal}
-          request={request}
+          request={IS_SHARED ? null : request}
+          command={
+            IS_SHARED ? ["astrarium", "explain", "plan.json"] : wordsOf(request, form.configName)
+          }
           targets={targets ?? []}
           view={view}
           onLook={look}
@@ -158,24 +164,30 @@ export function App() {
       </button>
       <header class="top">
         <h1>Astrarium</h1>
-        <p>Which GPUs, how many, and how to split a Transformer across them.</p>
+        <p>
+          {IS_SHARED
+            ? "A saved answer: it can be looked at, and nothing is searched for."
+            : "Which GPUs, how many, and how to split a Transformer across them."}
+        </p>
         <div class="bar">
           <Copy text={() => new URL(hash, location.href).href}>Copy link</Copy>
-          <button
-            type="button"
-            title={before ? "Back to what was asked" : "The example that this page opens with"}
-            onClick={() => {
-              setBefore(before ? null : { form, view });
-              setState(before ?? { form: exampleForm(), view: FIRST_VIEW });
-            }}
-          >
-            {before ? "Undo" : "Example"}
-          </button>
+          {!IS_SHARED && (
+            <button
+              type="button"
+              title={before ? "Back to what was asked" : "The example that this page opens with"}
+              onClick={() => {
+                setBefore(before ? null : { form, view });
+                setState(before ?? { form: exampleForm(), view: FIRST_VIEW });
+              }}
+            >
+              {before ? "Undo" : "Example"}
+            </button>
+          )}
           <ThemeSwitch />
         </div>
       </header>
       <AnswerBar plan={plan} last={last} isStale={isStale} />
-      <main>
+      <main class={IS_SHARED ? "shared" : ""}>
         <Answer
           found={found}
           last={last}
@@ -188,7 +200,7 @@ export function App() {
           onCompare={(compare) => look({ compare })}
           onRepair={(repair) => change({ ...form, ...repair.change(form) }, true)}
         />
-        {panel}
+        {!IS_SHARED && panel}
         <div
           class={isStale && document ? "results stale" : "results"}
           inert={isStale && document !== null}
@@ -210,19 +222,21 @@ export function App() {
             />
           )}
         </div>
-        <section class="panel command" aria-labelledby="command-title">
-          <header>
-            <h2 id="command-title">The same on the command line</h2>
-            <Copy text={() => command}>Copy command</Copy>
-          </header>
-          <pre id="command">
-            <code>
-              {optionsOf(command).map((part) => (
-                <span key={part}>{part} </span>
-              ))}
-            </code>
-          </pre>
-        </section>
+        {!IS_SHARED && (
+          <section class="panel command" aria-labelledby="command-title">
+            <header>
+              <h2 id="command-title">The same on the command line</h2>
+              <Copy text={() => command}>Copy command</Copy>
+            </header>
+            <pre id="command">
+              <code>
+                {optionsOf(command).map((part) => (
+                  <span key={part}>{part} </span>
+                ))}
+              </code>
+            </pre>
+          </section>
+        )}
       </main>
     </>
   );

@@ -11,12 +11,13 @@ import {
   exportFiles,
   exportZip,
   type Nearest,
+  report,
   targetTimes,
   trace,
 } from "./api";
 import { changeText } from "./Compare";
 import { Copy } from "./Copy";
-import { download, fileName, imageOf } from "./download";
+import { download, fileName } from "./download";
 import { csvOf } from "./plans";
 import { isObject } from "./request";
 import { useAnswer } from "./useAnswer";
@@ -26,6 +27,8 @@ interface Props {
   plan: Plan;
   targets: readonly CatalogTarget[];
   isFinal: boolean;
+  /** The command line that asks the same. */
+  command: readonly string[];
 }
 
 /** "as it is", "nearest, +4 %" or "cannot": what each software makes of the plan. */
@@ -45,7 +48,7 @@ function markOf(time: number | null): string {
   return time === 1 ? "as it is" : `nearest, ${changeText(time - 1)}`;
 }
 
-export function Export({ document, plan, targets, isFinal }: Props) {
+export function Export({ document, plan, targets, isFinal, command }: Props) {
   const [target, setTarget] = useState("megatron");
   const [program, setProgram] = useState("megatron");
   const [files, setFiles] = useState<Exported | null>(null);
@@ -130,6 +133,15 @@ export function Export({ document, plan, targets, isFinal }: Props) {
       <div class="bar">
         <button
           type="button"
+          disabled={isBusy}
+          onClick={() =>
+            void ask(async () => download(`${name}.html`, await report(chosen, command)))
+          }
+        >
+          Report to mail
+        </button>
+        <button
+          type="button"
           onClick={() => {
             const { review: _, ...plans } = document;
             const text = JSON.stringify(plans, null, 2);
@@ -144,13 +156,12 @@ export function Export({ document, plan, targets, isFinal }: Props) {
         >
           Plans as CSV
         </button>
-        <button type="button" onClick={() => void picture(`${name}-front.png`)}>
-          Time and money as PNG
-        </button>
         <button
           type="button"
           disabled={isBusy}
-          onClick={() => void ask(async () => download(`${name}-trace.json`, await trace(chosen)))}
+          onClick={() =>
+            void ask(async () => download(`${name}-trace.json.gz`, await trace(chosen)))
+          }
         >
           Trace for Perfetto
         </button>
@@ -228,15 +239,6 @@ function Files({ exported }: { exported: Exported }) {
       ))}
     </div>
   );
-}
-
-/** What is seen of the front. */
-async function picture(name: string): Promise<void> {
-  const boxes = globalThis.document.querySelectorAll<HTMLCanvasElement>(
-    "section[aria-labelledby=front-title] canvas",
-  );
-  const content = await imageOf([...boxes]);
-  if (content) download(name, content);
 }
 
 /** "pp 8 → 1", never broken inside. */

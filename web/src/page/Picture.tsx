@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { Chart } from "../charts/frame";
+import { savePicture } from "./download";
 import { afterFrame } from "./frames";
 
 interface Props<Data, Key> {
@@ -48,6 +49,17 @@ export function Picture<Data, Key>(props: Props<Data, Key>) {
       <header>
         <h2 id={`${id}-title`}>{title}</h2>
         {about}
+        {data !== null && (
+          <button
+            type="button"
+            class="save"
+            aria-label={`Save the picture: ${title}`}
+            title="Save this picture"
+            onClick={() => place.current && void savePicture(place.current, title)}
+          >
+            ⤓
+          </button>
+        )}
       </header>
       <div
         class={data === null ? "picture waiting" : "picture"}

@@ -21,14 +21,17 @@ interface Props {
   plan: Plan;
   /** Whether the search is over: what asks the server waits for that. */
   isFinal: boolean;
-  request: Request;
+  /** Null where nothing can be asked. */
+  request: Request | null;
+  /** The command line that asks the same. */
+  command: readonly string[];
   targets: readonly CatalogTarget[];
   view: View;
   onLook: (change: Partial<View>) => void;
 }
 
 export function Results(props: Props) {
-  const { document, plan, isFinal, request, targets, view, onLook } = props;
+  const { document, plan, isFinal, request, command, targets, view, onLook } = props;
   // A stage that is pointed out in one picture is in all of them.
   const [stage, setStage] = useState<number | null>(null);
   useEffect(() => setStage(null), [plan]);
@@ -84,7 +87,7 @@ export function Results(props: Props) {
       <Timeline document={document} plan={plan} isFinal={isFinal} {...pointed} />
       <div class="pair">
         <Topology document={document} plan={plan} {...pointed} />
-        {!document.review && (
+        {request && !document.review && (
           <WhyNot
             document={document}
             isFinal={isFinal}
@@ -94,7 +97,13 @@ export function Results(props: Props) {
           />
         )}
       </div>
-      <Export document={document} plan={plan} targets={targets} isFinal={isFinal} />
+      <Export
+        document={document}
+        plan={plan}
+        targets={targets}
+        isFinal={isFinal}
+        command={command}
+      />
       {document.sensitivity && <Sensitivity changes={document.sensitivity} />}
     </>
   );

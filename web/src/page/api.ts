@@ -127,7 +127,19 @@ export function timeline(chosen: Chosen, signal: AbortSignal): Promise<TimelineD
 }
 
 export async function trace(chosen: Chosen): Promise<Blob> {
-  return (await asked("trace", alone(chosen))).blob();
+  const { body } = await asked("trace", alone(chosen));
+  // Perfetto opens it as it is, and it is a tenth as long.
+  return new Response(body?.pipeThrough(new CompressionStream("gzip"))).blob();
+}
+
+/** One HTML file with all pictures; `command` is told in it. */
+export async function report(chosen: Chosen, command: readonly string[]): Promise<Blob> {
+  return (await asked("report", { ...sent(chosen), command }, undefined, "text/html")).blob();
+}
+
+/** The answer that a server started with `--share` shows. */
+export function shared(): Promise<PlanDocument> {
+  return asked("shared").then((answer) => answer.json());
 }
 
 export interface ExportChoice {

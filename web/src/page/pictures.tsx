@@ -5,22 +5,28 @@ import {
   drawBreakdown,
   drawFront,
   drawMemory,
+  drawTies,
   drawTimeline,
   drawTopology,
   frontOf,
+  haveSameGpus,
+  tiesHeight,
+  tiesOf,
   topologyOf,
 } from "../charts";
 import { memoryRow } from "../charts/memory";
 import { rowHeight } from "../charts/timeline";
 import {
   gpuOrder,
+  OWN_RANK,
   type Plan,
   type PlanDocument,
   planName,
+  type Reviewed,
   type TimelineDocument,
 } from "../document";
 import { timeline } from "./api";
-import { whole } from "./format";
+import { strategyText, whole } from "./format";
 import { Picture } from "./Picture";
 import { useAnswer } from "./useAnswer";
 
@@ -28,12 +34,35 @@ import { useAnswer } from "./useAnswer";
 const FRONT = 400;
 
 interface FrontProps {
-  document: PlanDocument;
+  document: Reviewed;
   rank: number;
   onChoose: (rank: number) => void;
 }
 
-export function Front({ document, rank, onChoose }: FrontProps) {
+export function Front(props: FrontProps) {
+  // Without a choice of GPUs, money is time.
+  return haveSameGpus(props.document) ? <Ties {...props} /> : <TimeAndMoney {...props} />;
+}
+
+function Ties({ document, rank, onChoose }: FrontProps) {
+  const data = useMemo(() => tiesOf(document, tieName), [document]);
+  return (
+    <Picture
+      id="front"
+      title="Which plans are really faster"
+      draw={(place, data) => drawTies(place, data, onChoose)}
+      data={data}
+      selected={rank}
+      height={tiesHeight(data.length)}
+    />
+  );
+}
+
+function tieName({ rank, strategy }: Plan): string {
+  return `${rank === OWN_RANK ? "–" : rank}  ${strategyText(strategy)}`;
+}
+
+function TimeAndMoney({ document, rank, onChoose }: FrontProps) {
   const data = useMemo(() => frontOf(document), [document]);
   const selected = document.plans.findIndex((plan) => plan.rank === rank);
   return (

@@ -62,6 +62,17 @@ export class Search {
     else void this.#search(request);
   }
 
+  /** An answer that was saved, in place of a search. */
+  async open(saved: () => Promise<Reviewed>): Promise<void> {
+    this.#tell({ state: "searching" });
+    try {
+      this.#tell({ document: await saved(), isCurrent: true, state: "done" });
+    } catch (error) {
+      const problem = error instanceof AskError ? error : new AskError(String(error), 0);
+      this.#tell({ state: "failed", error: problem });
+    }
+  }
+
   /** Nothing is asked yet. */
   rest(): void {
     this.#stop();
