@@ -1,7 +1,7 @@
 /** Plans for the same GPUs: time and money grow together, so their times stand side by side. */
 
 import type { Interval, Plan, PlanDocument, Reviewed } from "../document";
-import { listedPlans, OWN_RANK, ownPlan } from "../document";
+import { OWN_RANK, ownPlan } from "../document";
 import { digits, duration, durationUnit } from "./format";
 import { type Chart, clamp, Frame } from "./frame";
 import { fittingScale, linearTicks, tickTexts } from "./scales";
@@ -32,10 +32,15 @@ export function haveSameGpus({ plans }: PlanDocument): boolean {
   return first !== undefined && plans.every((plan) => paid(plan) === paid(first));
 }
 
-export function tiesOf(document: Reviewed, name: (plan: Plan) => string): Tie[] {
+/** Of the plans that are given, and of what was brought. */
+export function tiesOf(
+  document: Reviewed,
+  listed: readonly Plan[],
+  name: (plan: Plan) => string,
+): Tie[] {
   const { choice } = document;
   const own = ownPlan(document);
-  const plans = [...(own ? [own] : []), ...listedPlans(document).slice(0, MOST_ROWS)];
+  const plans = [...(own ? [own] : []), ...listed.slice(0, MOST_ROWS)];
   const times = plans.map((plan) => plan.iteration_seconds);
   const fastest = plans[times.indexOf(Math.min(...times))];
   const roleOf = (plan: Plan): string => {

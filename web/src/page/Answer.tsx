@@ -2,7 +2,7 @@
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { amount, digits, duration, gpuText, usd } from "../charts/format";
 import { OWN_RANK, type Plan, type PlanDocument, type Reviewed } from "../document";
-import type { Progress } from "./api";
+import { IS_SHARED, type Progress } from "./api";
 import { inputOf } from "./fields";
 import {
   chance,
@@ -186,11 +186,13 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
         Ranges are <Term word="interval">80 % intervals</Term>.
       </p>
       <nav class="jumps" aria-label="Parts of this page">
-        {JUMPS.filter(([id]) => id !== "whynot-title" || !document.review).map(([id, text]) => (
-          <button type="button" key={id} class="jump" onClick={() => jump(id)}>
-            {text}
-          </button>
-        ))}
+        {JUMPS.filter(([id]) => id !== "whynot-title" || !(document.review || IS_SHARED)).map(
+          ([id, text]) => (
+            <button type="button" key={id} class="jump" onClick={() => jump(id)}>
+              {text}
+            </button>
+          ),
+        )}
       </nav>
     </div>
   );

@@ -5,14 +5,15 @@ import { duration, gpuText, usd } from "../charts/format";
 import { ownPlan, type Plan, type PlanDocument, planOf } from "../document";
 import { Answer, jump } from "./Answer";
 import { AnswerBar } from "./AnswerBar";
-import { type Catalog, catalog as readCatalog, shared } from "./api";
+import { type Catalog, IS_SHARED, catalog as readCatalog, shared } from "./api";
 import { Copy } from "./Copy";
 import { commandOf, optionsOf, wordsOf } from "./command";
 import { FormPanel } from "./FormPanel";
 import { fieldOf } from "./fields";
 import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
 import { Results } from "./Results";
-import { exampleForm, type Form, formOf, requestOf } from "./request";
+import { exampleForm, type Form, formOf, type Pool, requestOf } from "./request";
+import { scaled } from "./Sweep";
 import { type Found, NOTHING_FOUND, Search } from "./search";
 import { ThemeSwitch } from "./ThemeSwitch";
 import { WhyNot } from "./WhyNot";
@@ -23,8 +24,6 @@ interface State {
 }
 
 const CATALOG_AGAIN_MILLISECONDS = 3000;
-/** Whether the server only shows a saved answer. */
-const IS_SHARED = document.documentElement.hasAttribute("data-shared");
 
 function stateOfAddress(): State {
   const linked = stateOf(location.hash);
@@ -149,6 +148,9 @@ export function App() {
           targets={targets ?? []}
           view={view}
           onLook={look}
+          onTake={(factor) =>
+            change({ ...form, pools: scaled<Pool>(form.pools, factor) ?? form.pools }, true)
+          }
         />
       ) : null,
     [document, plan, isFinal, request, targets, view],

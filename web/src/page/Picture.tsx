@@ -16,10 +16,12 @@ interface Props<Data, Key> {
   selected?: Key | null;
   /** Pixels that are kept free until it is drawn. */
   height: number;
+  /** What stands below it. */
+  children?: ComponentChildren;
 }
 
 export function Picture<Data, Key>(props: Props<Data, Key>) {
-  const { id, title, about, draw, data, selected = null, height } = props;
+  const { id, title, about, draw, data, selected = null, height, children } = props;
   const place = useRef<HTMLDivElement>(null);
   const chart = useRef<Chart<Data, Key> | null>(null);
   const isDue = useRef(false);
@@ -67,6 +69,7 @@ export function Picture<Data, Key>(props: Props<Data, Key>) {
         ref={place}
         style={{ minHeight: `${height}px` }}
       />
+      {children}
     </section>
   );
 }

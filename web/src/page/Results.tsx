@@ -28,10 +28,12 @@ interface Props {
   targets: readonly CatalogTarget[];
   view: View;
   onLook: (change: Partial<View>) => void;
+  /** So many times as many GPUs are asked for. */
+  onTake: (factor: number) => void;
 }
 
 export function Results(props: Props) {
-  const { document, plan, isFinal, request, command, targets, view, onLook } = props;
+  const { document, plan, isFinal, request, command, targets, view, onLook, onTake } = props;
   // A stage that is pointed out in one picture is in all of them.
   const [stage, setStage] = useState<number | null>(null);
   useEffect(() => setStage(null), [plan]);
@@ -60,7 +62,13 @@ export function Results(props: Props) {
           <Breakdown plan={plan} />
           <Memory plan={plan} {...pointed} />
         </div>
-        <Front document={document} rank={plan.rank} onChoose={choose} />
+        <Front
+          document={document}
+          rank={plan.rank}
+          onChoose={choose}
+          request={isFinal ? request : null}
+          onTake={onTake}
+        />
       </div>
       <PlanTable
         document={document}

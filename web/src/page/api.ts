@@ -2,6 +2,7 @@
 import {
   type ImportDocument,
   OWN_RANK,
+  type Plan,
   type PlanDocument,
   planOf,
   type Reviewed,
@@ -94,6 +95,9 @@ export class AskError extends Error {
 }
 
 const UNREACHABLE = 0;
+
+/** Whether the server only shows a saved answer. */
+export const IS_SHARED = document.documentElement.hasAttribute("data-shared");
 
 export interface Chosen {
   document: Reviewed;
@@ -192,6 +196,18 @@ export async function planned(
   }
   if (document) return document;
   throw problem ?? lost();
+}
+
+/** The best plan; null where there is none. */
+export async function bestPlan(request: Request, signal: AbortSignal): Promise<Plan | null> {
+  const { sensitivity: _, ...asked } = request;
+  try {
+    const document: PlanDocument = await json("plan", asked, signal);
+    return document.plans[0] ?? null;
+  } catch (error) {
+    if (error instanceof AskError && [409, 422].includes(error.status)) return null;
+    throw error;
+  }
 }
 
 /** What is thought of a launch script, with the plans that would be better. */

@@ -18,6 +18,7 @@ import { memoryRow } from "../charts/memory";
 import { rowHeight } from "../charts/timeline";
 import {
   gpuOrder,
+  listedPlans,
   OWN_RANK,
   type Plan,
   type PlanDocument,
@@ -28,6 +29,9 @@ import {
 import { timeline } from "./api";
 import { strategyText, whole } from "./format";
 import { Picture } from "./Picture";
+import { twinsOf } from "./plans";
+import type { Request } from "./request";
+import { Sweep } from "./Sweep";
 import { useAnswer } from "./useAnswer";
 
 /** As high as breakdown and memory beside it. */
@@ -37,6 +41,10 @@ interface FrontProps {
   document: Reviewed;
   rank: number;
   onChoose: (rank: number) => void;
+  /** Null where nothing can be asked. */
+  request: Request | null;
+  /** So many times as many GPUs are asked for. */
+  onTake: (factor: number) => void;
 }
 
 export function Front(props: FrontProps) {
@@ -44,8 +52,14 @@ export function Front(props: FrontProps) {
   return haveSameGpus(props.document) ? <Ties {...props} /> : <TimeAndMoney {...props} />;
 }
 
-function Ties({ document, rank, onChoose }: FrontProps) {
-  const data = useMemo(() => tiesOf(document, tieName), [document]);
+function Ties({ document, rank, onChoose, request, onTake }: FrontProps) {
+  const data = useMemo(() => {
+    const listed = listedPlans(document);
+    const twins = twinsOf(listed);
+    const isShown = (plan: Plan): boolean =>
+      twins.has(plan.rank) || plan.rank === document.choice?.fastest;
+    return tiesOf(document, listed.filter(isShown), tieName);
+  }, [document]);
   return (
     <Picture
       id="front"
@@ -54,7 +68,9 @@ function Ties({ document, rank, onChoose }: FrontProps) {
       data={data}
       selected={rank}
       height={tiesHeight(data.length)}
-    />
+    >
+      {request?.pools !== undefined && <Sweep request={request} onTake={onTake} />}
+    </Picture>
   );
 }
 
@@ -163,7 +179,7 @@ export function Topology({ document, plan, stage, onStage }: TopologyProps) {
       draw={(place, data) => drawTopology(place, data, { onSelect: onStage })}
       data={data}
       selected={stage}
-      height={190}
+      height={260}
     />
   );
 }
