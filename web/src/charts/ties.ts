@@ -147,7 +147,7 @@ class TiesChart implements Chart<readonly Tie[], number> {
     const ticks = linearTicks(
       scale.low / unit.size,
       scale.high / unit.size,
-      Math.max(2, (frame.width - left) / 80),
+      Math.max(4, (frame.width - left) / 80),
     );
     const texts = tickTexts(ticks, digits);
     for (const [index, tick] of ticks.entries()) {
