@@ -164,6 +164,15 @@ export function App() {
       <button type="button" class="skip" onClick={() => jump("plans-title")}>
         Skip to the plans
       </button>
+      {!IS_SHARED && (
+        <button
+          type="button"
+          class="skip"
+          onClick={() => globalThis.document.getElementById("model")?.focus()}
+        >
+          Skip to the form
+        </button>
+      )}
       <header class="top">
         <h1>Astrarium</h1>
         <p>

@@ -147,9 +147,11 @@ function nextType(pools: readonly Pool[]): string {
 }
 
 export function gpuOf(catalog: Catalog | null, type: string): CatalogGpu | undefined {
-  const typed = type.trim().toLowerCase();
-  return catalog?.gpus.find(
-    ({ name, aliases }) => name.toLowerCase() === typed || aliases.includes(typed),
+  // As the server reads them: "rtx4090" is "rtx-4090".
+  const plain = (text: string): string => text.toLowerCase().replaceAll(/[-_\s]/g, "");
+  const typed = plain(type);
+  return catalog?.gpus.find((gpu) =>
+    [gpu.name, ...gpu.aliases].some((one) => plain(one) === typed),
   );
 }
 

@@ -58,7 +58,16 @@ function Ties({ document, rank, onChoose, request, onTake }: FrontProps) {
     const twins = twinsOf(listed);
     const isShown = (plan: Plan): boolean =>
       twins.has(plan.rank) || plan.rank === document.choice?.fastest;
-    return tiesOf(document, listed.filter(isShown), tieName);
+    const shown = listed.filter(isShown);
+    const names = shown.map(({ strategy }) => strategyText(strategy));
+    // Where degrees do not tell them apart, the micro-batch may.
+    const nameOf = ({ rank, strategy }: Plan): string => {
+      const text = strategyText(strategy);
+      const isOnly = names.filter((name) => name === text).length < 2;
+      const more = isOnly ? "" : ` · micro ${strategy.micro_batch}`;
+      return `${rank === OWN_RANK ? "–" : rank}  ${text}${more}`;
+    };
+    return tiesOf(document, shown, nameOf);
   }, [document]);
   return (
     <Picture
@@ -72,10 +81,6 @@ function Ties({ document, rank, onChoose, request, onTake }: FrontProps) {
       {request?.pools !== undefined && <Sweep request={request} onTake={onTake} />}
     </Picture>
   );
-}
-
-function tieName({ rank, strategy }: Plan): string {
-  return `${rank === OWN_RANK ? "–" : rank}  ${strategyText(strategy)}`;
 }
 
 function TimeAndMoney({ document, rank, onChoose }: FrontProps) {

@@ -10,6 +10,8 @@ const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/, or give the machines in a cluster file/, ""],
   [/ \(--(?:failures|interruptions) sets the rate\)/, ""],
   [/, or start it with a longer --search-seconds/, ""],
+  [/^--strategy: /, ""],
+  [/^\S+: (the number of GPUs is missing); write .*/, "$1"],
   // What a launch script leaves open has fields of its own.
   [/; --set \w+=N says it/, ""],
   [/(?:Add|write) --gpus [A-Z]+:\w+ such as \S+/, "Choose their type."],
@@ -59,6 +61,24 @@ const RULES: readonly Rule[] = [
   {
     pattern: /\(did you mean '([^']+)'\?\)/,
     repairs: ([, name = ""], field) => [named(name, field)],
+  },
+  {
+    pattern: /unknown field \$(\w+) \(did you mean '(\w+)'\?\)/,
+    repairs: ([, typed = "", meant = ""]) => [
+      {
+        text: `Use $${meant}`,
+        change: ({ repeated }) => ({
+          repeated: {
+            ...repeated,
+            rule: repeated.rule?.replaceAll(`$${typed}`, () => `$${meant}`) ?? "",
+          },
+        }),
+      },
+    ],
+  },
+  {
+    pattern: /the number of GPUs is missing; write \S+:(\d+)/,
+    repairs: ([, count = ""], field) => [inRow(field, { count }, `Use ${count} GPUs`)],
   },
   {
     pattern: /; use (\d+)(?: or (\d+))?/,
