@@ -162,7 +162,7 @@ def test_a_document_does_not_name_files(
         assert told["field"] == "document"
         assert told["message"] == (
             f"document: it does not hold the config of '{path}', and the server reads no files;"
-            " make the plan again"
+            " `astrarium export` on the command line does"
         )
     known = {**named, "model_as_given": "llama-2-7b"}
     body = {"document": {**document, "workload": known}, "target": "megatron"}

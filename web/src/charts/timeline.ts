@@ -539,7 +539,8 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     const [from = 0, to = 0] = [this.shown.from, this.shown.to].map((moment) =>
       realMoment(this.fold, moment),
     );
-    const unit = durationUnit(this.shown.to - this.shown.from);
+    // Where the middle is left out, times behind it are much longer than what is shown.
+    const unit = durationUnit(to - from);
     const count = Math.max(3, Math.floor(this.plotWidth() / 90));
     // As dense as if nothing were missing; those of the middle are not there.
     const dense = (count * (to - from)) / (this.shown.to - this.shown.from);

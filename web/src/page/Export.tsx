@@ -61,7 +61,9 @@ export function Export({ document, plan, targets, isFinal, command }: Props) {
   }, [document, plan.rank, target, program]);
 
   const chosen = { document, rank: plan.rank };
-  const marks = useMarks(chosen, isFinal);
+  // The model of a script may be one that no config.json says.
+  const isKnown = !document.review || document.workload.model_config != null;
+  const marks = useMarks(chosen, isFinal && isKnown);
   const isLauncher = targets.find((one) => one.name === target)?.is_launcher ?? false;
   const choice: ExportChoice = isLauncher ? { target, program } : { target };
   const name = fileName(`${document.workload.model}-${planName(plan.rank)}`.replaceAll(" ", "-"));
@@ -89,8 +91,12 @@ export function Export({ document, plan, targets, isFinal, command }: Props) {
   return (
     <section class="panel export" aria-labelledby="export-title">
       <h2 id="export-title">Start {planName(plan.rank)}</h2>
-      <p class="message">Files that start it, for the software that you train with.</p>
-      <div class="bar">
+      <p class="message">
+        {isKnown
+          ? "Files that start it, for the software that you train with."
+          : "No config.json says what your script trains: put one in as the model to get files."}
+      </p>
+      <div class="bar" hidden={!isKnown}>
         <label for="target">Files for</label>
         <select
           id="target"
