@@ -157,13 +157,20 @@ def test_a_document_does_not_name_files(
     """Without its config a document says only what the model was called: a path, maybe."""
     named = {**document["workload"], "model_config": None, "model_as_given": path}
     body: dict[str, Any] = {"document": {**document, "workload": named}}
-    for route, further in (("export", {"target": "megatron"}), ("trace", {}), ("explain", {})):
+    for route, further in (("export", {"target": "megatron"}), ("targets", {})):
         told = refused(client, {**body, **further}, route)
         assert told["field"] == "document"
         assert told["message"] == (
             f"document: it does not hold the config of '{path}', and the server reads no files;"
             " `astrarium export` on the command line does"
         )
+    for route in (
+        "trace",
+        "explain",
+        "timeline",
+        "report",
+    ):  # of the plan alone: no model is looked for
+        assert client.post(f"/api/{route}", json=body).status_code == 200
     known = {**named, "model_as_given": "llama-2-7b"}
     body = {"document": {**document, "workload": known}, "target": "megatron"}
     assert client.post("/api/export", json=body).status_code == 200
