@@ -174,9 +174,10 @@ class Planner:
         return self.page.locator(f"section[aria-labelledby={name}-title] .chart-tip")
 
     def pixels(self, name: str) -> str:
-        """What is drawn on the canvases of a picture."""
+        """What is drawn of a picture."""
         found: str = self.picture(name).evaluate(
             "box => [...box.querySelectorAll('canvas')].map(one => one.toDataURL()).join()"
+            " + (box.querySelector('svg')?.innerHTML ?? '')"
         )
         return found
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.plans.document import PlanDocument, schemas
+from astrarium.report.plan.imported import ImportDocument
 from astrarium.report.timeline import TimelineDocument
 
 FILE = Path(__file__).parents[1] / "web/src/schema.ts"
-TYPES = (PlanDocument, TimelineDocument)
+TYPES = (PlanDocument, ImportDocument, TimelineDocument)
 WORDS = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean"}
 HEAD = "// Made by tools/page_types.py of the schemas of the documents; not to be edited.\n"
 WIDEST = 100  # columns, as biome formats

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pytest
 from browser_page import ALIKE, ROOT, Planner
 from playwright.sync_api import expect
+from web_server import LAUNCH
 
 Open = Callable[..., Planner]
 AXE: Final = ROOT / "web/node_modules/axe-core/axe.min.js"
@@ -50,3 +51,22 @@ def test_forced_colours(opened: Open) -> None:
     planner = opened((1024, 900), forced_colors="active")
     planner.open(ALIKE)
     assert violations(planner) == []
+    # What is drawn is told apart by colours, which must not all become one.
+    count: int = planner.picture("timeline").evaluate(
+        """(box) => {
+          const canvas = box.querySelector("canvas");
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, 20);
+          return new Set(new Uint32Array(data.buffer)).size;
+        }"""
+    )
+    assert count >= 4
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_script_beside_the_plans(opened: Open, width: int) -> None:
+    planner = opened((width, 900))
+    planner.open({"text": LAUNCH, "name": "run.sh", "gpus": "h100"}, rank=0, compare=[0, 1])
+    expect(planner.page.locator(".own")).to_contain_text("It runs")
+    assert violations(planner) == []
+    wide: int = planner.page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= width

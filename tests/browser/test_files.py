@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -79,8 +80,23 @@ def test_the_plans_are_those_of_the_command_line(planner: Planner) -> None:
 
 def test_a_trace_for_perfetto(planner: Planner) -> None:
     planner.open(ALIKE)
-    trace = json.loads(downloaded(planner, "Trace for Perfetto", "Llama-2-7B-plan-1-trace.json"))
+    packed = downloaded(planner, "Trace for Perfetto", "Llama-2-7B-plan-1-trace.json.gz")
+    trace = json.loads(gzip.decompress(packed))
     assert any(event["ph"] == "X" for event in trace["traceEvents"])
+
+
+def test_a_report_pictures_and_a_table(planner: Planner) -> None:
+    planner.open(ALIKE)
+    report = downloaded(planner, "Report to mail", "Llama-2-7B-plan-1.html").decode()
+    assert "astrarium plan llama-2-7b" in report.replace(" \\\n ", "")
+    table = downloaded(planner, "Plans as CSV", "Llama-2-7B-plan-1.csv").decode()
+    assert len(table.splitlines()) == 1 + int(ALIKE["top"])
+    title = "Save the picture: Memory of each stage, plan 1"
+    picture = downloaded(planner, title, "memory-of-each-stage-plan-1.svg").decode()
+    assert "var(--" not in re.sub(r"<pattern.*?</pattern>", "", picture)  # no style sheet is near
+    title = "Save the picture: Timeline of an iteration, plan 1"
+    image = downloaded(planner, title, "timeline-of-an-iteration-plan-1.png")
+    assert image.startswith(b"\x89PNG")
 
 
 def test_what_a_target_cannot_express_is_refused_with_the_nearest(planner: Planner) -> None:

@@ -154,11 +154,52 @@ def test_the_timeline_is_zoomed_and_panned(planner: Planner) -> None:
     planner.keep_picture("timeline-memory-1280-light")
 
 
+def test_the_timeline_opens_without_its_middle_and_sums_up(planner: Planner) -> None:
+    planner.open()
+    page = planner.page
+    section = page.locator("section[aria-labelledby=timeline-title]")
+    sums = section.locator(".chart-sums")
+    expect(sums).to_contain_text("of the middle, which repeats itself, are not drawn")
+    expect(sums).to_contain_text(re.compile(r"forward \d.*backward \d.*waiting \d"))
+    planner.picture("timeline").scroll_into_view_if_needed()
+    place = planner.picture("timeline").bounding_box()
+    assert place is not None
+    x, y = place["x"] + 200, place["y"] + 12
+    page.keyboard.down("Shift")
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 100, y, steps=4)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    expect(sums).to_contain_text("Marked: ")
+    whole = planner.pixels("timeline")
+    section.get_by_role("button", name="Middle").click()
+    expect(sums).to_contain_text("Shown: 0.0 to ")
+    expect(sums).not_to_contain_text("not drawn")
+    shown = planner.drawn("timeline", unlike=whole)
+    planner.picture("timeline").focus()
+    page.keyboard.press("w")
+    near = planner.drawn("timeline", unlike=shown)
+    page.keyboard.press("d")
+    planner.drawn("timeline", unlike=near)
+
+
+def test_fewer_and_more_gpus_are_a_click_away(planner: Planner) -> None:
+    planner.open(ALIKE)
+    page = planner.page
+    page.get_by_role("button", name="What would fewer or more GPUs do?").click()
+    more = page.get_by_role("button", name=re.compile(r"^32 x H100.*days, \$"))
+    more.click()
+    expect(planner.lead).to_contain_text("on 32 x H100")
+    planner.settled()
+    assert state_of(page.url)["pools"][0]["count"] == "32"
+
+
 def test_pictures_tell_what_they_show(planner: Planner) -> None:
     """What the pointer is on is told beside it, and to screen readers as a whole."""
     planner.open()
     for name, words in (
-        ("front", "against"),
+        ("front", "with their intervals"),
         ("breakdown", "forward"),
         ("timeline", "pipeline stages"),
         ("memory", "Fullest is stage"),
@@ -170,6 +211,6 @@ def test_pictures_tell_what_they_show(planner: Planner) -> None:
         box.scroll_into_view_if_needed()
         size = box.bounding_box()
         assert size is not None
-        y = size["height"] / 2 if name == "topology" else 30
+        y = 60 if name == "topology" else 30
         box.hover(position={"x": size["width"] / 2, "y": y})
         expect(planner.tip(name)).to_be_visible()

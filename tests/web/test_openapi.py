@@ -39,7 +39,7 @@ def test_all_routes_are_described(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.1")
     names = "health catalog plan plan/stream predict whynot explain compare timeline trace export"
-    names += " targets review"
+    names += " targets review report"
     assert set(described["paths"]) == {f"/api/{name}" for name in names.split()}
     schemas = described["components"]["schemas"]
     for flag in ("model", "gpus", "seq_length", "tokens", "rule", "budget", "pools", "config"):

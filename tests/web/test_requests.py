@@ -157,7 +157,7 @@ def test_a_document_does_not_name_files(
     """Without its config a document says only what the model was called: a path, maybe."""
     named = {**document["workload"], "model_config": None, "model_as_given": path}
     body: dict[str, Any] = {"document": {**document, "workload": named}}
-    for route in ("trace", "explain"):  # of the plan alone: the model is not looked for
+    for route in ("trace", "explain", "timeline"):  # of the plan alone: no file is looked for
         found = client.post(f"/api/{route}", json=body)
         assert found.content == client.post(f"/api/{route}", json={"document": document}).content
     for route, further in (("export", {"target": "megatron"}), ("targets", {})):
@@ -165,8 +165,9 @@ def test_a_document_does_not_name_files(
         assert told["field"] == "document"
         assert told["message"] == (
             f"document: it does not hold the config of '{path}', and the server reads no files;"
-            " make the plan again"
+            " `astrarium export` on the command line does"
         )
+    assert client.post("/api/report", json=body).status_code == 200
     known = {**named, "model_as_given": "llama-2-7b"}
     body = {"document": {**document, "workload": known}, "target": "megatron"}
     assert client.post("/api/export", json=body).status_code == 200

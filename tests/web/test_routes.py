@@ -11,6 +11,7 @@ from zipfile import ZipFile
 import httpx
 import pytest
 from click.testing import CliRunner
+from web_server import running
 
 from astrarium.cli.app import app
 from astrarium.plans.document import from_dict
@@ -306,3 +307,25 @@ def test_a_stream_tells_what_is_wrong(client: httpx.Client) -> None:
     body["gpus"] = "t4:4"
     name, data = stream(client, body)[-1]
     assert (name, data["status"]) == ("error", 409)
+
+
+def test_a_report_is_that_of_the_command_line(
+    client: httpx.Client, document: dict[str, Any], plan_file: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.html"
+    CliRunner().invoke(app, ["explain", plan_file, "--report", str(path)], catch_exceptions=False)
+    sent = client.post("/api/report", json={"document": document, "command": ["astrarium", "x"]})
+    assert sent.status_code == 200
+    assert sent.headers["content-type"].startswith("text/html")
+    told = [text.partition("<h2>Command</h2>")[0] for text in (sent.text, path.read_text())]
+    assert told[0] == told[1]
+
+
+def test_a_saved_answer_is_all_that_is_shown(document: dict[str, Any]) -> None:
+    with running(shared=json.dumps(document).encode()) as server, server.client() as client:
+        assert client.get("/api/shared").json() == document
+        assert "<html data-shared " in client.get("/").text
+        for path in ("plan", "plan/stream", "predict", "whynot", "review"):
+            assert client.post(f"/api/{path}", json={}).status_code in (404, 405)
+        sent = {"document": document}
+        assert client.post("/api/timeline", json=sent).status_code == 200

@@ -4,10 +4,11 @@
  * Their types are made of the schemas: `schema.ts`. Keys that are left out where they do not apply,
  * and keys that older files lack, are optional there.
  */
-import type { Plan, PlanDocument } from "./schema";
+import type { ImportDocument, Plan, PlanDocument } from "./schema";
 
 export type {
   Choice,
+  ImportDocument,
   Pareto as ParetoPoint,
   Plan,
   PlanDocument,
@@ -52,6 +53,28 @@ export function placesOf(document: PlanDocument, group: string, wanted: string[]
   }
   places.set(group, { pools, names });
   return names;
+}
+
+/** What a launch script is called among plans, which count from 1. */
+export const OWN_RANK = 0;
+
+/** An answer about a launch script, which stands beside the plans. */
+export interface Reviewed extends PlanDocument {
+  readonly review?: ImportDocument;
+}
+
+export function ownPlan(document: Reviewed): Plan | null {
+  const plan = document.review?.fit?.plan;
+  return plan ? { ...plan, rank: OWN_RANK } : null;
+}
+
+export function planOf(document: Reviewed, rank: number): Plan | null {
+  if (rank === OWN_RANK) return ownPlan(document);
+  return document.plans.find((plan) => plan.rank === rank) ?? null;
+}
+
+export function planName(rank: number): string {
+  return rank === OWN_RANK ? "yours" : `plan ${rank}`;
 }
 
 /** The best plans, as many as were asked for. */

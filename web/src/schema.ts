@@ -7,6 +7,18 @@ export interface Alone {
   readonly strategy: Strategy;
 }
 
+export interface AsIf {
+  readonly option: string;
+  readonly given: string;
+  readonly assumed: string;
+  readonly why: string;
+}
+
+export interface Change {
+  readonly text: string;
+  readonly plan: Plan;
+}
+
 export interface Choice {
   readonly recommended: number;
   readonly fastest: number | null;
@@ -37,7 +49,39 @@ export interface Evaluation {
   readonly iterations: number;
 }
 
+export interface FitDocument {
+  readonly schema: string;
+  readonly workload: Workload;
+  readonly cluster: Cluster;
+  readonly fits: boolean;
+  readonly excess_bytes: number | null;
+  readonly smallest_gpus: number | null;
+  readonly why_not: string;
+  readonly plan: Plan | null;
+  readonly changes: readonly Change[];
+  readonly notes?: readonly string[];
+  readonly smallest_gpus_by_type?: Readonly<Record<string, number | null>>;
+}
+
 export type Granularity = "full" | "none" | "selective";
+
+export interface ImportDocument {
+  readonly schema: string;
+  readonly source: string;
+  readonly program: string;
+  readonly runtime: string;
+  readonly workload: Workload;
+  readonly cluster: Cluster;
+  readonly options: Options;
+  readonly conflicts: readonly string[];
+  readonly runs: boolean | null;
+  readonly fit: FitDocument | null;
+  readonly answer: PlanDocument | null;
+  readonly faster: number | null;
+  readonly error: string;
+  readonly notes: readonly string[];
+  readonly unsure?: readonly string[];
+}
 
 export type LayerSplit = "balanced" | "even" | "free";
 
@@ -50,6 +94,13 @@ export interface Link {
 export type Method = "block" | "none" | "uniform";
 
 export type Numerics = "reduced" | "strict";
+
+export interface Options {
+  readonly used: readonly Used[];
+  readonly neutral: readonly string[];
+  readonly as_if: readonly AsIf[];
+  readonly unknown: readonly Unknown[];
+}
 
 export interface Overlap {
   readonly grad_reduce: boolean;
@@ -298,6 +349,17 @@ export interface TimelineStage {
   readonly devices: number;
   readonly layers: readonly (readonly [number, number])[];
   readonly busy_seconds: number;
+}
+
+export interface Unknown {
+  readonly option: string;
+  readonly says: string;
+}
+
+export interface Used {
+  readonly option: string;
+  readonly value: string;
+  readonly sets: string;
 }
 
 export interface Workload {

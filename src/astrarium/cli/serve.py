@@ -47,6 +47,7 @@ FLAGS = {
         readers.count(MOST_WAITING),
         default=256,
     ),
+    "share": Flag("Show the plans of this file, and search for nothing.", "PLAN"),
     "json": JSON,
 }
 
@@ -95,7 +96,21 @@ def _settings(values: Mapping[str, Any]) -> ServerSettings:
         token=_checked(values["token"]),
         search_seconds=values["search_seconds"],
         most_waiting=values["most_waiting"],
+        shared=_shared(values["share"]),
     ).with_token()
+
+
+def _shared(path: str | None) -> bytes | None:
+    """The content of a plan file, once it is read without a complaint."""
+    if path is None:
+        return None
+    from pathlib import Path
+
+    import msgspec
+
+    from astrarium.plans.document import load_document, to_dict
+
+    return msgspec.json.encode(to_dict(load_document(Path(path))))
 
 
 def _checked(token: str | None) -> str | None:

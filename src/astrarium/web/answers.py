@@ -172,6 +172,7 @@ def field_of(error: AstrariumError, body: Body) -> str | None:
 
 JSON_TYPE: Final = "application/json"
 ZIP_TYPE: Final = "application/zip"
+HTML_TYPE: Final = "text/html; charset=utf-8"
 OK, NOTHING_FEASIBLE, REFUSED, FAILED = 200, 409, 422, 500
 LEAST_COMPRESSED: Final = 2**19  # bytes; below, a connection to the same machine is faster
 
@@ -337,7 +338,7 @@ def _with_model(body: Body) -> tuple[PlanDocument, Plan]:
     if workload.model_config is None and not is_model_name(workload.model_as_given):
         raise InputError(
             f"document: it does not hold the config of '{workload.model_as_given}', and the server"
-            " reads no files; make the plan again",
+            " reads no files; `astrarium export` on the command line does",
             "document",
         )
     return document, plan
@@ -369,6 +370,14 @@ def _trace(body: Body, tell: Tell | None) -> Answer:
     from astrarium.report.timeline import trace_of
 
     return compressed(Answer(OK, encoded(trace_of(*_chosen(body)))), body)
+
+
+def _report(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.report.page import report_html
+
+    document, plan = _chosen(body)
+    page = report_html(document, [str(word) for word in body.get("command", ())], plan.rank)
+    return Answer(OK, page.encode(), HTML_TYPE)
 
 
 def _export(body: Body, tell: Tell | None) -> Answer:
@@ -425,6 +434,7 @@ _KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
     "compare": _compare,
     "timeline": _timeline,
     "trace": _trace,
+    "report": _report,
     "export": _export,
     "targets": _targets,
 }

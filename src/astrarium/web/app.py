@@ -28,6 +28,7 @@ from astrarium.web.flags import (
     ExportRequest,
     PlanRequest,
     PredictRequest,
+    ReportRequest,
     ReviewRequest,
     WhyNotRequest,
     complaint,
@@ -167,10 +168,13 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]
     _add_errors(app)
     _add_catalog(app, workers)
-    _add_searches(app, workers)
-    _add_strategies(app, workers)
+    if settings.shared is None:
+        _add_searches(app, workers)
+        _add_strategies(app, workers)
+    else:
+        _add_shared(app, settings.shared)
     _add_documents(app, workers)
-    _add_page(app)
+    _add_page(app, is_shared=settings.shared is not None)
     return app
 
 
@@ -220,6 +224,13 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
     async def stream(body: PlanRequest) -> Response:  # type: ignore[valid-type]
         """The same, while the search runs; closing the connection ends it."""
         return EventStream(workers, "plan", _given(body))
+
+
+def _add_shared(app: FastAPI, shared: bytes) -> None:
+    @app.get("/api/shared", responses=responses("PlanDocument", "The plans of --share."))
+    async def saved() -> Response:
+        """A saved answer, which is all that this server shows."""
+        return _response(Answer(OK, shared))
 
 
 def _add_strategies(app: FastAPI, workers: Workers) -> None:
@@ -278,6 +289,16 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         """The predicted iteration: as `astrarium trace`."""
         return await _large(request, workers, "trace", body)
 
+    pages = responses("Problem", "One HTML file with all pictures.")
+    pages[OK]["content"] = {"text/html": {"schema": {"type": "string"}}}
+
+    @app.post("/api/report", response_class=Response, status_code=OK, responses=pages)
+    async def report(request: Request, body: ReportRequest) -> Response:
+        """All about the plans of a document: as `astrarium plan --report`."""
+        response = await _answered(request, workers, "report", body)
+        response.headers["content-disposition"] = 'attachment; filename="report.html"'
+        return response
+
     @app.post("/api/targets", responses=responses("TargetTimes", "What each makes of a plan."))
     async def targets(request: Request, body: Chosen) -> Response:
         """Which software can start a plan as it is, and how much slower the nearest would be."""
@@ -298,8 +319,8 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         return response
 
 
-def _add_page(app: FastAPI) -> None:
-    files = static.files()
+def _add_page(app: FastAPI, *, is_shared: bool) -> None:
+    files = static.files(is_shared=is_shared)
     asked = {
         route.path: sorted(route.methods or ())
         for route in app.routes

@@ -124,6 +124,12 @@ class CompareRequest(BaseModel):
     second: Chosen
 
 
+class ReportRequest(Chosen):
+    """As `--report`; `command` is told in it."""
+
+    command: Texts = Field(default_factory=list)
+
+
 class ExportRequest(Chosen):
     """As `astrarium export`."""
 

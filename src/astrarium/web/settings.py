@@ -35,6 +35,7 @@ class ServerSettings(Value, frozen=True):
     most_bodies_bytes: int = 256 * MIB  # of all requests under way
     most_values: int = 1_000_000  # in a request: read, each takes some hundred bytes
     body_seconds: float = 30.0  # in which a request has to arrive
+    shared: bytes | None = None  # a plan document: it is shown, and nothing is searched for
     send_seconds: float = 30.0  # in which a client has to read the next part of an answer
 
     @property

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from astrarium.value import Value
 
 FOLDER: Final = Path(__file__).parent / "static"
+INDEX: Final = "index.html"
 HASHED: Final = "assets/"  # names there hold a hash of their content
 FOREVER: Final = "public, max-age=31536000, immutable"
 LEAST_COMPRESSED: Final = 512  # bytes; below, gzip adds more than it saves
@@ -38,15 +39,22 @@ class File(Value, frozen=True):
         return Response(content, headers=headers, media_type=self.media_type)
 
 
-def files(folder: Path = FOLDER) -> Mapping[str, File]:
-    """All files of the page by their path, such as "assets/index-4f2c.js"."""
+def files(folder: Path = FOLDER, *, is_shared: bool = False) -> Mapping[str, File]:
+    """All files of the page by their path, such as "assets/index-4f2c.js".
+
+    The page is told on its first element that it shows a saved answer.
+    """
     paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     names = {path.relative_to(folder).as_posix(): path for path in paths}
-    return {
+    found = {
         name: _file(name, path.read_bytes(), names.get(f"{name}.gz"))
         for name, path in names.items()
         if not (name.endswith(".gz") and name.removesuffix(".gz") in names)
     }
+    if is_shared and INDEX in found:
+        marked = found[INDEX].content.replace(b"<html ", b"<html data-shared ", 1)
+        found[INDEX] = _file(INDEX, marked, None)
+    return found
 
 
 def _file(name: str, content: bytes, compressed: Path | None) -> File:

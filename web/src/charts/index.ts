@@ -5,6 +5,7 @@ export type { Chart } from "./frame";
 export { drawFront } from "./front";
 export { frontOf } from "./front_data";
 export { drawMemory } from "./memory";
+export { drawTies, haveSameGpus, tiesHeight, tiesOf } from "./ties";
 export { drawTimeline } from "./timeline";
 export { drawTopology } from "./topology";
 export { topologyOf } from "./topology_data";

@@ -45,6 +45,8 @@ export function cssColour(colour: Colour): string {
 export function readTheme(place: HTMLElement): Theme {
   const probe = document.createElement("span");
   probe.hidden = true;
+  // Forced colours would all be one: what is drawn could not be told apart.
+  probe.style.setProperty("forced-color-adjust", "none");
   place.append(probe);
   const theme = {} as Record<Colour, string>;
   for (const colour of COLOURS) {

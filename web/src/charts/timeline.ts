@@ -6,7 +6,8 @@
  */
 
 import type { TimelineDocument } from "../document";
-import { digits, duration, durationUnit, gib, inGib, shortGpu } from "./format";
+import { folded, foldedMoment, foldOf, realMoment, sumsOf } from "./fold";
+import { digits, duration, durationUnit, gib, inGib, percent, shortGpu } from "./format";
 import { type Chart, clamp, element, Frame, Layer } from "./frame";
 import {
   AFTER,
@@ -25,6 +26,7 @@ import {
   stack,
   TRANSFER,
 } from "./lanes";
+import { Minimap } from "./minimap";
 import { linearTicks, tickTexts } from "./scales";
 import { legend } from "./svg";
 import { type Colour, channels, packed, poolColour, readTheme, type Theme } from "./theme";
@@ -51,7 +53,8 @@ const COLUMN = 3;
 const READABLE = 26;
 /** After so long without a move the picture is at rest. */
 const REST_MILLISECONDS = 150;
-const HELP = "Click, then scroll to zoom; drag to pan.";
+const HELP =
+  "Click, then scroll or W and S to zoom; drag or A and D to pan; Shift and drag sums up.";
 const HELP_DENSE = "Passes are too short to see: colours show their share of the time. Zoom in.";
 const COLOURS: readonly Colour[] = ["sky", "red", "pink", "green"];
 /** Of what stands behind the passes; other causes keep their names. */
@@ -77,7 +80,16 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
   readonly frame: Frame;
   private readonly layer: Layer;
   private readonly memoryButton = element("button", "", "Memory");
+  private readonly foldButton = element("button", "", "Middle");
   private readonly help = element("span", "", HELP);
+  private readonly sums = element("p", "chart-sums");
+  private readonly map = new Minimap(this);
+  /** The whole iteration; `data` may lack the middle of it. */
+  private full: TimelineDocument;
+  private all: Lanes | null = null;
+  private fold: View | null = null;
+  private isWhole = false;
+  private selected: View | null = null;
   private theme: Theme | null = null;
   private image: ImageData | null = null;
   private passes: Lanes;
@@ -92,12 +104,14 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     private data: TimelineDocument,
     private readonly options: TimelineOptions,
   ) {
-    ({ passes: this.passes, transfers: this.transfers } = lanesOf(data));
-    this.shown = whole(data.seconds);
+    this.full = data;
+    ({ passes: this.passes, transfers: this.transfers } = this.take(data));
+    this.shown = whole(this.data.seconds);
     this.hasMemory = options.memory ?? false;
     this.frame = new Frame(container, this.wantedHeight(), (isFresh) => this.draw(isFresh));
-    this.frame.root.prepend(this.tools());
+    this.frame.root.prepend(this.tools(), this.map.root);
     this.frame.box.after(
+      this.sums,
       legend(this.frame.name, [
         { name: "forward", fill: { colour: "sky" } },
         { name: "backward", fill: { colour: "red" } },
@@ -108,7 +122,7 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     );
     this.layer = new Layer(this.frame);
     this.frame.keys(
-      "Left and right arrows pan, plus and minus zoom, 0 shows the whole iteration, " +
+      "Left and right arrows or A and D pan, plus and minus or W and S zoom, 0 shows all of it, " +
         "up and down choose a stage.",
     );
     this.frame.summary(this.summary());
@@ -116,15 +130,42 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
   }
 
   update(data: TimelineDocument): void {
-    const isSame = data.seconds === this.data.seconds;
-    this.data = data;
-    ({ passes: this.passes, transfers: this.transfers } = lanesOf(data));
-    if (!isSame) this.shown = whole(data.seconds);
+    const isSame = data.seconds === this.full.seconds;
+    this.full = data;
+    ({ passes: this.passes, transfers: this.transfers } = this.take(data));
+    if (!isSame) this.shown = whole(this.data.seconds);
+    this.selected = null;
     if (this.chosen !== null && this.chosen >= data.stages.length) this.chosen = null;
     this.frame.hideTip();
     this.frame.setHeight(this.wantedHeight());
     this.frame.summary(this.summary());
     this.frame.redraw(true);
+  }
+
+  /** What is drawn of an iteration: all of it, or all but its middle. */
+  private take(full: TimelineDocument): ReturnType<typeof lanesOf> {
+    const fold = foldOf(full);
+    this.all = null;
+    this.foldButton.hidden = fold === null;
+    this.fold = this.isWhole ? null : fold;
+    this.data = this.fold ? folded(full, this.fold) : full;
+    return lanesOf(this.data);
+  }
+
+  /** With its middle, or without. */
+  private refold(): void {
+    this.isWhole = !this.isWhole;
+    this.foldButton.setAttribute("aria-pressed", String(this.isWhole));
+    ({ passes: this.passes, transfers: this.transfers } = this.take(this.full));
+    this.selected = null;
+    this.frame.redraw(true);
+    this.show(whole(this.data.seconds));
+  }
+
+  /** Sums up a part of what is shown; null: none. */
+  mark(view: View | null): void {
+    this.selected = view;
+    this.frame.redraw();
   }
 
   select(stage: number | null): void {
@@ -209,6 +250,11 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     button("All", "Show the whole iteration", () => this.show(whole(this.data.seconds)));
     button("Start", "Zoom to where the pipeline fills", () => this.showEnd(true));
     button("End", "Zoom to where the pipeline empties", () => this.showEnd(false));
+    this.foldButton.type = "button";
+    this.foldButton.title = "Show the middle, too, which repeats itself";
+    this.foldButton.setAttribute("aria-pressed", "false");
+    this.foldButton.addEventListener("click", () => this.refold());
+    tools.append(this.foldButton);
     this.memoryButton.type = "button";
     this.memoryButton.title = "Show the memory that a stage holds over time";
     this.memoryButton.setAttribute("aria-pressed", String(this.hasMemory));
@@ -266,14 +312,14 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
 
   private busyText(stage: number): string {
     const busy = this.data.stages[stage]?.busy_seconds ?? 0;
-    return `works ${duration(busy)} of ${duration(this.data.seconds)}`;
+    return `works ${duration(busy)} of ${duration(this.full.seconds)}`;
   }
 
   private summary(): string {
     const stages = this.data.stages.length;
-    const batches = 1 + this.data.events.micro_batch.reduce((a, b) => Math.max(a, b), -1);
+    const batches = 1 + this.full.events.micro_batch.reduce((a, b) => Math.max(a, b), -1);
     return (
-      `Timeline of one iteration of ${duration(this.data.seconds)}: ${stages} pipeline ` +
+      `Timeline of one iteration of ${duration(this.full.seconds)}: ${stages} pipeline ` +
       `stage${stages === 1 ? "" : "s"}, ${batches} micro-batch${batches === 1 ? "" : "es"}.`
     );
   }
@@ -288,7 +334,7 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     const found = eventAt(this.passes, stage, moment);
     if (found >= 0) return this.described(this.passes, found);
     const gap = gapAt(this.passes, stage, moment, this.data.seconds);
-    return ["waiting", `${duration(Math.max(0, gap.to - gap.from))}, ${span(gap.from, gap.to)}`];
+    return ["waiting", this.when(gap.from, gap.to)];
   }
 
   private described(lanes: Lanes, index: number): string[] {
@@ -298,7 +344,7 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     const start = lanes.start[index] as number;
     const end = lanes.end[index] as number;
     const name = kinds[kind] ?? "";
-    const when = `${duration(end - start)}, ${span(start, end)}`;
+    const when = this.when(start, end);
     if (kind === LEFT_OUT) return ["left out: more of the same", when];
     if (kind >= AFTER) return [TITLES[name] ?? name, when];
     const batch = `micro-batch ${events.micro_batch[row]}`;
@@ -307,6 +353,12 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     if (kind === TRANSFER)
       return [`transfer to stage ${events.to_stage[row]}`, batch + chunk, when];
     return [`${name}, ${batch}${chunk}`, when];
+  }
+
+  /** How long, and from when to when in the whole iteration. */
+  private when(start: number, end: number): string {
+    const [from, to] = [start, end].map((moment) => realMoment(this.fold, moment));
+    return `${duration(Math.max(0, end - start))}, ${span(from ?? start, to ?? end)}`;
   }
 
   private draw(isFresh: boolean): void {
@@ -318,7 +370,65 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     this.drawMarks(context, theme);
     this.drawAxis(context, theme);
     this.drawGutter(context, theme);
+    this.drawFold(context, theme);
     if (this.hasMemory) this.drawMemory(context, theme);
+    if (isFresh) {
+      const colours = COLOURS.map((colour) => channels(theme[colour]));
+      this.map.draw(this.passes, this.data.stages.length, colours, channels(theme.wait));
+    }
+    this.map.move(this.gutter());
+    if (!this.layer.isRough) this.sums.textContent = this.sumText();
+  }
+
+  /** Where the middle is missing, and what is marked. */
+  private drawFold(context: CanvasRenderingContext2D, theme: Theme): void {
+    const bottom = this.data.stages.length * rowHeight(this.data.stages.length);
+    const at = (moment: number): number =>
+      this.gutter() + (moment - this.shown.from) / this.secondsPerPixel();
+    const { fold, selected } = this;
+    if (fold && fold.from > this.shown.from && fold.from < this.shown.to) {
+      context.fillStyle = theme.surface;
+      context.fillRect(at(fold.from) - 3, 0, 6, bottom);
+      context.strokeStyle = theme.ink;
+      context.setLineDash([4, 3]);
+      context.beginPath();
+      context.moveTo(at(fold.from), 0);
+      context.lineTo(at(fold.from), bottom);
+      context.stroke();
+      context.setLineDash([]);
+    }
+    if (!selected) return;
+    const left = Math.max(at(selected.from), this.gutter());
+    context.globalAlpha = 0.25;
+    context.fillStyle = theme.accent;
+    context.fillRect(left, 0, Math.max(1, at(selected.to) - left), bottom);
+    context.globalAlpha = 1;
+  }
+
+  /** What all stages do in the part that is marked, or shown. */
+  private sumText(): string {
+    const view = this.selected ?? this.shown;
+    const from = realMoment(this.fold, view.from);
+    const to = realMoment(this.fold, view.to);
+    // With the middle, drawn or not: otherwise begin and end would count for too much.
+    this.all ??= this.fold ? lanesOf(this.full).passes : this.passes;
+    const sums = sumsOf(this.all, this.full.stages.length, { from, to });
+    const parts = {
+      forward: sums.forward,
+      backward: sums.backward,
+      "gradients, update": sums.after,
+      waiting: sums.waiting,
+      "not told": sums.leftOut,
+    };
+    const texts = Object.entries(parts)
+      .filter(([, share]) => share > 0.0005)
+      .map(([name, share]) => `${name} ${percent(share)}`);
+    const cut =
+      this.fold && from < this.fold.from && to > this.fold.to
+        ? `; ${duration(this.fold.to - this.fold.from)} of the middle, which repeats itself, are not drawn`
+        : "";
+    const what = this.selected ? "Marked" : "Shown";
+    return `${what}: ${span(from, to)}${cut}. All stages: ${texts.join(", ")}.`;
   }
 
   /** All rows as one image, in device pixels. */
@@ -426,10 +536,18 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
 
   private drawAxis(context: CanvasRenderingContext2D, theme: Theme): void {
     const top = this.data.stages.length * rowHeight(this.data.stages.length);
-    const { from, to } = this.shown;
+    const [from = 0, to = 0] = [this.shown.from, this.shown.to].map((moment) =>
+      realMoment(this.fold, moment),
+    );
+    // Where the middle is left out, times behind it are much longer than what is shown.
     const unit = durationUnit(to - from);
     const count = Math.max(3, Math.floor(this.plotWidth() / 90));
-    const ticks = linearTicks(from / unit.size, to / unit.size, count);
+    // As dense as if nothing were missing; those of the middle are not there.
+    const dense = (count * (to - from)) / (this.shown.to - this.shown.from);
+    const ticks = linearTicks(from / unit.size, to / unit.size, dense).filter((tick) => {
+      const moment = tick * unit.size;
+      return !this.fold || moment <= this.fold.from || moment >= this.fold.to;
+    });
     context.textBaseline = "top";
     context.strokeStyle = theme.rule;
     context.fillStyle = theme.faint;
@@ -438,7 +556,8 @@ class TimelineChart implements Chart<TimelineDocument, number>, Steered {
     let free = this.gutter() - 6;
     const texts = tickTexts(ticks, digits);
     for (const [index, tick] of ticks.entries()) {
-      const x = this.gutter() + (tick * unit.size - from) / this.secondsPerPixel();
+      const moment = foldedMoment(this.fold, tick * unit.size);
+      const x = this.gutter() + (moment - this.shown.from) / this.secondsPerPixel();
       context.moveTo(Math.round(x) + 0.5, top);
       context.lineTo(Math.round(x) + 0.5, top + 4);
       const text = `${texts[index]} ${unit.name}`;

@@ -1,7 +1,7 @@
 /** Wheel, drag, pinch and keys of a timeline, as changes of its view. */
 
 import type { Frame } from "./frame";
-import { panned, type View, wheelFactor, whole, zoomed } from "./view";
+import { panned, type View, wheelFactor, whole, within, zoomed } from "./view";
 
 export interface Steered {
   readonly frame: Frame;
@@ -15,6 +15,8 @@ export interface Steered {
   leave(): void;
   choose(y: number): void;
   step(by: number): void;
+  /** Marks a part, to be summed up. */
+  mark(view: View | null): void;
 }
 
 /** A drag of fewer pixels is a click. */
@@ -57,13 +59,20 @@ function key(chart: Steered, event: KeyboardEvent): boolean {
     PageDown: () => chart.show(panned(view, seconds, length)),
     Home: () => chart.show(panned(view, seconds, -seconds)),
     End: () => chart.show(panned(view, seconds, seconds)),
+    a: () => chart.show(panned(view, seconds, -STEP * length)),
+    d: () => chart.show(panned(view, seconds, STEP * length)),
+    w: () => zoomBy(chart, 0.7),
+    s: () => zoomBy(chart, 1 / 0.7),
     "+": () => zoomBy(chart, 0.5),
     "=": () => zoomBy(chart, 0.5),
     "-": () => zoomBy(chart, 2),
     "0": () => chart.show(whole(seconds)),
-    Escape: () => chart.leave(),
+    Escape: () => {
+      chart.leave();
+      chart.mark(null);
+    },
   };
-  const action = actions[event.key];
+  const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
   action?.();
   return action !== undefined;
 }
@@ -72,6 +81,8 @@ function key(chart: Steered, event: KeyboardEvent): boolean {
 function pointers(chart: Steered): Readonly<Record<string, (event: PointerEvent) => void>> {
   const down = new Map<number, { x: number; y: number }>();
   let moved = 0;
+  // Where a part begins that is marked.
+  let begin: number | null = null;
   const drag = (event: PointerEvent, old: { x: number; y: number }) => {
     const place = chart.frame.place(event);
     const other = [...down].find(([id]) => id !== event.pointerId)?.[1];
@@ -96,12 +107,21 @@ function pointers(chart: Steered): Readonly<Record<string, (event: PointerEvent)
       if (down.size === 0) moved = 0;
       down.set(event.pointerId, chart.frame.place(event));
       chart.frame.box.setPointerCapture?.(event.pointerId);
+      begin = event.shiftKey ? chart.moment(chart.frame.place(event).x) : null;
     },
     pointermove: (event) => {
       const place = chart.frame.place(event);
       const old = down.get(event.pointerId);
       if (!old) {
         chart.hover(place.x, place.y);
+        return;
+      }
+      if (begin !== null) {
+        chart.leave();
+        const end = chart.moment(place.x);
+        chart.mark(
+          within({ from: Math.min(begin, end), to: Math.max(begin, end) }, chart.seconds()),
+        );
         return;
       }
       moved += Math.abs(place.x - old.x);
@@ -113,7 +133,8 @@ function pointers(chart: Steered): Readonly<Record<string, (event: PointerEvent)
     },
     pointerup: (event) => {
       const place = chart.frame.place(event);
-      const wasClick = down.has(event.pointerId) && down.size === 1 && moved < CLICK;
+      const wasClick =
+        begin === null && down.has(event.pointerId) && down.size === 1 && moved < CLICK;
       end(event);
       if (!wasClick) return;
       chart.choose(place.y);

@@ -3,6 +3,7 @@
 import type { Reach } from "../document";
 import { bandwidth, duration, gpuText, percent } from "./format";
 import { type Chart, clamp, element, Frame } from "./frame";
+import { nodesHeight, nodesOf } from "./nodes";
 import { roughWidth, svg } from "./svg";
 import { cssColour, poolColour } from "./theme";
 import type { StageBox, StageLink, StageRun, TopologyData } from "./topology_data";
@@ -62,7 +63,8 @@ export function layoutOf(data: TopologyData, width: number): TopologyLayout {
       stages.push({ box, x, y: inside + row * (chip.height + ROW_GAP) });
     }
     const rows = Math.ceil(run.stages.length / perRow);
-    const height = head.length * LINE + 2 * PAD + rows * chip.height + (rows - 1) * ROW_GAP;
+    const boxes = head.length * LINE + 2 * PAD + rows * chip.height + (rows - 1) * ROW_GAP;
+    const height = boxes + nodesHeight(run);
     runs.push({ run, y, height, head });
     y += height + (place + 1 < data.runs.length ? BETWEEN : 16);
   }
@@ -92,7 +94,8 @@ function unusedLines(data: TopologyData, width: number): string[] {
 function headOf(run: StageRun, width: number): string[] {
   const whole = `${run.title}; ${run.network}`;
   if (!run.network) return [run.title];
-  if (roughWidth(whole) < width) return [whole];
+  // In bold, which is wider.
+  if (1.1 * roughWidth(whole) < width) return [whole];
   const short = run.network.split(", ");
   return roughWidth(run.network) < width ? [run.title, run.network] : [run.title, ...short];
 }
@@ -243,6 +246,8 @@ class TopologyChart implements Chart<TopologyData, number> {
       const tone = index === 0 ? "strong" : "faint";
       group.append(svg("text", { x: PAD + 3, y: y + LINE * (index + 1) + 1, class: tone }, [line]));
     }
+    const top = y + height - nodesHeight(run) - PAD / 2;
+    group.append(nodesOf(run, PAD + 2, top, this.frame.width - 2 * PAD - 4, this.chosen));
     return group;
   }
 

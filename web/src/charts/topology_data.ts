@@ -22,6 +22,8 @@ export interface StageRun {
   readonly network: string;
   /** Of the first pool's type of GPU. */
   readonly colour: number;
+  /** GPUs of a node; null where its stages lie on several pools. */
+  readonly perNode: number | null;
   readonly stages: readonly StageBox[];
 }
 
@@ -107,6 +109,7 @@ function described(
       ? `${pool.intra_node_link} ${bandwidth(pool.intra_node_bytes_per_second)} in a node, ` +
         `${pool.network} ${bandwidth(pool.inter_node_bytes_per_second)} a node`
       : "",
+    perNode: names.length === 1 ? (pool?.gpus_per_node ?? null) : null,
     colour: gpuOrder(document).indexOf(pool?.gpu ?? run.stages[0]?.gpu ?? ""),
   };
 }

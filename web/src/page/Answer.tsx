@@ -1,8 +1,8 @@
 /** The answer in a sentence and large figures, where to go on, and how the search stands. */
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { amount, digits, duration, gpuText, usd } from "../charts/format";
-import type { Plan, PlanDocument } from "../document";
-import type { Progress } from "./api";
+import { OWN_RANK, type Plan, type PlanDocument, type Reviewed } from "../document";
+import { IS_SHARED, type Progress } from "./api";
 import { inputOf } from "./fields";
 import {
   chance,
@@ -40,7 +40,7 @@ interface Props {
 
 export function Answer(props: Props) {
   const { found, plan, field, onCancel, onAgain, onRepair } = props;
-  const isSearching = ["idle", "searching", "partial"].includes(found.state);
+  const isSearching = ["searching", "partial"].includes(found.state);
   // While who made a mistake types on, it stays told.
   const isRefused = found.error !== null && !found.isCurrent;
   const input = field === null ? null : inputOf(field);
@@ -101,7 +101,7 @@ export function Answer(props: Props) {
             Go to the field
           </button>
         )}
-        {isSearching || found.state === "done" ? (
+        {isSearching || ["idle", "done"].includes(found.state) ? (
           <button
             type="button"
             id="cancel"
@@ -123,7 +123,7 @@ export function Answer(props: Props) {
 }
 
 interface FiguresProps extends Pick<Props, "found" | "modelName" | "last"> {
-  document: PlanDocument;
+  document: Reviewed;
   plan: Plan;
 }
 
@@ -186,11 +186,13 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
         Ranges are <Term word="interval">80 % intervals</Term>.
       </p>
       <nav class="jumps" aria-label="Parts of this page">
-        {JUMPS.map(([id, text]) => (
-          <button type="button" key={id} class="jump" onClick={() => jump(id)}>
-            {text}
-          </button>
-        ))}
+        {JUMPS.filter(([id]) => id !== "whynot-title" || !(document.review || IS_SHARED)).map(
+          ([id, text]) => (
+            <button type="button" key={id} class="jump" onClick={() => jump(id)}>
+              {text}
+            </button>
+          ),
+        )}
       </nav>
     </div>
   );
@@ -244,6 +246,7 @@ function planTitle(document: PlanDocument, plan: Plan, isDone: boolean): string 
   const { choice } = document;
   if (plan.rank === choice?.fastest) return plan.rank === 1 ? "Best plan" : "Fastest plan";
   if (plan.rank === choice?.recommended) return "Recommended plan";
+  if (plan.rank === OWN_RANK) return "Yours";
   if (plan.rank > 1) return `Plan ${plan.rank}`;
   return isDone ? "Best plan" : "Best so far";
 }
@@ -362,7 +365,7 @@ function statusText(found: Found, isToldInForm: boolean): string {
   const search = document?.search;
   switch (found.state) {
     case "idle":
-      return "";
+      return "Paste a launch script or configuration, or choose its file.";
     case "searching":
       if (error) return refusalText(found, isToldInForm);
       return progress?.phase === "waiting" && progress.total > 0

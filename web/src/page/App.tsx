@@ -2,17 +2,18 @@
 import type { VNode } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { duration, gpuText, usd } from "../charts/format";
-import type { Plan, PlanDocument } from "../document";
+import { ownPlan, type Plan, type PlanDocument, planOf } from "../document";
 import { Answer, jump } from "./Answer";
 import { AnswerBar } from "./AnswerBar";
-import { type Catalog, catalog as readCatalog } from "./api";
+import { type Catalog, IS_SHARED, catalog as readCatalog, shared } from "./api";
 import { Copy } from "./Copy";
-import { commandOf, optionsOf } from "./command";
+import { commandOf, optionsOf, wordsOf } from "./command";
 import { FormPanel } from "./FormPanel";
 import { fieldOf } from "./fields";
 import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
 import { Results } from "./Results";
-import { exampleForm, type Form, formOf, requestOf } from "./request";
+import { exampleForm, type Form, formOf, type Pool, requestOf } from "./request";
+import { scaled } from "./Sweep";
 import { type Found, NOTHING_FOUND, Search } from "./search";
 import { ThemeSwitch } from "./ThemeSwitch";
 import { WhyNot } from "./WhyNot";
@@ -27,7 +28,7 @@ const CATALOG_AGAIN_MILLISECONDS = 3000;
 function stateOfAddress(): State {
   const linked = stateOf(location.hash);
   return linked
-    ? { form: formOf(linked.request), view: linked.view }
+    ? { form: IS_SHARED ? exampleForm() : formOf(linked.request), view: linked.view }
     : { form: exampleForm(), view: FIRST_VIEW };
 }
 
@@ -44,11 +45,13 @@ export function App() {
   const isTyped = useRef(false);
   // Before the edit itself is painted: the server can already search while it is.
   useLayoutEffect(() => {
-    search.current?.start(request, isTyped.current);
+    if (IS_SHARED) void search.current?.open(shared);
+    else if (request.text === "") search.current?.rest();
+    else search.current?.start(request, isTyped.current);
     isTyped.current = false;
   }, [request]);
 
-  const hash = hashOf(request, view);
+  const hash = hashOf(IS_SHARED ? {} : request, view);
   const opened = useRef(hash);
   // The request whose answer the present entry of the history holds.
   const answered = useRef("");
@@ -75,9 +78,13 @@ export function App() {
 
   const command = commandOf(request, form.configName);
   const { document } = found;
-  const plan = document?.plans.find((one) => one.rank === view.rank) ?? document?.plans[0] ?? null;
+  const plan = document
+    ? (planOf(document, view.rank) ?? document.plans[0] ?? ownPlan(document))
+    : null;
   const isStale = !found.isCurrent;
-  const last = useLast(found);
+  // A script is no other answer to the question before.
+  const previous = useLast(found);
+  const last = document?.review ? null : previous;
   const names = useRef(new WeakMap<PlanDocument, string>());
   if (document && found.isCurrent && form.config) names.current.set(document, "Your model");
   useEffect(() => {
@@ -97,16 +104,32 @@ export function App() {
   const change = (changed: Form, isChoice = false): void => {
     isTyped.current = !isChoice;
     // Ranks of another search say nothing about the next one.
-    setBefore(null);
+    if (!changed.own) setBefore(null);
     setState((state) => ({
       form: changed,
       view: { ...FIRST_VIEW, strategy: state.view.strategy },
     }));
   };
+  // What was asked before comes back when the script is taken away.
+  const bring = (own: Form | null): void => {
+    isTyped.current = false;
+    setBefore(own ? (form.own ? before : { form, view }) : null);
+    setState(
+      own ? { form: own, view: FIRST_VIEW } : (before ?? { form: exampleForm(), view: FIRST_VIEW }),
+    );
+  };
   // News of a search change neither the form nor plans: elements that stay are not looked at.
   const panel = useMemo(
-    () => <FormPanel form={form} catalog={catalog} error={found.error} onChange={change} />,
-    [form, catalog, found.error],
+    () => (
+      <FormPanel
+        form={form}
+        catalog={catalog}
+        error={found.error}
+        onChange={change}
+        onOwn={bring}
+      />
+    ),
+    [form, catalog, found.error, before],
   );
   const isFinal = ["done", "cancelled", "failed"].includes(found.state);
   const targets = catalog?.targets;
@@ -118,10 +141,16 @@ export function App() {
           document={document}
           plan={plan}
           isFinal={isFinal}
-          request={request}
+          request={IS_SHARED ? null : request}
+          command={
+            IS_SHARED ? ["astrarium", "explain", "plan.json"] : wordsOf(request, form.configName)
+          }
           targets={targets ?? []}
           view={view}
           onLook={look}
+          onTake={(factor) =>
+            change({ ...form, pools: scaled<Pool>(form.pools, factor) ?? form.pools }, true)
+          }
         />
       ) : null,
     [document, plan, isFinal, request, targets, view],
@@ -135,26 +164,41 @@ export function App() {
       <button type="button" class="skip" onClick={() => jump("plans-title")}>
         Skip to the plans
       </button>
+      {!IS_SHARED && (
+        <button
+          type="button"
+          class="skip"
+          onClick={() => globalThis.document.getElementById("model")?.focus()}
+        >
+          Skip to the form
+        </button>
+      )}
       <header class="top">
         <h1>Astrarium</h1>
-        <p>Which GPUs, how many, and how to split a Transformer across them.</p>
+        <p>
+          {IS_SHARED
+            ? "A saved answer: it can be looked at, and nothing is searched for."
+            : "Which GPUs, how many, and how to split a Transformer across them."}
+        </p>
         <div class="bar">
           <Copy text={() => new URL(hash, location.href).href}>Copy link</Copy>
-          <button
-            type="button"
-            title={before ? "Back to what was asked" : "The example that this page opens with"}
-            onClick={() => {
-              setBefore(before ? null : { form, view });
-              setState(before ?? { form: exampleForm(), view: FIRST_VIEW });
-            }}
-          >
-            {before ? "Undo" : "Example"}
-          </button>
+          {!IS_SHARED && (
+            <button
+              type="button"
+              title={before ? "Back to what was asked" : "The example that this page opens with"}
+              onClick={() => {
+                setBefore(before ? null : { form, view });
+                setState(before ?? { form: exampleForm(), view: FIRST_VIEW });
+              }}
+            >
+              {before ? "Undo" : "Example"}
+            </button>
+          )}
           <ThemeSwitch />
         </div>
       </header>
       <AnswerBar plan={plan} last={last} isStale={isStale} />
-      <main>
+      <main class={IS_SHARED ? "shared" : ""}>
         <Answer
           found={found}
           last={last}
@@ -167,7 +211,7 @@ export function App() {
           onCompare={(compare) => look({ compare })}
           onRepair={(repair) => change({ ...form, ...repair.change(form) }, true)}
         />
-        {panel}
+        {!IS_SHARED && panel}
         <div
           class={isStale && document ? "results stale" : "results"}
           inert={isStale && document !== null}
@@ -189,19 +233,21 @@ export function App() {
             />
           )}
         </div>
-        <section class="panel command" aria-labelledby="command-title">
-          <header>
-            <h2 id="command-title">The same on the command line</h2>
-            <Copy text={() => command}>Copy command</Copy>
-          </header>
-          <pre id="command">
-            <code>
-              {optionsOf(command).map((part) => (
-                <span key={part}>{part} </span>
-              ))}
-            </code>
-          </pre>
-        </section>
+        {!IS_SHARED && (
+          <section class="panel command" aria-labelledby="command-title">
+            <header>
+              <h2 id="command-title">The same on the command line</h2>
+              <Copy text={() => command}>Copy command</Copy>
+            </header>
+            <pre id="command">
+              <code>
+                {optionsOf(command).map((part) => (
+                  <span key={part}>{part} </span>
+                ))}
+              </code>
+            </pre>
+          </section>
+        )}
       </main>
     </>
   );

@@ -1,11 +1,11 @@
 /** Two plans side by side: what they choose, and what comes of it. */
-import type { PlanDocument } from "../document";
+import { OWN_RANK, planOf, type Reviewed } from "../document";
 import { type Change, compare } from "./api";
 import { causeText, figure, strategyText } from "./format";
 import { useAnswer } from "./useAnswer";
 
 interface Props {
-  document: PlanDocument;
+  document: Reviewed;
   ranks: readonly number[];
   onClear: () => void;
 }
@@ -20,8 +20,10 @@ export function Compare({ document, ranks, onClear }: Props) {
   );
   if (first === undefined) return null;
   const name = (rank: number | undefined): string => {
-    const plan = document.plans.find((one) => one.rank === rank);
-    return plan ? `${plan.rank}: ${strategyText(plan.strategy)}` : "tick another plan";
+    const plan = rank === undefined ? null : planOf(document, rank);
+    return plan
+      ? `${plan.rank === OWN_RANK ? "yours" : plan.rank}: ${strategyText(plan.strategy)}`
+      : "tick another plan";
   };
   const found = answered.value;
   return (

@@ -1,7 +1,7 @@
 /** What starts the chosen plan, for every target; and the plan itself. */
 import { useEffect, useState } from "preact/hooks";
 import { duration, padded } from "../charts/format";
-import type { Plan, PlanDocument } from "../document";
+import { type Plan, planName, type Reviewed } from "../document";
 import {
   AskError,
   type CatalogTarget,
@@ -11,21 +11,24 @@ import {
   exportFiles,
   exportZip,
   type Nearest,
+  report,
   targetTimes,
   trace,
 } from "./api";
 import { changeText } from "./Compare";
 import { Copy } from "./Copy";
-import { download, fileName, imageOf } from "./download";
+import { download, fileName } from "./download";
 import { csvOf } from "./plans";
 import { isObject } from "./request";
 import { useAnswer } from "./useAnswer";
 
 interface Props {
-  document: PlanDocument;
+  document: Reviewed;
   plan: Plan;
   targets: readonly CatalogTarget[];
   isFinal: boolean;
+  /** The command line that asks the same. */
+  command: readonly string[];
 }
 
 /** "as it is", "nearest, +4 %" or "cannot": what each software makes of the plan. */
@@ -45,7 +48,7 @@ function markOf(time: number | null): string {
   return time === 1 ? "as it is" : `nearest, ${changeText(time - 1)}`;
 }
 
-export function Export({ document, plan, targets, isFinal }: Props) {
+export function Export({ document, plan, targets, isFinal, command }: Props) {
   const [target, setTarget] = useState("megatron");
   const [program, setProgram] = useState("megatron");
   const [files, setFiles] = useState<Exported | null>(null);
@@ -58,10 +61,12 @@ export function Export({ document, plan, targets, isFinal }: Props) {
   }, [document, plan.rank, target, program]);
 
   const chosen = { document, rank: plan.rank };
-  const marks = useMarks(chosen, isFinal);
+  // The model of a script may be one that no config.json says.
+  const isKnown = !document.review || document.workload.model_config != null;
+  const marks = useMarks(chosen, isFinal && isKnown);
   const isLauncher = targets.find((one) => one.name === target)?.is_launcher ?? false;
   const choice: ExportChoice = isLauncher ? { target, program } : { target };
-  const name = fileName(`${document.workload.model}-plan-${plan.rank}`);
+  const name = fileName(`${document.workload.model}-${planName(plan.rank)}`.replaceAll(" ", "-"));
   const nearest = error ? nearestOf(error) : null;
 
   async function ask(work: () => Promise<void>): Promise<void> {
@@ -85,9 +90,13 @@ export function Export({ document, plan, targets, isFinal }: Props) {
 
   return (
     <section class="panel export" aria-labelledby="export-title">
-      <h2 id="export-title">Start plan {plan.rank}</h2>
-      <p class="message">Files that start it, for the software that you train with.</p>
-      <div class="bar">
+      <h2 id="export-title">Start {planName(plan.rank)}</h2>
+      <p class="message">
+        {isKnown
+          ? "Files that start it, for the software that you train with."
+          : "No config.json says what your script trains: put one in as the model to get files."}
+      </p>
+      <div class="bar" hidden={!isKnown}>
         <label for="target">Files for</label>
         <select
           id="target"
@@ -130,8 +139,18 @@ export function Export({ document, plan, targets, isFinal }: Props) {
       <div class="bar">
         <button
           type="button"
+          disabled={isBusy}
+          onClick={() =>
+            void ask(async () => download(`${name}.html`, await report(chosen, command)))
+          }
+        >
+          Report to mail
+        </button>
+        <button
+          type="button"
           onClick={() => {
-            const text = JSON.stringify(document, null, 2);
+            const { review: _, ...plans } = document;
+            const text = JSON.stringify(plans, null, 2);
             download(`${name}.json`, new Blob([text], { type: "application/json" }));
           }}
         >
@@ -143,13 +162,12 @@ export function Export({ document, plan, targets, isFinal }: Props) {
         >
           Plans as CSV
         </button>
-        <button type="button" onClick={() => void picture(`${name}-front.png`)}>
-          Time and money as PNG
-        </button>
         <button
           type="button"
           disabled={isBusy}
-          onClick={() => void ask(async () => download(`${name}-trace.json`, await trace(chosen)))}
+          onClick={() =>
+            void ask(async () => download(`${name}-trace.json.gz`, await trace(chosen)))
+          }
         >
           Trace for Perfetto
         </button>
@@ -227,15 +245,6 @@ function Files({ exported }: { exported: Exported }) {
       ))}
     </div>
   );
-}
-
-/** What is seen of the front. */
-async function picture(name: string): Promise<void> {
-  const boxes = globalThis.document.querySelectorAll<HTMLCanvasElement>(
-    "section[aria-labelledby=front-title] canvas",
-  );
-  const content = await imageOf([...boxes]);
-  if (content) download(name, content);
 }
 
 /** "pp 8 → 1", never broken inside. */

@@ -63,6 +63,7 @@ interface TextProps {
   error?: string | undefined;
   word?: Word;
   placeholder?: string;
+  rows?: number;
 }
 
 export function TextField(props: TextProps) {
@@ -90,7 +91,7 @@ export function LinesField(props: TextProps) {
     <Field id={id} label={label} hint={hint} error={error} word={word}>
       <textarea
         id={id}
-        rows={2}
+        rows={props.rows ?? 2}
         spellcheck={false}
         value={value}
         placeholder={placeholder}

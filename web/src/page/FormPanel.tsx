@@ -5,8 +5,9 @@ import { ChoiceField, LinesField, Message, TextField } from "./Field";
 import { fieldOf } from "./fields";
 import { LABELS, MODES, OBJECTIVES, SPOTS } from "./labels";
 import { ModelFields } from "./ModelFields";
+import { OwnFields } from "./OwnFields";
 import { PoolFields } from "./PoolFields";
-import { type Form, isMarketAlone, type RepeatedFlag, type SingleFlag } from "./request";
+import { type Form, isMarketAlone, ownForm, type RepeatedFlag, type SingleFlag } from "./request";
 
 interface Props {
   form: Form;
@@ -14,6 +15,8 @@ interface Props {
   error: AskError | null;
   /** Who types on is waited for; a choice is made at once. */
   onChange: (form: Form, isChoice?: boolean) => void;
+  /** A launch script of one's own is brought, or (null) taken away. */
+  onOwn: (form: Form | null) => void;
 }
 
 interface Texts {
@@ -48,7 +51,7 @@ const FOLDED: readonly string[] = [
   "sensitivity",
 ];
 
-export function FormPanel({ form, catalog, error, onChange }: Props) {
+export function FormPanel({ form, catalog, error, onChange, onOwn }: Props) {
   const field = fieldOf(error);
   const [isMore, setMore] = useState(false);
   const isFolded = field !== null && FOLDED.includes(field);
@@ -82,8 +85,30 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
 
   return (
     <form class="panel form" aria-label="What to plan" onSubmit={(event) => event.preventDefault()}>
-      <p class="intro">Put in your own: the answer follows.</p>
-      <ModelFields form={form} catalog={catalog} error={mistake("model")} onChange={change} />
+      {form.own ? (
+        <OwnFields
+          own={form.own}
+          field={field}
+          error={error?.message}
+          onChange={(own) => change({ own })}
+          onRemove={() => onOwn(null)}
+        />
+      ) : (
+        <p class="intro">
+          Put in your own: the answer follows. Or{" "}
+          <button type="button" class="link" onClick={() => onOwn(ownForm("pasted", "", form))}>
+            bring a launch script
+          </button>
+          , or drop one here.
+        </p>
+      )}
+      <ModelFields
+        form={form}
+        catalog={catalog}
+        error={mistake("model")}
+        onChange={change}
+        onText={(name, text) => onOwn(ownForm(name, text, form))}
+      />
       <PoolFields
         form={form}
         catalog={catalog}
@@ -96,67 +121,84 @@ export function FormPanel({ form, catalog, error, onChange }: Props) {
         <TextField {...single("global_batch")} hint="Sequences" word="global_batch" />
         <TextField {...single("seq_length")} hint="Tokens each" />
         <TextField {...single("tokens")} hint="Such as 2T, 300B" />
-        <ChoiceField
-          {...choice("precision", "bf16")}
-          choices={[
-            ["bf16", "bf16"],
-            ["fp16", "fp16"],
-            ["fp8", "fp8"],
-          ]}
-        />
+        {form.own && <TextField {...single("vocab_size")} hint="Entries" />}
+        {!form.own && (
+          <ChoiceField
+            {...choice("precision", "bf16")}
+            choices={[
+              ["bf16", "bf16"],
+              ["fp16", "fp16"],
+              ["fp8", "fp8"],
+            ]}
+          />
+        )}
       </fieldset>
-      <fieldset class="grid">
-        <legend>Goal and limits</legend>
-        <ChoiceField {...choice("objective", "throughput")} word="objective" choices={OBJECTIVES} />
-        <ChoiceField
-          {...choice("mode", "exact")}
-          // Of all that clouds offer nobody rents everything, whatever is asked.
-          {...(isMarketAlone(form) ? { value: "up-to" } : {})}
-          word="mode"
-          choices={MODES}
-        />
-        <TextField {...single("budget")} hint="At most, such as 200k" />
-        <TextField {...single("deadline")} hint="At most" />
-        <LinesField
-          {...repeated("rule")}
-          word="rule"
-          hint="One a line; drops matches"
-          placeholder="$tp > 8"
-        />
-      </fieldset>
-      <details class="more" open={isMore} onToggle={(event) => setMore(event.currentTarget.open)}>
-        <summary>More: clouds, spot, checkpoints, power</summary>
-        <div class="grid">
-          <ChoiceField {...choice("spot", "never")} choices={SPOTS} />
-          <Clouds
-            clouds={catalog?.clouds ?? []}
-            value={form.single.market ?? ""}
-            onInput={(market) => onChange({ ...form, single: { ...form.single, market } }, true)}
-          />
-          {MORE.map(([flag, texts]) => (
-            <TextField key={flag} {...single(flag)} {...texts} />
-          ))}
-          <LinesField {...repeated("discount")} hint="One a line" placeholder="aws=30" />
-          <LinesField
-            {...repeated("interruptions")}
-            hint="Of a spot node; one a line"
-            placeholder="h100=10%/day"
-          />
-        </div>
-        <label class="check">
-          <input
-            id="sensitivity"
-            type="checkbox"
-            aria-describedby="sensitivity-message"
-            checked={form.sensitivity}
-            onChange={(event) =>
-              onChange({ ...form, sensitivity: event.currentTarget.checked }, true)
-            }
-          />
-          Say which price or network would change the answer
-        </label>
-        <Message id="sensitivity" error={mistake("sensitivity")} />
-      </details>
+      {!form.own && (
+        <>
+          <fieldset class="grid">
+            <legend>Goal and limits</legend>
+            <ChoiceField
+              {...choice("objective", "throughput")}
+              word="objective"
+              choices={OBJECTIVES}
+            />
+            <ChoiceField
+              {...choice("mode", "exact")}
+              // Of all that clouds offer nobody rents everything, whatever is asked.
+              {...(isMarketAlone(form) ? { value: "up-to" } : {})}
+              word="mode"
+              choices={MODES}
+            />
+            <TextField {...single("budget")} hint="At most, such as 200k" />
+            <TextField {...single("deadline")} hint="At most" />
+            <LinesField
+              {...repeated("rule")}
+              word="rule"
+              hint="One a line; drops matches"
+              placeholder="$tp > 8"
+            />
+          </fieldset>
+          <details
+            class="more"
+            open={isMore}
+            onToggle={(event) => setMore(event.currentTarget.open)}
+          >
+            <summary>More: clouds, spot, checkpoints, power</summary>
+            <div class="grid">
+              <ChoiceField {...choice("spot", "never")} choices={SPOTS} />
+              <Clouds
+                clouds={catalog?.clouds ?? []}
+                value={form.single.market ?? ""}
+                onInput={(market) =>
+                  onChange({ ...form, single: { ...form.single, market } }, true)
+                }
+              />
+              {MORE.map(([flag, texts]) => (
+                <TextField key={flag} {...single(flag)} {...texts} />
+              ))}
+              <LinesField {...repeated("discount")} hint="One a line" placeholder="aws=30" />
+              <LinesField
+                {...repeated("interruptions")}
+                hint="Of a spot node; one a line"
+                placeholder="h100=10%/day"
+              />
+            </div>
+            <label class="check">
+              <input
+                id="sensitivity"
+                type="checkbox"
+                aria-describedby="sensitivity-message"
+                checked={form.sensitivity}
+                onChange={(event) =>
+                  onChange({ ...form, sensitivity: event.currentTarget.checked }, true)
+                }
+              />
+              Say which price or network would change the answer
+            </label>
+            <Message id="sensitivity" error={mistake("sensitivity")} />
+          </details>
+        </>
+      )}
     </form>
   );
 }

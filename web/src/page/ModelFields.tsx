@@ -1,9 +1,10 @@
 /** The model: a name of the catalog, or the config.json of one's own. */
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { amount } from "../charts/format";
 import type { Catalog, CatalogModel } from "./api";
 import { Combobox } from "./Combobox";
 import { Message } from "./Field";
+import { MOST_LETTERS } from "./OwnFields";
 import { type Form, isObject } from "./request";
 
 interface Props {
@@ -11,11 +12,13 @@ interface Props {
   catalog: Catalog | null;
   error: string | undefined;
   onChange: (change: Partial<Form>) => void;
+  /** A file that is no config.json: a launch script, or a configuration of another program. */
+  onText: (name: string, text: string) => void;
 }
 
 const MOST_BYTES = 1_000_000;
 
-export function ModelFields({ form, catalog, error, onChange }: Props) {
+export function ModelFields({ form, catalog, error, onChange, onText }: Props) {
   const picker = useRef<HTMLInputElement>(null);
   const [mistake, setMistake] = useState("");
   const [isOver, setOver] = useState(false);
@@ -37,29 +40,44 @@ export function ModelFields({ form, catalog, error, onChange }: Props) {
     ? "Read in this browser, and sent to this server only."
     : known?.parameters
       ? `${amount(known.parameters)} parameters, ${known.layers} layers, up to ${known.max_seq_length ?? "?"} tokens`
-      : "Search the catalog, or drop a config.json here.";
+      : form.own
+        ? "Where the script does not state it."
+        : "Search the catalog, or drop a config.json here.";
 
   async function read(file: File | undefined): Promise<void> {
     if (!file) return;
+    if (!/\.json$/i.test(file.name) && file.size <= MOST_LETTERS) {
+      onText(file.name, await file.text());
+      return;
+    }
     const config = await configOf(file);
     setMistake(typeof config === "string" ? config : "");
     if (typeof config !== "string") onChange({ config, configName: file.name });
   }
 
-  return (
-    <fieldset
-      class={isOver ? "over" : ""}
-      onDragOver={(event) => {
+  // Wherever a file is dropped: the browser would open it in place of the page.
+  useEffect(() => {
+    const listeners = {
+      dragover: (event: DragEvent) => {
         event.preventDefault();
         setOver(true);
-      }}
-      onDragLeave={() => setOver(false)}
-      onDrop={(event) => {
+      },
+      dragleave: () => setOver(false),
+      drop: (event: DragEvent) => {
         event.preventDefault();
         setOver(false);
         void read(event.dataTransfer?.files[0]);
-      }}
-    >
+      },
+    };
+    const all = Object.entries(listeners) as [keyof typeof listeners, EventListener][];
+    for (const [name, listener] of all) document.addEventListener(name, listener);
+    return () => {
+      for (const [name, listener] of all) document.removeEventListener(name, listener);
+    };
+  });
+
+  return (
+    <fieldset class={isOver ? "over" : ""}>
       <legend>Model</legend>
       <div class="side">
         {form.config ? (

@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import type { Chart } from "../charts/frame";
+import { savePicture } from "./download";
 import { afterFrame } from "./frames";
 
 interface Props<Data, Key> {
@@ -15,10 +16,12 @@ interface Props<Data, Key> {
   selected?: Key | null;
   /** Pixels that are kept free until it is drawn. */
   height: number;
+  /** What stands below it. */
+  children?: ComponentChildren;
 }
 
 export function Picture<Data, Key>(props: Props<Data, Key>) {
-  const { id, title, about, draw, data, selected = null, height } = props;
+  const { id, title, about, draw, data, selected = null, height, children } = props;
   const place = useRef<HTMLDivElement>(null);
   const chart = useRef<Chart<Data, Key> | null>(null);
   const isDue = useRef(false);
@@ -48,6 +51,17 @@ export function Picture<Data, Key>(props: Props<Data, Key>) {
       <header>
         <h2 id={`${id}-title`}>{title}</h2>
         {about}
+        {data !== null && (
+          <button
+            type="button"
+            class="save"
+            aria-label={`Save the picture: ${title}`}
+            title="Save this picture"
+            onClick={() => place.current && void savePicture(place.current, title)}
+          >
+            ⤓
+          </button>
+        )}
       </header>
       <div
         class={data === null ? "picture waiting" : "picture"}
@@ -55,6 +69,7 @@ export function Picture<Data, Key>(props: Props<Data, Key>) {
         ref={place}
         style={{ minHeight: `${height}px` }}
       />
+      {children}
     </section>
   );
 }

@@ -2,13 +2,13 @@
 import { useMemo, useRef, useState } from "preact/hooks";
 import { digits, duration, gpuText, padded, shortGpu, usd } from "../charts/format";
 import { fittingScale, type Scale } from "../charts/scales";
-import { listedPlans, type Plan, type PlanDocument } from "../document";
+import { listedPlans, OWN_RANK, ownPlan, type Plan, planName, type Reviewed } from "../document";
 import { detailText, durations, fullest, percent, spotText, strategyText, whole } from "./format";
-import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted } from "./plans";
+import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted, twinsOf } from "./plans";
 import { STRATEGY_WORDS, WORDS } from "./words";
 
 interface Props {
-  document: PlanDocument;
+  document: Reviewed;
   rank: number;
   compared: readonly number[];
   onChoose: (rank: number) => void;
@@ -28,16 +28,24 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
   const [order, setOrder] = useState(FIRST_ORDER);
   const [text, setText] = useState("");
   const [wish, setWish] = useState<boolean | null>(null);
+  const [hasTwins, setTwins] = useState(false);
   const body = useRef<HTMLTableSectionElement>(null);
   const listed = listedPlans(document);
   const behind = document.plans.length - listed.length;
   const isAll = wish ?? behind <= FEW_BEHIND;
   const filter = useMemo(() => filterOf(text), [text]);
+  const listedOrAll = isAll ? document.plans : listed;
+  const twins = useMemo(() => twinsOf(listedOrAll), [document, isAll]);
+  const folded = listedOrAll.length - twins.size;
   const rows = useMemo(() => {
-    const plans = isAll ? document.plans : listed;
+    const plans = hasTwins
+      ? listedOrAll
+      : listedOrAll.filter((plan) => plan.rank === rank || twins.has(plan.rank));
     return sorted("mistake" in filter ? plans : plans.filter(filter.accepts), order);
-  }, [document, isAll, filter, order]);
-  const shown = rows.slice(0, MOST_ROWS);
+  }, [twins, hasTwins, filter, order, !hasTwins && !twins.has(rank) && rank]);
+  const own = useMemo(() => ownPlan(document), [document]);
+  // What was brought stays on top, whatever is sorted or filtered.
+  const shown = [...(own ? [own] : []), ...rows.slice(0, MOST_ROWS)];
   // Logarithmic where some plans take many times as long: else all others would be dots.
   const scale = useMemo(
     () =>
@@ -101,6 +109,16 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
             with {whole(behind)} more of the front
           </label>
         )}
+        {folded > 0 && (
+          <label class="check">
+            <input
+              type="checkbox"
+              checked={hasTwins}
+              onChange={(event) => setTwins(event.currentTarget.checked)}
+            />
+            with {whole(folded)} almost the same as others
+          </label>
+        )}
         <p id="filter-message" class={mistake ? "message mistake" : "message"} aria-live="polite">
           {mistake ||
             `${whole(rows.length)} of ${whole(total)} plans${
@@ -113,7 +131,9 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
         // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keys
         tabIndex={0}
         aria-label="Table of plans"
-        style={{ "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * total)}px` }}
+        style={{
+          "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * ((hasTwins ? total : twins.size) + Number(own !== null)))}px`,
+        }}
       >
         <table>
           <thead>
@@ -201,7 +221,7 @@ function Row(props: RowProps) {
   const isMixed = Object.keys(plan.gpus).length > 1;
   return (
     <tr
-      class={isChosen ? "chosen" : ""}
+      class={`${isChosen ? "chosen" : ""} ${plan.rank === OWN_RANK ? "yours" : ""}`}
       aria-current={isChosen ? "true" : undefined}
       onClick={() => onChoose(plan.rank)}
     >
@@ -210,12 +230,12 @@ function Row(props: RowProps) {
           type="checkbox"
           checked={isCompared}
           tabIndex={isStop ? 0 : -1}
-          aria-label={`Compare plan ${plan.rank}: ${name}`}
+          aria-label={`Compare ${planName(plan.rank)}: ${name}`}
           onClick={(event) => event.stopPropagation()}
           onChange={(event) => onCompare(plan.rank, event.currentTarget.checked)}
         />
       </td>
-      <td class="number">{plan.rank}</td>
+      <td class="number">{plan.rank === OWN_RANK ? "yours" : plan.rank}</td>
       <td class="strategy">
         <button type="button" class="link" tabIndex={isStop ? 0 : -1} aria-pressed={isChosen}>
           {name}

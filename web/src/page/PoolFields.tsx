@@ -129,7 +129,11 @@ export function PoolFields({ form, catalog, field, error, onChange }: Props) {
       </button>
       <Message
         id="pools"
-        hint="Price: your own, or the catalog's in grey."
+        hint={
+          form.own
+            ? "The count may stay empty where the script states it."
+            : "Price: your own, or the catalog's in grey."
+        }
         error={here === null ? undefined : error}
       />
     </fieldset>
@@ -143,9 +147,11 @@ function nextType(pools: readonly Pool[]): string {
 }
 
 export function gpuOf(catalog: Catalog | null, type: string): CatalogGpu | undefined {
-  const typed = type.trim().toLowerCase();
-  return catalog?.gpus.find(
-    ({ name, aliases }) => name.toLowerCase() === typed || aliases.includes(typed),
+  // As the server reads them: "rtx4090" is "rtx-4090".
+  const plain = (text: string): string => text.toLowerCase().replaceAll(/[-_\s]/g, "");
+  const typed = plain(type);
+  return catalog?.gpus.find((gpu) =>
+    [gpu.name, ...gpu.aliases].some((one) => plain(one) === typed),
   );
 }
 

@@ -1,6 +1,6 @@
 /** The whole run of a plan: what it loses, how it is paid for, what it draws, what it risks. */
 import { duration, shortGpu } from "../charts/format";
-import type { Plan, PlanDocument } from "../document";
+import { type Plan, type PlanDocument, planName } from "../document";
 import { chance, dollars, percent, total, whole } from "./format";
 
 interface Props {
@@ -25,7 +25,7 @@ export function RunPanel({ document, plan }: Props) {
   return (
     <section class="panel run" aria-labelledby="run-title">
       <header>
-        <h2 id="run-title">The run of plan {plan.rank}</h2>
+        <h2 id="run-title">The run of {planName(plan.rank)}</h2>
       </header>
       <dl class="row">
         {factsOf(document, plan).map(([name, value, more]) => (

@@ -1,5 +1,13 @@
 /** Questions to the server, with every way to fail as one kind of error. */
-import type { PlanDocument, TimelineDocument } from "../document";
+import {
+  type ImportDocument,
+  OWN_RANK,
+  type Plan,
+  type PlanDocument,
+  planOf,
+  type Reviewed,
+  type TimelineDocument,
+} from "../document";
 import { type ServerEvent, streamed } from "./events";
 import { isObject, type Request } from "./request";
 
@@ -88,8 +96,11 @@ export class AskError extends Error {
 
 const UNREACHABLE = 0;
 
+/** Whether the server only shows a saved answer. */
+export const IS_SHARED = document.documentElement.hasAttribute("data-shared");
+
 export interface Chosen {
-  document: PlanDocument;
+  document: Reviewed;
   rank: number;
 }
 
@@ -120,7 +131,19 @@ export function timeline(chosen: Chosen, signal: AbortSignal): Promise<TimelineD
 }
 
 export async function trace(chosen: Chosen): Promise<Blob> {
-  return (await asked("trace", alone(chosen))).blob();
+  const { body } = await asked("trace", alone(chosen));
+  // Perfetto opens it as it is, and it is a tenth as long.
+  return new Response(body?.pipeThrough(new CompressionStream("gzip"))).blob();
+}
+
+/** One HTML file with all pictures; `command` is told in it. */
+export async function report(chosen: Chosen, command: readonly string[]): Promise<Blob> {
+  return (await asked("report", { ...sent(chosen), command }, undefined, "text/html")).blob();
+}
+
+/** The answer that a server started with `--share` shows. */
+export function shared(): Promise<PlanDocument> {
+  return asked("shared").then((answer) => answer.json());
 }
 
 export interface ExportChoice {
@@ -130,7 +153,7 @@ export interface ExportChoice {
 }
 
 export async function exportFiles(chosen: Chosen, choice: ExportChoice): Promise<Exported> {
-  return json("export", { ...chosen, ...choice });
+  return json("export", { ...sent(chosen), ...choice });
 }
 
 /** By target: over the time of the plan; null if it cannot express it. */
@@ -143,7 +166,7 @@ export function targetTimes(chosen: Chosen, signal: AbortSignal): Promise<Target
 }
 
 export async function exportZip(chosen: Chosen, choice: ExportChoice): Promise<Blob> {
-  const body = { ...chosen, ...choice };
+  const body = { ...sent(chosen), ...choice };
   return (await asked("export", body, undefined, "application/zip")).blob();
 }
 
@@ -175,11 +198,48 @@ export async function planned(
   throw problem ?? lost();
 }
 
+/** The best plan; null where there is none. */
+export async function bestPlan(request: Request, signal: AbortSignal): Promise<Plan | null> {
+  const { sensitivity: _, ...asked } = request;
+  try {
+    const document: PlanDocument = await json("plan", asked, signal);
+    return document.plans[0] ?? null;
+  } catch (error) {
+    if (error instanceof AskError && [409, 422].includes(error.status)) return null;
+    throw error;
+  }
+}
+
+/** What is thought of a launch script, with the plans that would be better. */
+export async function reviewed(request: Request, signal: AbortSignal): Promise<Reviewed> {
+  const review: ImportDocument = await json("review", request, signal);
+  const { workload, cluster, notes, answer, error, conflicts } = review;
+  const plan = review.fit?.plan ?? null;
+  if (!answer && !plan) throw new AskError([...conflicts, error].join("\n"), 409);
+  // Where nothing fits, what was brought is still shown: its memory says why.
+  const nothing = { schema: review.schema, workload, cluster, search: null, plans: [], notes };
+  return { ...(answer ?? nothing), review };
+}
+
+/** As the server knows documents: a launch script of one's own becomes the only plan. */
+function sent(chosen: Chosen): Chosen {
+  if (chosen.rank === OWN_RANK) {
+    const { review, ...document } = chosen.document;
+    return alone({
+      document: { ...document, plans: review?.fit?.plan ? [review.fit.plan] : [] },
+      rank: 1,
+    });
+  }
+  const { review: _, ...document } = chosen.document;
+  return { ...chosen, document };
+}
+
 /** A document with only the chosen plan, at its place: others would only be sent in vain. */
 function alone(chosen: Chosen): Chosen {
-  const plan = chosen.document.plans.find((one) => one.rank === chosen.rank);
-  if (!plan) return chosen;
-  return { document: { ...chosen.document, pareto: [], plans: [{ ...plan, rank: 1 }] }, rank: 1 };
+  const plan = planOf(chosen.document, chosen.rank);
+  const { document } = sent(chosen);
+  if (!plan) return { ...chosen, document };
+  return { document: { ...document, pareto: [], plans: [{ ...plan, rank: 1 }] }, rank: 1 };
 }
 
 async function json<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {

@@ -9,18 +9,24 @@ const DEFAULTS: Readonly<Record<string, string>> = {
   top: "5",
 };
 
-/** One line; what is the default anyway is left out. */
-export function commandOf(request: Request, configName = "config.json"): string {
+/** One line. */
+export function commandOf(request: Request, configName?: string): string {
+  return wordsOf(request, configName).map(quoted).join(" ");
+}
+
+/** Its words; what is the default anyway is left out. */
+export function wordsOf(request: Request, configName = "config.json"): string[] {
+  if (typeof request.text === "string") return explainOf(request, configName);
   const model = request.config ? configName || "config.json" : String(request.model ?? "MODEL");
-  const words = ["astrarium", "plan", quoted(model)];
+  const words = ["astrarium", "plan", model];
   const rows = (Array.isArray(request.pools) ? request.pools : []).filter(isObject);
   if (request.cluster) words.push("--cluster", "cluster.yaml");
   else if (rows.length > 0) {
-    words.push("--gpus", quoted(rows.map((row) => `${row.type}:${row.count}`).join(",")));
+    words.push("--gpus", rows.map((row) => `${row.type}:${row.count}`).join(","));
   }
   for (const row of rows) {
     if (row.usd_per_gpu_hour === undefined) continue;
-    words.push("--price", quoted(`${row.type}=${row.usd_per_gpu_hour}`));
+    words.push("--price", `${row.type}=${row.usd_per_gpu_hour}`);
   }
   for (const flag of SINGLE_FLAGS) {
     const value = request[flag];
@@ -33,7 +39,21 @@ export function commandOf(request: Request, configName = "config.json"): string 
     }
   }
   if (request.sensitivity) words.push("--sensitivity");
-  return words.join(" ");
+  return words;
+}
+
+function explainOf(request: Request, configName: string): string[] {
+  const words = ["astrarium", "explain", String(request.name)];
+  words.push(...((request.arguments as string[] | undefined) ?? []));
+  const { text: _, name: __, arguments: ___, config, ...flags } = request;
+  for (const [flag, value] of Object.entries({
+    ...flags,
+    ...(config ? { model: configName } : {}),
+  })) {
+    for (const one of Array.isArray(value) ? value : [value])
+      words.push(...option(flag, String(one)));
+  }
+  return words;
 }
 
 /** A command line, cut before its options: where it may be broken. */
@@ -44,7 +64,7 @@ export function optionsOf(command: string): string[] {
 function option(flag: string, value: string): string[] {
   const name = `--${flag.replaceAll("_", "-")}`;
   // A value that begins with a dash would be read as the next option.
-  return value.startsWith("-") ? [`${name}=${quoted(value)}`] : [name, quoted(value)];
+  return value.startsWith("-") ? [`${name}=${value}`] : [name, value];
 }
 
 /** As a POSIX shell needs it. */

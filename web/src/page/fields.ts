@@ -1,8 +1,16 @@
 /** Where a message of the server belongs on the page. */
 import type { AskError } from "./api";
+import { variablesIn } from "./OwnFields";
 import { REPEATED_FLAGS, SINGLE_FLAGS } from "./request";
 
-const KNOWN: readonly string[] = [...SINGLE_FLAGS, ...REPEATED_FLAGS, "sensitivity"];
+const KNOWN: readonly string[] = [
+  ...SINGLE_FLAGS,
+  ...REPEATED_FLAGS,
+  "sensitivity",
+  "vocab_size",
+  "text",
+  "arguments",
+];
 
 /**
  * The id of the field that a mistake is shown beside; null: beside none.
@@ -12,6 +20,8 @@ const KNOWN: readonly string[] = [...SINGLE_FLAGS, ...REPEATED_FLAGS, "sensitivi
 export function fieldOf(error: AskError | null): string | null {
   if (error?.status !== 422 || error.field === null) return null;
   const field = error.field;
+  const [variable] = variablesIn(error.message);
+  if (variable && field !== "gpus") return `set-${variable}`;
   if (field === "config" || field === "model") return "model";
   if (field.startsWith("pools[")) return field;
   if (field === "pools" || field === "gpus" || field === "cluster" || field === "price") {

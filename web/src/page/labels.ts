@@ -30,6 +30,7 @@ export const LABELS: Readonly<Record<SingleFlag | RepeatedFlag, string>> = {
   rule: "Rules",
   discount: "Discounts, %",
   interruptions: "Interruptions",
+  vocab_size: "Vocabulary",
 };
 
 export const OBJECTIVES = [

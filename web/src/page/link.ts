@@ -56,5 +56,5 @@ function readView(value: unknown): View {
 }
 
 function isRank(value: unknown): value is number {
-  return Number.isInteger(value) && (value as number) >= 1;
+  return Number.isInteger(value) && (value as number) >= 0;
 }

@@ -5,29 +5,85 @@ import {
   drawBreakdown,
   drawFront,
   drawMemory,
+  drawTies,
   drawTimeline,
   drawTopology,
   frontOf,
+  haveSameGpus,
+  tiesHeight,
+  tiesOf,
   topologyOf,
 } from "../charts";
 import { memoryRow } from "../charts/memory";
 import { rowHeight } from "../charts/timeline";
-import { gpuOrder, type Plan, type PlanDocument, type TimelineDocument } from "../document";
+import {
+  gpuOrder,
+  listedPlans,
+  OWN_RANK,
+  type Plan,
+  type PlanDocument,
+  planName,
+  type Reviewed,
+  type TimelineDocument,
+} from "../document";
 import { timeline } from "./api";
-import { whole } from "./format";
+import { strategyText, whole } from "./format";
 import { Picture } from "./Picture";
+import { twinsOf } from "./plans";
+import type { Request } from "./request";
+import { Sweep } from "./Sweep";
 import { useAnswer } from "./useAnswer";
 
 /** As high as breakdown and memory beside it. */
 const FRONT = 400;
 
 interface FrontProps {
-  document: PlanDocument;
+  document: Reviewed;
   rank: number;
   onChoose: (rank: number) => void;
+  /** Null where nothing can be asked. */
+  request: Request | null;
+  /** So many times as many GPUs are asked for. */
+  onTake: (factor: number) => void;
 }
 
-export function Front({ document, rank, onChoose }: FrontProps) {
+export function Front(props: FrontProps) {
+  // Without a choice of GPUs, money is time.
+  return haveSameGpus(props.document) ? <Ties {...props} /> : <TimeAndMoney {...props} />;
+}
+
+function Ties({ document, rank, onChoose, request, onTake }: FrontProps) {
+  const data = useMemo(() => {
+    const listed = listedPlans(document);
+    const twins = twinsOf(listed);
+    const isShown = (plan: Plan): boolean =>
+      twins.has(plan.rank) || plan.rank === document.choice?.fastest;
+    const shown = listed.filter(isShown);
+    const names = shown.map(({ strategy }) => strategyText(strategy));
+    // Where degrees do not tell them apart, the micro-batch may.
+    const nameOf = ({ rank, strategy }: Plan): string => {
+      const text = strategyText(strategy);
+      const isOnly = names.filter((name) => name === text).length < 2;
+      const more = isOnly ? "" : ` · micro ${strategy.micro_batch}`;
+      return `${rank === OWN_RANK ? "–" : rank}  ${text}${more}`;
+    };
+    return tiesOf(document, shown, nameOf);
+  }, [document]);
+  return (
+    <Picture
+      id="front"
+      title="Which plans are really faster"
+      draw={(place, data) => drawTies(place, data, onChoose)}
+      data={data}
+      selected={rank}
+      height={tiesHeight(data.length)}
+    >
+      {request?.pools !== undefined && <Sweep request={request} onTake={onTake} />}
+    </Picture>
+  );
+}
+
+function TimeAndMoney({ document, rank, onChoose }: FrontProps) {
   const data = useMemo(() => frontOf(document), [document]);
   const selected = document.plans.findIndex((plan) => plan.rank === rank);
   return (
@@ -50,7 +106,7 @@ export function Breakdown({ plan }: { plan: Plan }) {
   return (
     <Picture
       id="breakdown"
-      title={`Where the time goes, plan ${plan.rank}`}
+      title={`Where the time goes, ${planName(plan.rank)}`}
       draw={drawBreakdown}
       data={data}
       height={196}
@@ -69,7 +125,7 @@ export function Memory({ plan, stage, onStage }: StageProps) {
   return (
     <Picture
       id="memory"
-      title={`Memory of each stage, plan ${plan.rank}`}
+      title={`Memory of each stage, ${planName(plan.rank)}`}
       draw={(place, data) => drawMemory(place, data, { onSelect: onStage })}
       data={plan.memory}
       selected={stage}
@@ -94,7 +150,7 @@ export function Timeline({ document, plan, isFinal, stage, onStage }: TimelinePr
       // Colours of other types: another picture.
       key={gpus.join()}
       id="timeline"
-      title={`Timeline of an iteration, plan ${plan.rank}`}
+      title={`Timeline of an iteration, ${planName(plan.rank)}`}
       about={
         <p class={answered.error ? "message mistake" : "message"}>
           {answered.error?.message ??
@@ -124,11 +180,11 @@ export function Topology({ document, plan, stage, onStage }: TopologyProps) {
   return (
     <Picture
       id="topology"
-      title={`Which GPUs hold which stage, plan ${plan.rank}`}
+      title={`Which GPUs hold which stage, ${planName(plan.rank)}`}
       draw={(place, data) => drawTopology(place, data, { onSelect: onStage })}
       data={data}
       selected={stage}
-      height={190}
+      height={260}
     />
   );
 }

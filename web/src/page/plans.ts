@@ -142,6 +142,37 @@ function rowText(plan: Plan): string {
     .toLowerCase();
 }
 
+/** Plans differ in less than anybody notices: shares of the time and of the memory. */
+const SAME_TIME = 0.003;
+const SAME_MEMORY = 0.01;
+
+/** By the rank of the first of them: plans behind it that differ from it in next to nothing. */
+export function twinsOf(plans: readonly Plan[]): Map<number, Plan[]> {
+  const twins = new Map<number, Plan[]>();
+  const firsts: Plan[] = [];
+  for (const plan of plans) {
+    const first = firsts.find((one) => areAlike(one, plan));
+    if (first) twins.get(first.rank)?.push(plan);
+    else {
+      firsts.push(plan);
+      twins.set(plan.rank, []);
+    }
+  }
+  return twins;
+}
+
+function areAlike(one: Plan, other: Plan): boolean {
+  const isSame = (["tp", "pp", "ep"] as const).every((k) => one.strategy[k] === other.strategy[k]);
+  const apart = Math.abs(one.iteration_seconds / other.iteration_seconds - 1);
+  return (
+    isSame &&
+    apart < SAME_TIME &&
+    Math.abs(fullest(one) - fullest(other)) < SAME_MEMORY &&
+    one.usd_per_hour === other.usd_per_hour &&
+    gpuText(one.gpus) === gpuText(other.gpus)
+  );
+}
+
 export function numGpus(plan: Plan): number {
   return total(plan.gpus);
 }

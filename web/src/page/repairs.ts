@@ -10,6 +10,13 @@ const PHRASES: readonly (readonly [RegExp, string])[] = [
   [/, or give the machines in a cluster file/, ""],
   [/ \(--(?:failures|interruptions) sets the rate\)/, ""],
   [/, or start it with a longer --search-seconds/, ""],
+  [/^--strategy: /, ""],
+  [/^\S+: (the number of GPUs is missing); write .*/, "$1"],
+  // What a launch script leaves open has fields of its own.
+  [/; --set \w+=N says it/, ""],
+  [/(?:Add|write) --gpus [A-Z]+:\w+ such as \S+/, "Choose their type."],
+  [/write --gpus \S+/, "fill in their count"],
+  [/(?:add|with|say them:|say what holds with) --set (\w+)=\w+/, "fill in “$$$1”"],
 ];
 
 const VALUES: Readonly<Record<string, readonly (readonly [string, string])[]>> = {
@@ -21,6 +28,7 @@ const VALUES: Readonly<Record<string, readonly (readonly [string, string])[]>> =
 const NAMES: Readonly<Record<string, string>> = {
   ...LABELS,
   gpus: "GPUs",
+  model: "Model",
   price: "Price",
   sensitivity: "Say which price …",
 };
@@ -55,9 +63,31 @@ const RULES: readonly Rule[] = [
     repairs: ([, name = ""], field) => [named(name, field)],
   },
   {
+    pattern: /unknown field \$(\w+) \(did you mean '(\w+)'\?\)/,
+    repairs: ([, typed = "", meant = ""]) => [
+      {
+        text: `Use $${meant}`,
+        change: ({ repeated }) => ({
+          repeated: {
+            ...repeated,
+            rule: repeated.rule?.replaceAll(`$${typed}`, () => `$${meant}`) ?? "",
+          },
+        }),
+      },
+    ],
+  },
+  {
+    pattern: /the number of GPUs is missing; write \S+:(\d+)/,
+    repairs: ([, count = ""], field) => [inRow(field, { count }, `Use ${count} GPUs`)],
+  },
+  {
     pattern: /; use (\d+)(?: or (\d+))?/,
     repairs: ([, one = "", other], field) =>
       [one, other].map((count) => (count ? inRow(field, { count }, `Use ${count} GPUs`) : null)),
+  },
+  {
+    pattern: /has (\d+) GPUs, but --gpus/,
+    repairs: ([, count = ""]) => [inRow("pools[0]", { count }, `Use ${count} GPUs`)],
   },
   {
     pattern: /the smallest number of them that fits is (\d+)/,

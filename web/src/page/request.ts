@@ -35,10 +35,22 @@ export const SINGLE_FLAGS = [
   "top",
 ] as const;
 
+/** What may be said beside a launch script; it states the rest itself. */
+const OWN_FLAGS = ["seq_length", "global_batch", "tokens", "vocab_size"] as const;
+
 /** Flags that may be repeated: a line each. */
 export const REPEATED_FLAGS = ["rule", "discount", "interruptions"] as const;
 
-export type SingleFlag = (typeof SINGLE_FLAGS)[number];
+/** A launch script or configuration of another program. */
+export interface OwnText {
+  name: string;
+  text: string;
+  /** What it is called with, and variables that it leaves open: `NAME=VALUE`. */
+  arguments: string;
+  set: Readonly<Record<string, string>>;
+}
+
+export type SingleFlag = (typeof SINGLE_FLAGS)[number] | "vocab_size";
 export type RepeatedFlag = (typeof REPEATED_FLAGS)[number];
 
 export interface Pool {
@@ -58,6 +70,8 @@ export interface Form {
   pools: Pool[];
   /** Content of a cluster file, in place of `pools`. */
   cluster: Record<string, unknown> | null;
+  /** In place of most of the rest. */
+  own: OwnText | null;
   single: Partial<Record<SingleFlag, string>>;
   repeated: Partial<Record<RepeatedFlag, string>>;
   sensitivity: boolean;
@@ -93,6 +107,7 @@ export function isMarketAlone(form: Form): boolean {
 
 /** The request; what was left empty is left out. */
 export function requestOf(form: Form): Request {
+  if (form.own) return reviewOf(form, form.own);
   const request: Request = {};
   if (form.config) request.config = form.config;
   else if (form.model.trim() !== "") request.model = form.model.trim();
@@ -112,6 +127,46 @@ export function requestOf(form: Form): Request {
   return request;
 }
 
+/** The question about a launch script. */
+function reviewOf(form: Form, own: OwnText): Request {
+  const request: Request = { text: own.text, name: own.name };
+  if (form.config) request.config = form.config;
+  else if (form.model.trim() !== "") request.model = form.model.trim();
+  const rows = form.pools.map(poolRow).filter((row) => row.type !== "");
+  // A script knows how many: the type alone is enough.
+  const gpus = rows.map(({ type, count }) => (count ? `${type}:${count}` : type));
+  if (gpus.length > 0) request.gpus = gpus.join(",");
+  const prices = rows.flatMap(({ type, usd_per_gpu_hour: usd }) => (usd ? [`${type}=${usd}`] : []));
+  if (prices.length > 0) request.price = prices;
+  for (const flag of OWN_FLAGS) {
+    const text = form.single[flag]?.trim() ?? "";
+    if (text !== "") request[flag] = text;
+  }
+  const set = Object.entries(own.set).filter(([, value]) => value !== "");
+  if (set.length > 0) request.set = set.map(([name, value]) => `${name}=${value}`);
+  const words = own.arguments.split(/\s+/).filter((word) => word !== "");
+  if (words.length > 0) request.arguments = words;
+  return request;
+}
+
+/** The form of a script that is brought: what it states is not asked for. */
+export function ownForm(name: string, text: string, before: Form): Form {
+  return {
+    ...formOf({ text, name }),
+    pools: [newPool(before.pools[0]?.type || "h100")],
+  };
+}
+
+function ownOf(request: Request): OwnText | null {
+  if (typeof request.text !== "string") return null;
+  return {
+    text: request.text,
+    name: word(request.name) || "pasted",
+    arguments: texts(request.arguments).join(" "),
+    set: Object.fromEntries(texts(request.set).map((text) => pair(text, "="))),
+  };
+}
+
 function poolRow(pool: Pool): Record<string, string> {
   const row = { type: pool.type.trim(), count: pool.count.trim() };
   const price = pool.price.trim();
@@ -121,7 +176,7 @@ function poolRow(pool: Pool): Record<string, string> {
 /** The form of a request; links of older or hand-made requests may say `gpus` and `price`. */
 export function formOf(request: Request): Form {
   const single: Form["single"] = {};
-  for (const flag of SINGLE_FLAGS) {
+  for (const flag of [...SINGLE_FLAGS, "vocab_size"] as const) {
     const value = request[flag];
     if (isAmount(value)) single[flag] = String(value);
   }
@@ -137,6 +192,7 @@ export function formOf(request: Request): Form {
     configName: config ? "config.json" : "",
     pools: poolsOf(request),
     cluster: isObject(request.cluster) ? request.cluster : null,
+    own: ownOf(request),
     single,
     repeated,
     sensitivity: request.sensitivity === true,

@@ -1,10 +1,10 @@
 /** One search at a time: a new request ends the one before, and answers of that are not heard. */
-import type { PlanDocument } from "../document";
-import { AskError, isPassing, type Progress, planned } from "./api";
+import type { Reviewed } from "../document";
+import { AskError, isPassing, type Progress, planned, reviewed } from "./api";
 import type { Request } from "./request";
 
 export interface Found {
-  document: PlanDocument | null;
+  document: Reviewed | null;
   /** Whether `document` answers the request at hand, or still the one before. */
   isCurrent: boolean;
   state: "idle" | "searching" | "partial" | "done" | "failed" | "cancelled";
@@ -20,7 +20,10 @@ export const NOTHING_FOUND: Found = {
   error: null,
 };
 
-type Ask = typeof planned;
+type Ask = (...asked: Parameters<typeof planned>) => Promise<Reviewed>;
+
+const ASK: Ask = (request, signal, heard) =>
+  "text" in request ? reviewed(request, signal) : planned(request, signal, heard);
 
 /** Edits that follow each other faster than anybody types, as a key held down makes them, ... */
 const BURST_MILLISECONDS = 60;
@@ -43,7 +46,7 @@ export class Search {
 
   constructor(
     private readonly heard: (found: Found) => void,
-    private readonly ask: Ask = planned,
+    private readonly ask: Ask = ASK,
   ) {}
 
   /** Search for what was edited, or (with `isTyped` false) for what was chosen. */
@@ -57,6 +60,23 @@ export class Search {
     this.#tell({ state: "searching", isCurrent: false, progress: null, error });
     if (isBurst) this.#timer = setTimeout(() => void this.#search(request), WAIT_MILLISECONDS);
     else void this.#search(request);
+  }
+
+  /** An answer that was saved, in place of a search. */
+  async open(saved: () => Promise<Reviewed>): Promise<void> {
+    this.#tell({ state: "searching" });
+    try {
+      this.#tell({ document: await saved(), isCurrent: true, state: "done" });
+    } catch (error) {
+      const problem = error instanceof AskError ? error : new AskError(String(error), 0);
+      this.#tell({ state: "failed", error: problem });
+    }
+  }
+
+  /** Nothing is asked yet. */
+  rest(): void {
+    this.#stop();
+    this.#tell({ state: "idle", isCurrent: false, progress: null, error: null });
   }
 
   cancel(): void {

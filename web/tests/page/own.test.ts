@@ -1,0 +1,55 @@
+import { describe, expect, it } from "vitest";
+import { AskError } from "../../src/page/api";
+import { commandOf } from "../../src/page/command";
+import { fieldOf } from "../../src/page/fields";
+import { twinsOf } from "../../src/page/plans";
+import { repairsOf, spoken } from "../../src/page/repairs";
+import { exampleForm, formOf, ownForm, requestOf } from "../../src/page/request";
+import { scaled } from "../../src/page/Sweep";
+import { plan } from "./plan";
+
+describe("a launch script", () => {
+  const form = ownForm("run.sh", "torchrun x.py", exampleForm());
+
+  it("asks only for what it leaves open", () => {
+    expect(requestOf(form)).toEqual({ text: "torchrun x.py", name: "run.sh", gpus: "h100" });
+  });
+
+  it("is carried by the link", () => {
+    const own = { ...(form.own ?? { name: "", text: "" }), set: { N: "2" }, arguments: "7b fast" };
+    const request = requestOf({ ...form, own });
+    expect(request).toMatchObject({ set: ["N=2"], arguments: ["7b", "fast"] });
+    expect(formOf(request).own).toEqual(own);
+    expect(commandOf(request)).toBe("astrarium explain run.sh 7b fast --gpus h100 --set N=2");
+  });
+
+  it("has its questions at fields of their own", () => {
+    const error = new AskError(
+      "run.sh: -x needs $V, which is never set; add --set V=VALUE",
+      422,
+      "text",
+    );
+    expect(fieldOf(error)).toBe("set-V");
+    expect(spoken(error.message)).toContain("fill in “$V”");
+  });
+
+  it("is repaired where it is for other GPUs", () => {
+    const told = "run.sh has 16 GPUs, but --gpus or --cluster says 2; make them agree";
+    const [repair] = repairsOf(new AskError(told, 422, "text"));
+    expect(repair?.change(form).pools?.[0]?.count).toBe("16");
+  });
+});
+
+describe("plans that are almost the same", () => {
+  it("stand behind the first of them", () => {
+    const plans = [1, 2, 3].map((rank) => plan(rank, { iteration_seconds: 50 }));
+    expect([...twinsOf(plans)].map(([rank, twins]) => [rank, twins.length])).toEqual([[1, 2]]);
+  });
+});
+
+describe("a sweep", () => {
+  it("asks for whole GPUs only", () => {
+    expect(scaled([{ count: "64" }], 0.5)).toEqual([{ count: "32" }]);
+    expect(scaled([{ count: "2" }], 0.25)).toBeNull();
+  });
+});
