@@ -57,6 +57,29 @@ def test_explain_answers_everything(run: Run, script: Path) -> None:
     assert job.config["model_type"] == "llama"
 
 
+@pytest.mark.parametrize(
+    ("layers", "verdict", "code"),
+    [
+        (22, "FITS with the least that this saves", 0),
+        (25, "DOES NOT FIT even with the most that this can save", 1),
+    ],
+)
+def test_savings_count_before_a_verdict(
+    run: Run, project: Path, layers: int, verdict: str, code: int
+) -> None:
+    options = (
+        f"--num-layers {layers} --hidden-size 4096 --num-attention-heads 32 --seq-length 1024"
+        " --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --bf16"
+        " --vocab-size 50257 --grad-reduce-in-bf16 --recompute-granularity full"
+        " --recompute-method uniform --recompute-num-layers 1"
+    )
+    text = f"torchrun --nproc_per_node 1 pretrain_gpt.py {options}\n"
+    (project / "t.sh").write_text(text, encoding="utf-8")
+    result = run("explain", "t.sh", "--gpus", "h100")
+    assert verdict in words(result.stdout)
+    assert result.exit_code == code
+
+
 def test_explain_as_json(run: Run, script: Path) -> None:
     result = run("explain", "train.sh", "--gpus", "h100:8", "--json")
     document = json.loads(result.stdout)

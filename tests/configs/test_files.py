@@ -14,7 +14,8 @@ from astrarium.configs.accelerate import read_accelerate
 from astrarium.configs.deepspeed import read_deepspeed
 from astrarium.configs.detect import read_config
 from astrarium.configs.imported import Imported, NotModelledError
-from astrarium.configs.megatron.overrides import read_bridge_file, read_overrides, read_yaml_cfg
+from astrarium.configs.megatron.nested import read_bridge_file
+from astrarium.configs.megatron.overrides import read_overrides, read_yaml_cfg
 from astrarium.configs.nanotron import read_nanotron
 from astrarium.configs.torchtitan_file import read_torchtitan
 from astrarium.errors import InputError
@@ -230,7 +231,9 @@ def test_torchtitan_names_what_it_refuses() -> None:
     assert titan(training={"local_batch_size": 2}).conflicts
     with pytest.raises(InputError, match=r"t\.toml: parallelism\.tensor_parallel_degree is 0"):
         titan(parallelism={"tensor_parallel_degree": 0})
-    with pytest.raises(InputError, match=r"no model of the catalog is llama3 debugmodel"):
+    with pytest.raises(
+        InputError, match=r"llama3 debugmodel is a toy that torchtitan tests itself with"
+    ):
         titan(model={"flavor": "debugmodel"}).model()
 
 

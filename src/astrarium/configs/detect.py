@@ -25,6 +25,7 @@ _ARGUMENTS: Final = re.compile(r"\s*--[A-Za-z]")
 _OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "groups")
 
 _PYTHON: Final = re.compile(r"^(?:import \w+$|from [\w.]+ import |def \w+\()", re.MULTILINE)
+_REPLACED: Final = re.compile(r'"\s*:\s*"?([A-Z][A-Z0-9_]{3,})\b')
 SHELL: Final = "shell"
 # What the name of a file promises where its content could be either.
 _SCRIPTS: Final = (".sh", ".bash", ".slurm", ".sbatch")
@@ -86,6 +87,7 @@ def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
         try:
             content = _content_of_text(text, path)
         except InputError:
+            _refuse_template(text, source)
             if not looks_shell and named not in _SCRIPTS:
                 raise
     if isinstance(content, Mapping):
@@ -102,6 +104,17 @@ def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
 
         return read_launch_script(text, source, answers)
     return None
+
+
+def _refuse_template(text: str, source: str) -> None:
+    """Refuse JSON with words that a script replaces by numbers."""
+    found = _REPLACED.search(text)
+    if found and text.lstrip().startswith("{"):
+        from astrarium.configs.imported import NotTrainingError
+
+        raise NotTrainingError(
+            f"{source}: a template, in which a script fills in {found[1]}; name that script"
+        )
 
 
 def content_of(path: Path) -> object:
@@ -233,7 +246,7 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
     if any(key in content for key in ("language_model", "model_parallel")):
         return overrides.read_yaml_cfg
     if "model" in content and ("train" in content or "ddp" in content):
-        return overrides.read_bridge_file
+        return _loaded("megatron.nested", "read_bridge_file")(content)
     tables = [key for key in torchtitan_file.MARKS if isinstance(content.get(key), Mapping)]
     if len(tables) > 1 or "parallelism" in tables:
         return torchtitan_file.read_torchtitan

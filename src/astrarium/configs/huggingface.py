@@ -44,7 +44,11 @@ PROGRAM: Final = "Hugging Face Trainer 4"
 def _catalog() -> Mapping[str, str]:
     from astrarium.catalog.models import model_entries
 
-    exact = {_letters(entry.name): entry.name for entry in model_entries()}
+    exact = {
+        _letters(name): entry.name
+        for entry in model_entries()
+        for name in (*entry.aliases, entry.name)
+    }
     shorter: dict[str, list[str]] = {}
     for letters, name in exact.items():
         shorter.setdefault(letters.replace(".", ""), []).append(name)
@@ -128,6 +132,11 @@ def _read(
         if name in flags
     )
     notes = [one for one in read.notes if "activation_checkpointing" not in one]
+    if not described.strategy["zero_stage"] and _first(flags, "zero") is None:
+        notes.append(
+            f"{source}: it names no file of DeepSpeed and no FSDP, so every GPU holds the whole"
+            " model; if accelerate's file shards it, explain that file with --model"
+        )
     return replace(
         read,
         program=PROGRAM,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,25 +18,9 @@ _KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
 NOT_AN_OPTION: Final = "not an option of"
 MOST_LAYERS: Final = 10_000  # a larger number is a typing error
-# Options that are not modelled and would save memory.
-SAVINGS: Final = (
-    *("--grad-reduce-in-bf16", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
-    *("--exp-avg-sq-dtype", "--fp8-param-gather", "--fp8-param", "--cpu-offloading", "--fp4-param"),
-    *("--use-bnb-optimizer", "--checkpoint-in-cpu", "--ds-sequence-parallel-fpdt", "--random-ltd"),
-    *(
-        "zero_optimization.offload_param",
-        "fsdp_offload_params",
-        "offload_param_device",
-        "--fine-grained-activation-offloading",
-    ),
-    *("--distribute-saved-activations", "--use-precision-aware-optimizer", "--offload-modules"),
-    *(
-        "--megatron-fsdp-main-grads-dtype",
-        "--megatron-fsdp-grad-comm-dtype",
-        "--fsdp-double-buffer",
-    ),
-    *("training.enable_cpu_offload", "--moe-layer-recompute", "--megatron-fsdp-main-params-dtype"),
-)
+# Options that are not modelled and save memory: shares of its causes, the least and the most.
+_SAVINGS: Final = Path(__file__).parent / "data" / "savings.json"
+_OF_VOCABULARY: Final = ("weights", "gradients", "optimizer", "activations")
 _PADDING: Final = 0.05  # of a vocabulary
 
 
@@ -156,12 +141,14 @@ class Imported(Value, frozen=True):
         model = assemble(self.source, "config", Architecture.DECODER, shape)
         return with_config(model, shape)
 
-    def savings(self) -> tuple[str, ...]:
-        """What it states that would save memory and is not modelled."""
-        found = [one.text for one in self.as_if if one.option in SAVINGS]
+    def savings(self) -> dict[str, Mapping[str, tuple[float, float]]]:
+        """What it states that saves memory and is not modelled: shares of what, least and most."""
+        table = json.loads(_SAVINGS.read_text(encoding="utf-8"))
+        found = {one.text: table[one.option] for one in self.as_if if one.option in table}
         if self.described.vocabulary_is_bound:
-            found += [one.text for one in self.as_if if one.option == "--vocab-size"]
-        return tuple(found)
+            bound = [one.text for one in self.as_if if one.option == "--vocab-size"]
+            found |= dict.fromkeys(bound, dict.fromkeys(_OF_VOCABULARY, (0.0, 1.0)))
+        return found
 
     def batch(self, gpus: int) -> int | None:
         """Sequences of an iteration; if only those of a replica are stated, on `gpus` GPUs."""
@@ -222,8 +209,6 @@ class Imported(Value, frozen=True):
 
 def known_keys(program: str) -> Mapping[str, Any]:
     """The keys that a program's files may have, and the version that has them."""
-    import json
-
     keys: Mapping[str, Any] = json.loads(_KNOWN_KEYS.read_text(encoding="utf-8"))[program]
     return keys
 

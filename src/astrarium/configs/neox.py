@@ -77,6 +77,9 @@ def read_neox(content: Mapping[str, Any], source: str) -> Imported:
             f"{source}: a part of a GPT-NeoX configuration without the model's sizes, so no"
             " training by itself; name the file that has num_layers"
         )
+    aim = str(keys.get("train_impl", "normal"))
+    if aim != "normal":
+        raise NotModelledError(f"{source}: trains by {aim} (train_impl), which is not modelled")
     kinds = str(keys.get("attention_config", ""))
     if "mamba" in kinds or "rwkv" in kinds or "gmlp" in kinds:
         raise NotModelledError(f"{source}: layers that are no attention ({kinds}) are not modelled")

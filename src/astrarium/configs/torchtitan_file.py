@@ -12,6 +12,7 @@ from astrarium.configs.imported import (
     AsIf,
     Imported,
     NotModelledError,
+    NotTrainingError,
     Unknown,
     Used,
     known_keys,
@@ -45,6 +46,11 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
         raise NotModelledError(
             f"{source}: trains {values.model.text('name')}, a model of several modalities or of"
             " images, which is not modelled"
+        )
+    if "debug" in values.model.text("flavor"):
+        raise NotTrainingError(
+            f"{source}: {_model_words(values)} is a toy that torchtitan tests itself with; name a"
+            " real flavor"
         )
     described = _described(values)
     unknown = list(_unknown(content, _KEYS["sections"]))

@@ -276,7 +276,7 @@ def _vocabulary(described: Described) -> list[AsIf]:
         why = "as the name of the tokenizer tells"
         return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
     described.vocabulary, described.vocabulary_is_bound = most_entries(), True
-    why = "an upper bound; with fewer entries it takes less memory and time"
+    why = "an upper bound: what fits, fits with any vocabulary up to it"
     return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
 
 

@@ -50,11 +50,6 @@ def read_overrides(text: str, source: str) -> Imported:
     return read_pairs([(key, value) for key, _, value in pairs], source)
 
 
-def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
-    """A YAML file of Megatron-Bridge, with the sections of its configuration."""
-    return read_pairs(list(_leaves(content)), source)
-
-
 def read_pairs(
     pairs: Sequence[tuple[str, str]], source: str, launch: Launch | None = None
 ) -> Imported:
@@ -108,10 +103,10 @@ def _layout(text: str) -> str:
     )
 
 
-def _leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     for key, value in content.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{before}{key}.")
+            yield from leaves(value, f"{before}{key}.")
         elif key == _LAYOUT and isinstance(value, list):
             yield f"{before}{key}", str(value)
         else:
@@ -135,7 +130,7 @@ def read_yaml_cfg(content: Mapping[str, Any], source: str) -> Imported:
     known = {option.dest for option in megatron_options()}
     values: dict[str, str] = {}
     unknown = []
-    for key, value in _leaves(content):
+    for key, value in leaves(content):
         leaf = _RENAMED.get(key.rpartition(".")[2], key.rpartition(".")[2])
         if leaf in known:
             values[leaf] = _layout(value) if leaf == _LAYOUT else _text(value)

@@ -132,7 +132,7 @@ def _strategy(s: Settings) -> dict[str, Any]:
             "tp": s.flag("tp_comm_overlap"),
         },
     }
-    if _shards_by_fsdp(s):  # it never waits with either
+    if _shards_by_fsdp(s) or s.flag("deepspeed"):  # they never wait with either
         out["overlap"]["grad_reduce"] |= zero >= SHARDING["optim_grads"]
         out["overlap"]["param_gather"] |= zero == SHARDING["optim_grads_params"]
     if s.count("num_experts"):

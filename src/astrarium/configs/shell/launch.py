@@ -57,6 +57,8 @@ _STARTERS: Final = re.compile(
     r"\b(torchrun|torch\.distributed|srun|sbatch|mpirun|mpiexec|deepspeed|accelerate)\b"
 )
 _PYTHON: Final = re.compile(r"([\w*-]+\.py)\b")
+_AIMS: Final = re.compile(r"(?:^|[/_-])(dpo|ppo|kto|orpo|grpo|rlhf|reward)(?=[/_.-]|$)")
+_NAMED: Final = 6  # parts of a path that say what a script is for
 _ENOUGH: Final = 3  # options of Megatron by which a program that nobody knows is taken for it
 
 
@@ -103,6 +105,13 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
     notes += _left_out([one for one, _ in trainings], script.commands, where)
     launcher, program, arguments = _parted(chosen.words)
     _refuse(program, arguments, where)
+    _refuse_aim(f"{where}/{program}", where)
+    passed = [name for word in arguments for name in unset_in(word)]
+    if kind == "megatron" and passed and not _options_in(arguments):
+        raise NotTrainingError(
+            f"{where}: all options of {program} come from ${passed[0]}, which the script sets that"
+            " starts this one; name that script"
+        )
     gpus, why = _gpus_of(launcher, header, script)
     notes += [f"{where}: {why}"] if gpus and why else []
     folder = Path(where).absolute().parent if is_there(Path(where)) else None
@@ -136,20 +145,24 @@ def _has_settings(command: Command, where: str) -> bool:
 
 def _without_command(script: Script, where: str, header: Mapping[str, str], text: str) -> Launch:
     """Options that variables hold; else what the script does instead."""
-    for command in script.commands:
-        _, program, arguments = _parted(command.words)
-        for word in (program, *arguments[:1]):
-            _refuse(word, arguments, where)
+    for refuse in (_refuse_training, _refuse_other):
+        for command in script.commands:
+            _, program, arguments = _parted(command.words)
+            for word in (program, *arguments[:1]):
+                refuse(word, arguments, where)
     arguments = _loose_options(script)
-    needs = [word for word in arguments if alternatives(word)]
-    if needs:
+    _refuse("", arguments, where)
+    gpus, _ = _gpus_of((), header, script)
+    given = {word.partition("=")[0] for word in arguments}
+    # Without either, it is the model of a training that another script starts.
+    is_whole = bool(gpus or "--tensor-model-parallel-size" in given) and "--num-layers" in given
+    if arguments and (any(map(alternatives, arguments)) or not is_whole):
         raise NotTrainingError(
-            f"{where}: no command starts a training; it holds options for another script, which"
-            f" depend on {unset_in(needs[0])[0]}; name the script that starts the training"
+            f"{where}: no command starts a training; it holds options for another script; name the"
+            " script that starts the training"
         )
     if arguments and not script.commands:
         note = f"{where}: no command starts a training; its variables hold the options"
-        gpus, _ = _gpus_of((), header, script)
         return Launch(arguments, gpus, _environment(script), (*script.notes, note))
     _refuse_text(text, where)
     _ask(script, where)
@@ -221,26 +234,53 @@ def _unknown_program(command: Command) -> str:
 
 def _refuse(program: str, arguments: Sequence[str], where: str) -> None:
     """Refuse a program by name, if it is known and is no training that is modelled."""
+    _refuse_training(program, arguments, where)
+    _refuse_other(program, arguments, where)
+
+
+def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None:
+    name, what = _told(program, "not_modelled")
+    if what:
+        raise NotModelledError(
+            f"{where}: starts {name}, which trains {what}; that is not modelled, only"
+            " decoders of text are; `astrarium synthesize` plans any torch module"
+        )
+    option, what = _told_by_option(arguments, "not_modelled_options")
+    if what:
+        raise NotModelledError(
+            f"{where}: {option} says that it trains {what}; that is not modelled"
+        )
+
+
+def _refuse_other(program: str, arguments: Sequence[str], where: str) -> None:
+    option, what = _told_by_option(arguments, "no_training_options")
+    if what:
+        raise NotTrainingError(f"{where}: {option} says that it is {what}, and no training")
+    name, what = _told(program, "no_training")
+    if what:
+        raise NotTrainingError(f"{where}: starts {name}, which is {what} and no training")
+
+
+def _told(program: str, table: str) -> tuple[str, str]:
+    """The name of a program, and what a table says of it; "" if nothing."""
     name = program.rpartition("/")[2]
-    table = _programs()
-    for pattern, what in table["not_modelled"].items():
-        if name and fnmatchcase(name, pattern):
-            raise NotModelledError(
-                f"{where}: starts {name}, which trains {what}; that is not modelled, only"
-                " decoders of text are; `astrarium synthesize` plans any torch module"
-            )
+    found = (what for pattern, what in _programs()[table].items() if fnmatchcase(name, pattern))
+    return name, next(found, "") if name else ""
+
+
+def _told_by_option(arguments: Sequence[str], table: str) -> tuple[str, str]:
     given = {word.partition("=")[0] for word in arguments}
-    for option, what in table["not_modelled_options"].items():
-        if option in given:
-            raise NotModelledError(
-                f"{where}: {option} says that it trains {what}; that is not modelled"
-            )
-    for option, what in table["no_training_options"].items():
-        if option in given:
-            raise NotTrainingError(f"{where}: {option} says that it is {what}, and no training")
-    for pattern, what in table["no_training"].items():
-        if name and fnmatchcase(name, pattern):
-            raise NotTrainingError(f"{where}: starts {name}, which is {what} and no training")
+    return next(((one, what) for one, what in _programs()[table].items() if one in given), ("", ""))
+
+
+def _refuse_aim(names: str, where: str) -> None:
+    """Refuse trainings for something else than the next token, which folders and programs name."""
+    found = _AIMS.search("/".join(names.lower().split("/")[-_NAMED:]))
+    if found:
+        raise NotModelledError(
+            f"{where}: trains by {found[1]}, as its name says, which is not modelled: it holds"
+            " other models beside the one that it trains"
+        )
 
 
 def kind_of(command: Command) -> str:

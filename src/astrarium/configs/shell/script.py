@@ -205,6 +205,7 @@ class _Reader:
                     self.input = None if is_last else "".join(self.printed or [])
             self.printed, self.input = printed, before
             self.flow = ""
+            self.variables.values["PIPESTATUS"] = ["0"] * len(one.commands)  # as $? is 0
         else:
             met = self.follow(one.commands[0])
         return met if not one.negated or met is None else not met
