@@ -515,6 +515,18 @@ HOSTILE = {
     "sources itself": ". ./train.sh\n./train.sh\n",
     "long line": "A=" + "x" * 900_000 + "; run " + "$A " * 50,
     "ten megabytes": "echo aaaaaaaa\n" * 800_000,
+    "many options": "torchrun pretrain_gpt.py " + "--lr 1 " * 60_000,
+    "many arguments": "torchrun pretrain_gpt.py --lr 1 " + "x " * 200_000,
+    "empty words": "echo " + '"" ' * 100_000,
+    "many ways": "case $(hostname) in "
+    + " ".join(f"{i}) A+={i};;" for i in range(9_000))
+    + " esac",
+    "ways inside of ways": "f0() { A+=x; }\n"
+    + "".join(f"f{i + 1}() {{ if [ -f a ]; then f{i}; else f{i}; fi; }}\n" for i in range(25))
+    + "f25",
+    "nested words": "echo " + "{a," * 300 + "b" + "}" * 300,
+    "range": "torchrun pretrain_gpt.py --num-layers {1..1000000000}",
+    "fifty megabytes": "echo " + "x" * 50_000_000,
     "nul": "A=\0\0x; run $A\0",
 }
 

@@ -94,8 +94,12 @@ def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
         from astrarium.configs.python_file import started_by
 
         started = started_by(content, path)
-        if started is not None:
+        if isinstance(started, Path):
             return _of_file(started, answers)
+        if started is not None:
+            from astrarium.configs.megatron.importing import read_launch_script
+
+            return read_launch_script(started, source, answers)
     reader = reader_of(content) if isinstance(content, Mapping) else None
     if reader is not None and isinstance(content, Mapping):
         return reader(content, source)

@@ -83,9 +83,32 @@ def read_trainer(launch: Launch, source: str) -> Imported:
                 if variable.isdigit()
                 else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
             )
+    flags = {**flags, **_by_accelerate(launch, source)}
     read = _read(flags, source, launch.folder, launch.files)
     read.described.gpus, read.described.open_gpus = launch.gpus, launch.open_gpus
     return replace(read, notes=(*launch.notes, *read.notes))
+
+
+def _by_accelerate(launch: Launch, source: str) -> dict[str, Any]:
+    """What `accelerate launch` is told by flags, or by its file: who shards the model."""
+    given = _flags(launch.launcher)
+    if "launch" not in launch.launcher:
+        return {}
+    name = given.get("config_file")
+    if not isinstance(name, str):
+        sharded = {"fsdp": "full_shard"} if given.get("use_fsdp") else {}
+        return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}
+    from astrarium.configs.detect import read_config
+
+    path = None if launch.folder is None or unset_in(name) else launch.folder / name
+    read = read_config(str(path)) if path and is_there(path) else None
+    if read is None:
+        raise OpenQuestionError(
+            f"{source}: who shards the model is in {shown(name)}, which is not beside it; put it"
+            " there, or explain that file with --model"
+        )
+    stage = read.described.strategy["zero_stage"]
+    return {"zero_stage": str(stage)} if stage else {}
 
 
 def read_trainer_file(content: Mapping[str, Any], source: str) -> Imported:

@@ -6,6 +6,8 @@ Only literal values count; what is computed is left out.
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Any, Final
 
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
 from astrarium.configs.neighbours import is_there
-from astrarium.configs.shell.launch import Launch
+from astrarium.configs.shell.launch import STARTERS, Launch
 
 _SECTIONS: Final = ("training", "parallelism", "compile")
 _LARGEST: Final = 1_000_000  # letters
@@ -227,14 +229,26 @@ def beside(folder: Path | None, name: str) -> Path | None:
     return path if is_there(path) else None
 
 
-def started_by(content: Mapping[str, Any], path: Path) -> Path | None:
-    """The script beside a file of SkyPilot or Kubernetes that the file starts."""
-    import re
-
+def started_by(content: Mapping[str, Any], path: Path) -> Path | str | None:
+    """What a file of SkyPilot or Kubernetes starts: a script beside it, or the text of one."""
     if not ("run" in content and "resources" in content) and "apiVersion" not in content:
         return None
     for name in re.findall(r"[\w./-]+\.sh", str(content)):
         found = beside(path.absolute().parent, name.rpartition("/")[2])
         if found is not None:
             return found
-    return None
+    return next((text for text in _texts(content) if STARTERS.search(text)), None)
+
+
+def _texts(content: object) -> Iterator[str]:
+    """Texts, and lists of nothing but words as the command that they make."""
+    if isinstance(content, Mapping):
+        for inner in content.values():
+            yield from _texts(inner)
+    elif isinstance(content, list):
+        if all(isinstance(one, str) for one in content):
+            yield content[-1] if content[-1].strip().count(" ") else shlex.join(content)
+        for inner in content:
+            yield from _texts(inner)
+    elif isinstance(content, str):
+        yield content

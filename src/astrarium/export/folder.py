@@ -21,7 +21,6 @@ from astrarium.export.program import Files, LaunchFiles, RankProgram, on_rocm
 from astrarium.export.target import Target, find_target
 from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
 from astrarium.plans.job import Job
-from astrarium.units import format_bytes
 from astrarium.value import Value
 
 README = "README.md"

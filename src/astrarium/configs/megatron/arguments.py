@@ -130,11 +130,11 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     while at < len(words):
         word = words[at]
         flag, equals, joined = word.partition("=")
-        following = _values(words, at + 1)
         if not _is_flag(word):
             _positional(out, word)
             at += 1
             continue
+        following = _values(words, at + 1)
         option = known.get(flag)
         if option is None:
             _unknown(out, flag, [joined] if equals else following)
@@ -154,7 +154,8 @@ def _is_flag(word: str) -> bool:
 def _values(words: Sequence[str], begin: int) -> list[str]:
     """The words up to the next option; a negative number is none."""
     out = []
-    for word in words[begin:]:
+    for at in range(begin, len(words)):
+        word = words[at]
         if word.startswith("-") and len(word) > 1 and not _NEGATIVE.match(word):
             break
         out.append(word)

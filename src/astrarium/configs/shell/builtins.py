@@ -104,7 +104,8 @@ def _cat(reader: _Reader, words: list[str], _: int) -> bool:
 
 def _cd(reader: _Reader, words: list[str], _: int) -> bool:
     variables = reader.variables
-    target = words[1] if len(words) > 1 else marked("HOME")
+    named = [word for word in words[1:] if not word.startswith("-")]
+    target = named[0] if named else marked("OLDPWD" if "-" in words else "HOME")
     here = _here(reader)
     variables.values["OLDPWD"] = here
     variables.values["PWD"] = posixpath.normpath(posixpath.join(here, target))

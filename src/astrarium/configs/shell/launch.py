@@ -53,7 +53,7 @@ _BY_MACHINES: Final = (
     *("PET_NNODES", "NODE_COUNT", "GPUS_PER_NODE", "NPROC_PER_NODE"),
 )
 # What starts trainings, or other scripts that may; and programs of Python by name.
-_STARTERS: Final = re.compile(
+STARTERS: Final = re.compile(
     r"\b(torchrun|torch\.distributed|srun|sbatch|mpirun|mpiexec|deepspeed|accelerate)\b"
 )
 _PYTHON: Final = re.compile(r"([\w*-]+\.py)\b")
@@ -113,6 +113,8 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
             " starts this one; name that script"
         )
     gpus, why = _gpus_of(launcher, header, script)
+    if gpus is None:
+        gpus = _by_hosts(_flags(launcher), where)
     notes += [f"{where}: {why}"] if gpus and why else []
     folder = Path(where).absolute().parent if is_there(Path(where)) else None
     return Launch(
@@ -186,7 +188,7 @@ def _refuse_text(text: str, where: str) -> None:
     Programs behind conditions on arguments are not reached, so all that the text names count.
     """
     bare = "\n".join(line.partition("# ")[0] for line in text.splitlines())
-    if not _STARTERS.search(bare):
+    if not STARTERS.search(bare) and not re.search(r"python\S* .*(train|tune|sft)\w*\.py", bare):
         raise NotTrainingError(f"{where}: no training is started here: it names no program for it")
     names = _PYTHON.findall(bare)
     table = _programs()
@@ -229,6 +231,7 @@ def _unknown_program(command: Command) -> str:
     launcher, program, _ = _parted(command.words)
     is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
     name = shown(program).rpartition("/")[2]
+    is_started = is_started or bool(re.search(r"train|tune|sft", name))
     return name if is_started and name.endswith(".py") else ""
 
 
@@ -455,6 +458,15 @@ def _by_variables(launcher: Sequence[str], script: Script, open_on: str) -> tupl
     if not open_on and not any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher):
         return (1, "no launcher: one process") if _is_python(launcher) else (None, "")
     return None, open_on
+
+
+def _by_hosts(flags: Mapping[str, str], where: str) -> int | None:
+    """The slots of a file of hosts that lies beside the script."""
+    path = Path(where).absolute().parent / flags.get("hostfile", "")
+    if not flags.get("hostfile") or unset_in(str(path)) or not is_there(path):
+        return None
+    slots = re.findall(r"(?m)^\s*[^#\s].*?\bslots=(\d{1,4})\b", path.read_text(errors="replace"))
+    return sum(map(int, slots)) or None
 
 
 def _is_python(launcher: Sequence[str]) -> bool:

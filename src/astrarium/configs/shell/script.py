@@ -139,6 +139,8 @@ class _Reader:
             self.run(body)
         except _EnoughError:
             self.note(0, f"only its first {MOST_STEPS:,} commands are followed")
+        except RecursionError:
+            raise InputError(f"{self.where}: nested too deep to be followed") from None
 
     def note(self, line: int, what: str) -> None:
         place = f"{self.sources[-1]}:{line}" if line else self.sources[-1]
