@@ -232,7 +232,7 @@ def test_torchtitan_names_what_it_refuses() -> None:
     with pytest.raises(InputError, match=r"t\.toml: parallelism\.tensor_parallel_degree is 0"):
         titan(parallelism={"tensor_parallel_degree": 0})
     with pytest.raises(
-        InputError, match=r"llama3 debugmodel is a toy that torchtitan tests itself with"
+        InputError, match=r"no model of the catalog is llama3 debugmodel"
     ):
         titan(model={"flavor": "debugmodel"}).model()
 

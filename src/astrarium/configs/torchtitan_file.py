@@ -12,7 +12,6 @@ from astrarium.configs.imported import (
     AsIf,
     Imported,
     NotModelledError,
-    NotTrainingError,
     Unknown,
     Used,
     known_keys,
@@ -46,11 +45,6 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
         raise NotModelledError(
             f"{source}: trains {values.model.text('name')}, a model of several modalities or of"
             " images, which is not modelled"
-        )
-    if "debug" in values.model.text("flavor"):
-        raise NotTrainingError(
-            f"{source}: {_model_words(values)} is a toy that torchtitan tests itself with; name a"
-            " real flavor"
         )
     described = _described(values)
     unknown = list(_unknown(content, _KEYS["sections"]))
@@ -159,7 +153,8 @@ def _described(v: _File) -> Described:
     strategy |= _expert_tensor(v, strategy["ep"], tp)
     return Described(
         runtime="torchtitan" if v.is_compiled else "torchtitan-eager",
-        why_no_shape=f"no model of the catalog is {_model_words(v)}",
+        why_no_shape=f"no model of the catalog is {_model_words(v)}"
+        + " (a toy for tests of torchtitan)" * ("debug" in v.model.text("flavor")),
         model=_model_name(v),
         gpus=None if dp is None else tp * pp * cp * dp,
         seq_length=v.training.count("seq_len", 2048),
