@@ -18,20 +18,9 @@ from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionE
 from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
+from astrarium.configs.tables import table
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "model": ("model_name_or_path", "base_model", "config_name", "model"),
-    "seq_length": (
-        *("max_seq_len", "max_seq_length", "block_size", "model_max_length", "cutoff_len"),
-        *("sequence_len", "max_length"),
-    ),
-    "micro_batch": ("per_device_train_batch_size", "micro_batch_size"),
-    "steps": ("gradient_accumulation_steps",),
-    "zero": ("zero_stage",),
-    "file": ("deepspeed", "deepspeed_config", "deepspeed_config_file"),
-    "recompute": ("gradient_checkpointing",),
-    "iterations": ("max_steps", "max_train_steps"),
-}
+_NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train less than all weights, or for something else than the next token.
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")

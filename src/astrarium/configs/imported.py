@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.settings import Described
+from astrarium.configs.tables import table
 from astrarium.errors import InputError
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble
 from astrarium.value import Value
 
-_KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
 NOT_AN_OPTION: Final = "not an option of"
 MOST_LAYERS: Final = 10_000  # a larger number is a typing error
-# Options that are not modelled and save memory: shares of its causes, the least and the most.
-_SAVINGS: Final = Path(__file__).parent / "data" / "savings.json"
 _OF_VOCABULARY: Final = ("weights", "gradients", "optimizer", "activations")
 _PADDING: Final = 0.05  # of a vocabulary
 
@@ -143,8 +139,8 @@ class Imported(Value, frozen=True):
 
     def savings(self) -> dict[str, Mapping[str, tuple[float, float]]]:
         """What it states that saves memory and is not modelled: shares of what, least and most."""
-        table = json.loads(_SAVINGS.read_text(encoding="utf-8"))
-        found = {one.text: table[one.option] for one in self.as_if if one.option in table}
+        shares = table("savings")
+        found = {one.text: shares[one.option] for one in self.as_if if one.option in shares}
         if self.described.vocabulary_is_bound:
             bound = [one.text for one in self.as_if if one.option == "--vocab-size"]
             found |= dict.fromkeys(bound, dict.fromkeys(_OF_VOCABULARY, (0.0, 1.0)))
@@ -209,7 +205,7 @@ class Imported(Value, frozen=True):
 
 def known_keys(program: str) -> Mapping[str, Any]:
     """The keys that a program's files may have, and the version that has them."""
-    keys: Mapping[str, Any] = json.loads(_KNOWN_KEYS.read_text(encoding="utf-8"))[program]
+    keys: Mapping[str, Any] = table("known_keys")[program]
     return keys
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from astrarium.configs.imported import (
@@ -14,6 +14,7 @@ from astrarium.configs.imported import (
 )
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
 from astrarium.configs.settings import Settings
+from astrarium.configs.tables import table
 from astrarium.configs.vocabulary import vocabulary_of
 
 PROGRAM: Final = "GPT-NeoX 2.0"
@@ -23,37 +24,9 @@ MARKS: Final = (
     "num_layers",
     "train_micro_batch_size_per_gpu",
 )
-_RENAMED: Final = {
-    "model_parallel_size": "tensor_model_parallel_size",
-    "pipe_parallel_size": "pipeline_model_parallel_size",
-    "train_micro_batch_size_per_gpu": "micro_batch_size",
-    "train_batch_size": "global_batch_size",
-    "num_kv_heads": "num_query_groups",
-    "intermediate_size": "ffn_hidden_size",
-    "moe_num_experts": "num_experts",
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "seq_length": "seq_length",
-    "max_position_embeddings": "max_position_embeddings",
-    "train_iters": "train_iters",
-    "checkpoint_activations": "checkpoint_activations",
-    "moe_top_k": "moe_router_topk",
-}
+_RENAMED: Final[Mapping[str, str]] = table("names")["neox"]
 # Keys of files that only say where data and logs are.
-_OF_PARTS: Final = (
-    *("data_path", "vocab_file", "merge_file", "checkpoint_validation_with_forward_pass"),
-    *(
-        "tensorboard_dir",
-        "log_dir",
-        "use_wandb",
-        "save",
-        "load",
-        "text_gen_type",
-        "sample_input_file",
-    ),
-    *("eval_tasks", "wandb_project", "train_data_paths", "hostfile", "launcher", "finetune"),
-)
+_OF_PARTS: Final[Sequence[str]] = table("names")["neox_parts"]
 _ENOUGH: Final = 1
 _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear")
 

@@ -33,6 +33,7 @@ from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron, num
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.shell.expansion import marked, unset_in
 from astrarium.configs.shell.launch import Launch, read_launch
+from astrarium.configs.tables import table
 from astrarium.configs.values import Answers
 from astrarium.configs.vocabulary import most_entries
 from astrarium.errors import InputError
@@ -46,26 +47,9 @@ from astrarium.strategy.options import (
 
 # Options that plans never have, but whose meaning is read: they say in another way what a
 # strategy says.
-READ: Final = {
-    "account_for_embedding_in_pipeline_split": "stages",
-    "account_for_loss_in_pipeline_split": "stages",
-    "decoder_first_pipeline_num_layers": "stages",
-    "decoder_last_pipeline_num_layers": "stages",
-    "num_layers_per_virtual_pipeline_stage": "virtual_stages",
-    "use_torch_fsdp2": "zero_stage",
-    "transformer_impl": "runtime",
-}
+READ: Final[Mapping[str, str]] = table("names")["read"]
 # Options that mean something only beside another one: how their names begin, and that one.
-_ONLY_WITH: Final = {
-    "moe_": "num_experts",
-    "tp_comm_": "tp_comm_overlap",
-    "megatron_fsdp_": "use_megatron_fsdp",
-    "fsdp_": "use_megatron_fsdp",
-    "mamba_": "is_hybrid_model",
-    "muon_": "is_muon",
-    "cp_comm_type": "is_context_parallel",
-    "create_attention_mask_in_dataloader": "is_masked",
-}
+_ONLY_WITH: Final[Mapping[str, str]] = table("names")["only_with"]
 FORK: Final = "Megatron-DeepSpeed main"
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _OF_EXPERTS: Final = "num_experts"

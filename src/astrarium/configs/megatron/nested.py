@@ -6,7 +6,6 @@ names of Megatron's settings, the model and its recipe by name.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,10 +21,10 @@ from astrarium.configs.megatron.overrides import leaves, read_pairs
 from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
+from astrarium.configs.tables import table
 from astrarium.strategy.options import options_by_flag
 
 _DEEPEST: Final = 20
-_RECIPES: Final = Path(__file__).parents[1] / "data" / "recipes.json"
 _OF_RECIPES: Final = (
     "model.tensor_model_parallel_size",
     "model.pipeline_model_parallel_size",
@@ -102,8 +101,7 @@ def _check_recipe(words: str, source: str) -> None:
 
 def _values_of_recipe(name: str) -> dict[str, str]:
     """What a recipe sets, as far as it is known."""
-    table = json.loads(_RECIPES.read_text(encoding="utf-8"))
-    return {key: str(value) for key, value in table.get(name, {}).items()}
+    return {key: str(value) for key, value in table("recipes").get(name, {}).items()}
 
 
 def _value(words: Sequence[str], flag: str) -> str:
@@ -204,13 +202,7 @@ def read_nemo(content: Mapping[str, Any], source: str) -> Imported:
     trainer, model = content["trainer"], dict(content["model"])
     counts = [str(trainer.get(key, "")) for key in ("num_nodes", "devices")]
     gpus = int(counts[0]) * int(counts[1]) if all(n.isdigit() for n in counts) else None
-    renamed = {
-        "encoder_seq_length": "seq_length",
-        "activations_checkpoint_granularity": "recompute_granularity",
-        "activations_checkpoint_method": "recompute_method",
-        "activations_checkpoint_num_layers": "recompute_num_layers",
-        "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    }
+    renamed = table("names")["nemo"]
     values: dict[str, str] = {}
     for key, value in model.items():
         if not isinstance(value, Mapping | list) and value is not None and "${" not in str(value):

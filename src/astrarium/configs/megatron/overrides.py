@@ -13,6 +13,7 @@ from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
 from astrarium.configs.shell.launch import Launch
+from astrarium.configs.tables import table
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
@@ -20,17 +21,7 @@ BRIDGE: Final = "Megatron-Bridge 0.6.2"
 _DECIDING: Final = ("model", "train", "ddp", "optimizer", "dataset")
 _PARTLY_DECIDING: Final = ("dist", "checkpoint")  # the order of ranks, what FSDP asks for
 # What Bridge calls differently from Megatron's namespace.
-_RENAMED: Final = {
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    "num_moe_experts": "num_experts",
-    "gated_linear_unit": "swiglu",
-    "overlap_p2p_communication": "overlap_p2p_comm",
-    "sequence_length": "seq_length",
-    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
-    "average_in_collective": "ddp_average_in_collective",
-}
+_RENAMED: Final[Mapping[str, str]] = table("names")["bridge"]
 # Settings that only Bridge has, and that follow from others: how stages send, what pads.
 _FOLLOWS: Final = ("batch_p2p_comm", "should_pad_vocab")
 _LAYOUT: Final = "pipeline_model_parallel_layout"

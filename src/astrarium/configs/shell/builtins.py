@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from astrarium.configs.shell.expansion import marked, shown, unset_in
 from astrarium.configs.shell.nodes import Simple
+from astrarium.configs.tables import table
 
 if TYPE_CHECKING:
     from astrarium.configs.shell.script import _Reader
 
-# What changes no variable and trains nothing; of some it is not known whether they succeed.
-UNSURE: Final = ("false", "grep", "command", "which", "type", "hash", "pgrep", "nvidia-smi", "git")
-SILENT: Final = (
-    *(
-        "mkdir",
-        "rm",
-        "cp",
-        "mv",
-        "ln",
-        "chmod",
-        "touch",
-        "sleep",
-        "wait",
-        "trap",
-        "ulimit",
-        "module",
-    ),
-    *("conda", "pip", "pip3", "apt", "apt-get", "clear", "ls", "kill", "alias", "pushd", "popd"),
-    *("shopt", "umask", "jobs", "disown", "times", "wget", "curl", "tar", "unzip", "df", "free"),
-    *UNSURE,
-)
+UNSURE: Final[Sequence[str]] = table("programs")["unsure"]
+SILENT: Final = (*table("programs")["silent"], *UNSURE)
 _MOST_NUMBERS: Final = 10_000
 
 

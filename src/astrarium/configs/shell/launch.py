@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
 from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
+from astrarium.configs.tables import table
 from astrarium.configs.values import Answers
 from astrarium.strategy.options import Treatment, options_by_flag
 from astrarium.value import Value
 
-_PROGRAMS: Final = Path(__file__).parents[1] / "data" / "programs.json"
-_LAUNCHERS: Final = (
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "srun",
-    "sbatch",
-    "mpirun",
-    "mpiexec",
-    "deepspeed",
-    "launch",  # of accelerate
-)
+_TABLE: Final = table("programs")
+_LAUNCHERS: Final[Sequence[str]] = _TABLE["launchers"]
 _STARTING: Final = (*_LAUNCHERS, "accelerate.commands.launch", "deepspeed.launcher.runner")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
 # What launchers call processes on a node, nodes, and processes in all.
-_PER_NODE: Final = (
-    "nproc_per_node",
-    "ntasks_per_node",
-    "gpus_per_node",
-    "num_gpus",
-    "npernode",
-)
-_NODES: Final = ("nnodes", "nodes", "num_nodes", "num_machines", "N")
+_PER_NODE, _NODES, _IN_ALL = _TABLE["per_node"], _TABLE["nodes"], _TABLE["in_all"]
 _HOSTS: Final = ("hostfile", "H")  # files that list nodes
-_IN_ALL: Final = ("ntasks", "num_processes", "np", "n")
-_VARIABLES: Final = (
-    ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS_PERNODE", "NUM_GPUS", "N_GPUS", "NUM_GPU"),
-    ("NNODES", "NUM_NODES", "NODES", "NUM_NODE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-)
-# Variables by which machines say how many nodes and GPUs there are.
-_BY_MACHINES: Final = (
-    *("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES", "WORLD_SIZE", "SLURM_NTASKS"),
-    *("PET_NNODES", "NODE_COUNT", "GPUS_PER_NODE", "NPROC_PER_NODE"),
-)
+_VARIABLES: Final[Sequence[Sequence[str]]] = _TABLE["variables"]
 # What starts trainings, or other scripts that may; and programs of Python by name.
 STARTERS: Final = re.compile(
     r"\b(torchrun|torch\.distributed|srun|sbatch|mpirun|mpiexec|deepspeed|accelerate)\b"
@@ -77,12 +50,6 @@ class Launch(Value, frozen=True):
     folder: Path | None = None
     open_gpus: str = ""  # the variable that the number of GPUs depends on
     is_default: bool = False  # the number holds unless that variable is set
-
-
-@cache
-def _programs() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads(_PROGRAMS.read_text(encoding="utf-8"))
-    return table
 
 
 def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch:
@@ -134,7 +101,7 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
 
 def _of_nodes(script: Script) -> str:
     """The variable of the machine that the number of nodes or GPUs has a default for, if any."""
-    return next((name for name in _BY_MACHINES if name in script.variables.defaults), "")
+    return next((name for name in _TABLE["by_machines"] if name in script.variables.defaults), "")
 
 
 def _has_settings(command: Command, where: str) -> bool:
@@ -191,8 +158,7 @@ def _refuse_text(text: str, where: str) -> None:
     if not STARTERS.search(bare) and not re.search(r"python\S* .*(train|tune|sft)\w*\.py", bare):
         raise NotTrainingError(f"{where}: no training is started here: it names no program for it")
     names = _PYTHON.findall(bare)
-    table = _programs()
-    refused = (*table["not_modelled"], *table["no_training"])
+    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"])
     if names and all(any(fnmatchcase(name, one) for one in refused) for name in names):
         for name in names:
             _refuse(name, (), where)
@@ -264,16 +230,16 @@ def _refuse_other(program: str, arguments: Sequence[str], where: str) -> None:
         raise NotTrainingError(f"{where}: starts {name}, which is {what} and no training")
 
 
-def _told(program: str, table: str) -> tuple[str, str]:
+def _told(program: str, kind: str) -> tuple[str, str]:
     """The name of a program, and what a table says of it; "" if nothing."""
     name = program.rpartition("/")[2]
-    found = (what for pattern, what in _programs()[table].items() if fnmatchcase(name, pattern))
+    found = (what for pattern, what in _TABLE[kind].items() if fnmatchcase(name, pattern))
     return name, next(found, "") if name else ""
 
 
-def _told_by_option(arguments: Sequence[str], table: str) -> tuple[str, str]:
+def _told_by_option(arguments: Sequence[str], kind: str) -> tuple[str, str]:
     given = {word.partition("=")[0] for word in arguments}
-    return next(((one, what) for one, what in _programs()[table].items() if one in given), ("", ""))
+    return next(((one, what) for one, what in _TABLE[kind].items() if one in given), ("", ""))
 
 
 def _refuse_aim(names: str, where: str) -> None:
@@ -290,14 +256,13 @@ def kind_of(command: Command) -> str:
     """What reads the training of a command; "" if it is none that is known."""
     launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
-    table = _programs()
-    refused = (*table["not_modelled"], *table["no_training"])
+    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"])
     flags = {word.partition("=")[0] for word in arguments}
     has_file = "accelerate" in launcher and "--config_file" in launcher
     is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
     kinds = {
-        "bridge": name in table["bridge"],
-        "megatron": name in table["megatron"],
+        "bridge": name in _TABLE["bridge"],
+        "megatron": name in _TABLE["megatron"],
         "": any(fnmatchcase(name, pattern) for pattern in refused),
         "huggingface": "--model_name_or_path" in flags or "--config_name" in flags,
         "megatron ": _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags),

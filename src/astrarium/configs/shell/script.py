@@ -18,28 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from astrarium.configs.neighbours import is_there
-from astrarium.configs.shell import builtins
+from astrarium.configs.shell import builtins, nodes
 from astrarium.configs.shell.conditions import Conditions
 from astrarium.configs.shell.expansion import Held, Variables, marked, shown, unset_in
 from astrarium.configs.shell.merging import merged
-from astrarium.configs.shell.nodes import (
-    AndOr,
-    Arithmetic,
-    Assignment,
-    CaseStatement,
-    For,
-    Function,
-    GroupStatement,
-    If,
-    Pipeline,
-    Redirection,
-    Simple,
-    Statement,
-    Test,
-    While,
-    WordPart,
-    plain,
-)
+from astrarium.configs.shell.nodes import Simple, Statement, WordPart, plain
 from astrarium.configs.shell.syntax import Parser, parse
 from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
@@ -176,26 +159,19 @@ class _Reader:
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise _EnoughError
-        kinds: dict[type, Callable[..., bool | None]] = {
-            Simple: self._simple,
-            Test: lambda one: self.conditions.of_words(one.words, one.line),
-            Arithmetic: self._arithmetic,
-            Pipeline: self._pipeline,
-            AndOr: self._and_or,
-            If: self._if,
-            For: self._for,
-            While: self._while,
-            CaseStatement: self._case,
-            Function: self._function,
-            GroupStatement: self._group,
-        }
-        return kinds[type(statement)](statement)
+        followed: Callable[[Statement], bool | None] = getattr(
+            self, f"_follow_{type(statement).__name__.lower()}"
+        )
+        return followed(statement)
 
-    def _arithmetic(self, one: Arithmetic) -> bool | None:
+    def _follow_test(self, one: nodes.Test) -> bool | None:
+        return self.conditions.of_words(one.words, one.line)
+
+    def _follow_arithmetic(self, one: nodes.Arithmetic) -> bool | None:
         value = self.variables.arithmetic(one.text)
         return None if unset_in(value) else value != "0"
 
-    def _pipeline(self, one: Pipeline) -> bool | None:
+    def _follow_pipeline(self, one: nodes.Pipeline) -> bool | None:
         met: bool | None = True
         if len(one.commands) > 1:
             printed, before = self.printed, self.input
@@ -212,7 +188,7 @@ class _Reader:
             met = self.follow(one.commands[0])
         return met if not one.negated or met is None else not met
 
-    def _and_or(self, one: AndOr) -> bool | None:
+    def _follow_andor(self, one: nodes.AndOr) -> bool | None:
         met: bool | None = True
         for operator, part in one.parts:
             if operator == "&&" and met is False:
@@ -228,7 +204,7 @@ class _Reader:
                 return met
         return met
 
-    def _if(self, one: If, begin: int = 0) -> bool | None:
+    def _follow_if(self, one: nodes.If, begin: int = 0) -> bool | None:
         if begin == len(one.branches):
             return self.run(one.otherwise)
         condition, body = one.branches[begin]
@@ -236,12 +212,12 @@ class _Reader:
         if self.flow:
             return met
         if met is None:
-            self._both(lambda: self.run(body), lambda: self._if(one, begin + 1), one.line)
+            self._both(lambda: self.run(body), lambda: self._follow_if(one, begin + 1), one.line)
             return None
         if not met:
-            return self._if(one, begin + 1)
+            return self._follow_if(one, begin + 1)
         return self._unless_failing(
-            lambda: self.run(body), lambda: self._if(one, begin + 1), one.line
+            lambda: self.run(body), lambda: self._follow_if(one, begin + 1), one.line
         )
 
     def _unless_failing(
@@ -256,7 +232,7 @@ class _Reader:
         self.note(line, "the script stops here unless it is given more; read as if it went on")
         return other()
 
-    def _case(self, one: CaseStatement) -> bool | None:
+    def _follow_casestatement(self, one: nodes.CaseStatement) -> bool | None:
         subject = self.variables.joined(one.subject)
         if self.unknown_in(subject):
             self.said = shown(subject)
@@ -275,11 +251,11 @@ class _Reader:
         if bodies:
             self._both(lambda: self.run(bodies[0]), lambda: self._any(bodies[1:], line), line)
 
-    def _function(self, one: Function) -> bool:
+    def _follow_function(self, one: nodes.Function) -> bool:
         self.functions[one.name] = one.body
         return True
 
-    def _group(self, one: GroupStatement) -> bool | None:
+    def _follow_groupstatement(self, one: nodes.GroupStatement) -> bool | None:
         with self._redirected(one.redirections):
             if not one.own:
                 return self.run(one.body)
@@ -288,12 +264,12 @@ class _Reader:
             self.flow = ""
             return met
 
-    def _for(self, one: For) -> bool | None:
+    def _follow_for(self, one: nodes.For) -> bool | None:
         if one.count is not None:
             first, condition, step = one.count
             self.variables.arithmetic(first)
-            check = Arithmetic(one.line, condition or "1")
-            return self._turns(lambda: self._arithmetic(check), one, step)
+            check = nodes.Arithmetic(one.line, condition or "1")
+            return self._turns(lambda: self._follow_arithmetic(check), one, step)
         words = one.words
         values = self.variables.positional if words is None else self.variables.words(words)
         if len(values) > MOST_TURNS:
@@ -311,14 +287,16 @@ class _Reader:
         self.flow = "" if self.flow in ("break", "continue") else self.flow
         return ends
 
-    def _while(self, one: While) -> bool | None:
+    def _follow_while(self, one: nodes.While) -> bool | None:
         def goes_on() -> bool | None:
             met = self.run(one.condition)
             return None if met is None else met != one.until
 
         return self._turns(goes_on, one, "")
 
-    def _turns(self, goes_on: Callable[[], bool | None], one: While | For, step: str) -> bool:
+    def _turns(
+        self, goes_on: Callable[[], bool | None], one: nodes.While | nodes.For, step: str
+    ) -> bool:
         for _ in range(MOST_TURNS):
             met = goes_on()
             if met is None:
@@ -358,7 +336,7 @@ class _Reader:
 
     # Commands
 
-    def _simple(self, one: Simple) -> bool | None:
+    def _follow_simple(self, one: Simple) -> bool | None:
         if len(one.words) == 0:
             for assignment in one.assignments:
                 self.assign(assignment)
@@ -392,7 +370,7 @@ class _Reader:
             else:
                 self.variables.values[name] = value
 
-    def assign(self, one: Assignment) -> None:
+    def assign(self, one: nodes.Assignment) -> None:
         variables = self.variables
         if one.elements is not None:
             if isinstance(variables.values.get(one.name), dict) or _is_keyed(one.elements):
@@ -555,7 +533,7 @@ class _Reader:
         self.variables.positional = positional
 
     @contextmanager
-    def _redirected(self, redirections: Sequence[Redirection]) -> Iterator[None]:
+    def _redirected(self, redirections: Sequence[nodes.Redirection]) -> Iterator[None]:
         """What is read comes from a text; what is printed goes into a file of the script's."""
         printed, before = self.printed, self.input
         into: tuple[str, bool] | None = None
@@ -589,7 +567,7 @@ def _is_keyed(elements: Sequence[Sequence[WordPart]]) -> bool:
     )
 
 
-def _keyed(variables: Variables, one: Assignment) -> dict[str, str]:
+def _keyed(variables: Variables, one: nodes.Assignment) -> dict[str, str]:
     """`([key]=value ...)`."""
     before = variables.values.get(one.name)
     out = dict(before) if one.append and isinstance(before, dict) else {}
