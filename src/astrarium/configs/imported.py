@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.configs.settings import Described
 from astrarium.configs.tables import table
-from astrarium.errors import InputError
+from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble
 from astrarium.value import Value
@@ -203,10 +203,15 @@ class Imported(Value, frozen=True):
         ]
 
 
-def known_keys(program: str) -> Mapping[str, Any]:
-    """The keys that a program's files may have, and the version that has them."""
-    keys: Mapping[str, Any] = table("known_keys")[program]
-    return keys
+def unknown_keys(
+    given: Iterable[str], known: Collection[str], says: str, section: str = ""
+) -> list[Unknown]:
+    """Keys that a program does not know, with what it makes of them."""
+    return [
+        Unknown(f"{section}{key}", f"{says}{did_you_mean(str(key), known)}")
+        for key in given
+        if key not in known
+    ]
 
 
 def sizes_of(model: Model) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.configs.imported import (
@@ -18,29 +18,13 @@ from astrarium.configs.tables import table
 from astrarium.configs.vocabulary import vocabulary_of
 
 PROGRAM: Final = "GPT-NeoX 2.0"
-MARKS: Final = (
-    "pipe_parallel_size",
-    "model_parallel_size",
-    "num_layers",
-    "train_micro_batch_size_per_gpu",
-)
 _RENAMED: Final[Mapping[str, str]] = table("names")["neox"]
-# Keys of files that only say where data and logs are.
-_OF_PARTS: Final[Sequence[str]] = table("names")["neox_parts"]
-_ENOUGH: Final = 1
 _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear")
 
 
 def keys_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Its keys with _ in place of -."""
     return {str(key).replace("-", "_"): value for key, value in content.items()}
-
-
-def is_neox(content: Mapping[str, Any]) -> bool:
-    keys = keys_of(content)
-    parts = sum(key in keys for key in _OF_PARTS)
-    sizes = any(key in keys for key in MARKS[:2])
-    return (sizes or parts >= _ENOUGH) and not isinstance(keys.get("model"), Mapping)
 
 
 def read_neox(content: Mapping[str, Any], source: str) -> Imported:
