@@ -7,7 +7,7 @@ those about how options are written: `data/conflicts.json`, and here what has to
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from astrarium.configs.megatron.model import MOST_LAYERS, expert_layers
@@ -17,67 +17,13 @@ from astrarium.configs.settings import Settings
 from astrarium.configs.tables import table
 from astrarium.errors import InputError
 
-_FAMILIES: Final = (
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "pipeline_model_parallel_layout",
-)
-_ENDS: Final = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 _COUNTED: Final = (
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
 )
 NO_MICRO_BATCH: Final = "--micro-batch-size is missing; Megatron needs it"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
-
-
-def _flag_of(dest: str) -> str:
-    return "--" + dest.replace("_", "-")
-
-
-def _several(s: Settings, names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if name in s]
-
-
-# What a rule of data cannot say.
-_CONFLICTS: Final[tuple[tuple[Callable[[Settings], bool], str], ...]] = (
-    (
-        lambda s: len(_several(s, _FAMILIES)) > 1,
-        "no more than one of " + ", ".join(map(_flag_of, _FAMILIES)) + " can be set",
-    ),
-    (
-        lambda s: _FAMILIES[0] in s and bool(_several(s, _ENDS)),
-        f"{_flag_of(_FAMILIES[0])} does not go with uneven first or last stages;"
-        f" {_flag_of(_FAMILIES[1])} does",
-    ),
-    (
-        lambda s: (
-            _FAMILIES[2] in s and (bool(_several(s, _ENDS)) or any(s.flag(n) for n in _COUNTED))
-        ),
-        "a pipeline layout says where every layer is; other options of the split contradict it",
-    ),
-    (
-        lambda s: bool(_several(s, _ENDS)) and any(s.flag(n) for n in _COUNTED),
-        "numbers of layers of the first or last stage do not go with counting the embedding or"
-        " the loss as a layer",
-    ),
-    (
-        lambda s: "0" in (s.text(name) for name in _ENDS),
-        f"{_flag_of(_ENDS[0])} and {_flag_of(_ENDS[1])} must be larger than 0; a layout may leave"
-        " stages empty",
-    ),
-    (
-        lambda s: (s.count("max_position_embeddings") or 2**40) < (s.count("seq_length") or 0),
-        "--max-position-embeddings is below --seq-length",
-    ),
-    (
-        lambda s: (
-            "kv_channels" not in s
-            and (s.count("hidden_size") or 0) % (s.count("num_attention_heads") or 1) != 0
-        ),
-        "--hidden-size is no multiple of --num-attention-heads, and --kv-channels is not given",
-    ),
-)
 
 
 def _holds(s: Settings, condition: str) -> bool:
@@ -98,8 +44,12 @@ def conflicts_of(s: Settings) -> list[str]:
     """Why Megatron would stop before it trains, as far as options alone say."""
     rules = table("conflicts")["rules"]
     found = [why for needed, why in rules if all(_holds(s, one) for one in needed)]
-    found += [why for holds, why in _CONFLICTS if holds(s)]
-    return found + layer_conflicts(s) + _layout_conflicts(s)
+    if (s.count("max_position_embeddings") or 2**40) < (s.count("seq_length") or 0):
+        found.append("--max-position-embeddings is below --seq-length")
+    if (s.count("hidden_size") or 0) % (s.count("num_attention_heads") or 1):
+        why = "--hidden-size is no multiple of --num-attention-heads, and --kv-channels"
+        found += [] if "kv_channels" in s else [f"{why} is not given"]
+    return [*dict.fromkeys(found), *layer_conflicts(s), *_layout_conflicts(s)]
 
 
 def layer_conflicts(s: Settings) -> list[str]:
@@ -112,12 +62,12 @@ def layer_conflicts(s: Settings) -> list[str]:
         expert_layers(s, layers)
     except InputError as error:
         out.append(str(error))
-    pp, per_chunk = s.count("pipeline_model_parallel_size") or 1, s.count(_FAMILIES[0])
+    pp, per_chunk = s.count("pipeline_model_parallel_size") or 1, s.count(_PER_STAGE)
     dealt = layers + sum(s.flag(name) for name in _COUNTED)
     if per_chunk and dealt % (pp * per_chunk):
         out.append(
             f"{dealt} layers cannot be dealt to {pp} stages in chunks of {per_chunk}"
-            f" ({_flag_of(_FAMILIES[0])})"
+            f" (--{_PER_STAGE.replace('_', '-')})"
         )
     return out
 

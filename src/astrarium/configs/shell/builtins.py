@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from astrarium.configs.shell.expansion import marked, shown, unset_in
 from astrarium.configs.shell.nodes import Simple
@@ -14,6 +14,7 @@ from astrarium.configs.tables import table
 if TYPE_CHECKING:
     from astrarium.configs.shell.script import _Reader
 
+Follow: TypeAlias = "Callable[[_Reader, list[str], int], bool | None]"
 UNSURE: Final[Sequence[str]] = table("programs")["unsure"]
 SILENT: Final = (*table("programs")["silent"], *UNSURE)
 _MOST_NUMBERS: Final = 10_000
@@ -75,15 +76,6 @@ def _printf(reader: _Reader, words: list[str], _: int) -> bool:
     return True
 
 
-def _cat(reader: _Reader, words: list[str], _: int) -> bool:
-    files = [word for word in words[1:] if not word.startswith("-")]
-    texts = [reader.script.files.get(name) for name in files] if files else [reader.input]
-    if reader.printed is not None:
-        what = marked(f"$({shown(' '.join(words))[:40]})")
-        reader.printed += [what if text is None else text for text in texts]
-    return True
-
-
 def _cd(reader: _Reader, words: list[str], _: int) -> bool:
     variables = reader.variables
     named = [word for word in words[1:] if not word.startswith("-")]
@@ -101,30 +93,41 @@ def _here(reader: _Reader) -> str:
     return str(reader.folder) if reader.folder else marked("PWD")
 
 
-def _pwd(reader: _Reader, _: list[str], __: int) -> bool:
-    if reader.printed is not None:
-        reader.printed.append(_here(reader))
-    return True
+def _printing(text_of: Callable[[_Reader, list[str]], str | None]) -> Follow:
+    """A command that only prints; None: what it prints is not known."""
 
-
-def _path_part(cut: Callable[[str], str]) -> Callable[[_Reader, list[str], int], bool]:
     def follow(reader: _Reader, words: list[str], _: int) -> bool:
-        named = [word for word in words[1:] if not word.startswith("-")]
-        if reader.printed is not None and named:
-            text = named[0]
-            reader.printed.append(
-                marked(f"$({shown(' '.join(words))[:40]})") if unset_in(text) else cut(text)
-            )
+        if reader.printed is not None:
+            options = r"-\D.*|--"  # numbers are none
+            text = text_of(reader, [one for one in words[1:] if not re.fullmatch(options, one)])
+            what = marked(f"$({shown(' '.join(words))[:40]})")
+            reader.printed.append(what if text is None else text)
         return True
 
     return follow
 
 
-def _absolute(reader: _Reader, words: list[str], _: int) -> bool:
-    named = [word for word in words[1:] if not word.startswith("-")]
-    if reader.printed is not None and named:
-        reader.printed.append(posixpath.normpath(posixpath.join(_here(reader), named[0])))
-    return True
+def _path_part(cut: Callable[[str], str]) -> Follow:
+    return _printing(lambda _, named: cut(named[0]) if named and not unset_in(named[0]) else None)
+
+
+def _absolute(reader: _Reader, named: list[str]) -> str:
+    return posixpath.normpath(posixpath.join(_here(reader), *named[:1]))
+
+
+def _cat(reader: _Reader, files: list[str]) -> str | None:
+    texts = [reader.script.files.get(name) for name in files] if files else [reader.input]
+    known = [text for text in texts if text is not None]
+    return "".join(known) if len(known) == len(texts) else None
+
+
+def _sequence(_: _Reader, words: list[str]) -> str | None:
+    if not words or not all(re.fullmatch(r"-?\d{1,9}", word) for word in words):
+        return None
+    first = int(words[0]) if len(words) > 1 else 1
+    step = int(words[1]) if len(words) > 2 else 1
+    numbers = range(first, int(words[-1]) + (1 if step > 0 else -1), step or 1)
+    return "\n".join(map(str, numbers[:_MOST_NUMBERS]))
 
 
 def _source(reader: _Reader, words: list[str], line: int) -> bool | None:
@@ -172,7 +175,7 @@ def _shift(reader: _Reader, words: list[str], _: int) -> bool:
     return number <= has
 
 
-def _leave(flow: str) -> Callable[[_Reader, list[str], int], bool]:
+def _leave(flow: str) -> Follow:
     def follow(reader: _Reader, words: list[str], line: int) -> bool:
         reader.flow = flow
         if flow == "exit" and not reader.depends and reader.printed is None:
@@ -216,20 +219,6 @@ def _mapfile(reader: _Reader, words: list[str], _: int) -> bool:
     return True
 
 
-def _sequence(reader: _Reader, words: list[str], _: int) -> bool:
-    numbers = [word for word in words[1:] if re.fullmatch(r"-?\d{1,9}", word)]
-    if reader.printed is None:
-        return True
-    if len(numbers) != len(words) - 1 or not numbers:
-        reader.printed.append(marked(f"$({shown(' '.join(words))[:40]})"))
-        return True
-    first = int(numbers[0]) if len(numbers) > 1 else 1
-    step = int(numbers[1]) if len(numbers) > 2 else 1
-    values = range(first, int(numbers[-1]) + (1 if step > 0 else -1), step or 1)
-    reader.printed.append("\n".join(map(str, values[:_MOST_NUMBERS])))
-    return True
-
-
 def _let(reader: _Reader, words: list[str], _: int) -> bool | None:
     value = "0"
     for word in words[1:]:
@@ -260,16 +249,16 @@ def _getopts(reader: _Reader, words: list[str], _: int) -> bool | None:
     return True
 
 
-BUILTINS: Final[Mapping[str, Callable[[_Reader, list[str], int], bool | None]]] = {
+BUILTINS: Final[Mapping[str, Follow]] = {
     "echo": _echo,
     "printf": _printf,
-    "cat": _cat,
+    "cat": _printing(_cat),
     "cd": _cd,
-    "pwd": _pwd,
+    "pwd": _printing(lambda reader, _: _here(reader)),
     "dirname": _path_part(posixpath.dirname),
     "basename": _path_part(posixpath.basename),
-    "realpath": _absolute,
-    "readlink": _absolute,
+    "realpath": _printing(_absolute),
+    "readlink": _printing(_absolute),
     "source": _source,
     ".": _source,
     "unset": _unset,
@@ -284,7 +273,7 @@ BUILTINS: Final[Mapping[str, Callable[[_Reader, list[str], int], bool | None]]] 
     "read": _read,
     "mapfile": _mapfile,
     "readarray": _mapfile,
-    "seq": _sequence,
+    "seq": _printing(_sequence),
     "let": _let,
     "test": _test,
     "[": _test,
