@@ -231,9 +231,7 @@ def test_torchtitan_names_what_it_refuses() -> None:
     assert titan(training={"local_batch_size": 2}).conflicts
     with pytest.raises(InputError, match=r"t\.toml: parallelism\.tensor_parallel_degree is 0"):
         titan(parallelism={"tensor_parallel_degree": 0})
-    with pytest.raises(
-        InputError, match=r"no model of the catalog is llama3 debugmodel"
-    ):
+    with pytest.raises(InputError, match=r"no model of the catalog is llama3 debugmodel"):
         titan(model={"flavor": "debugmodel"}).model()
 
 

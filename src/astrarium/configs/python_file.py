@@ -246,8 +246,9 @@ def _texts(content: object) -> Iterator[str]:
         for inner in content.values():
             yield from _texts(inner)
     elif isinstance(content, list):
-        if all(isinstance(one, str) for one in content):
-            yield content[-1] if content[-1].strip().count(" ") else shlex.join(content)
+        words = [str(one) for one in content if isinstance(one, str | int | float)]
+        if words and len(words) == len(content):
+            yield words[-1] if " " in words[-1].strip() else shlex.join(words)
         for inner in content:
             yield from _texts(inner)
     elif isinstance(content, str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from astrarium.configs.shell.expansion import marked, shown, unset_in
@@ -107,8 +108,11 @@ def _printing(text_of: Callable[[_Reader, list[str]], str | None]) -> Follow:
     return follow
 
 
-def _path_part(cut: Callable[[str], str]) -> Follow:
-    return _printing(lambda _, named: cut(named[0]) if named and not unset_in(named[0]) else None)
+def _path_part(reader: _Reader, named: list[str], cut: Callable[[str], str]) -> str | None:
+    if not named or unset_in(" ".join(named)):
+        return None
+    suffix = named[1] if len(named) > 1 and cut is posixpath.basename else ""
+    return cut(named[0].rstrip("/") or "/").removesuffix(suffix) or "."
 
 
 def _absolute(reader: _Reader, named: list[str]) -> str:
@@ -255,8 +259,8 @@ BUILTINS: Final[Mapping[str, Follow]] = {
     "cat": _printing(_cat),
     "cd": _cd,
     "pwd": _printing(lambda reader, _: _here(reader)),
-    "dirname": _path_part(posixpath.dirname),
-    "basename": _path_part(posixpath.basename),
+    "dirname": _printing(partial(_path_part, cut=posixpath.dirname)),
+    "basename": _printing(partial(_path_part, cut=posixpath.basename)),
     "realpath": _printing(_absolute),
     "readlink": _printing(_absolute),
     "source": _source,
