@@ -132,5 +132,5 @@ def test_savings_have_a_least_and_a_most() -> None:
     found = read_config(f"{SIZES} --fp8-param-gather --grad-reduce-in-bf16")
     assert found is not None
     shares = list(found.savings().values())
-    assert {"gradients": [0.5, 0.5]} in shares
+    assert [0.5, 0.5] in [list(one.get("gradients", ())) for one in shares]
     assert all(least <= most for one in shares for least, most in one.values())

@@ -6,7 +6,6 @@ name, sequences on a GPU, DeepSpeed's file or ZeRO's stage. `_NAMES` are these w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,7 +14,7 @@ from typing import Any, Final
 
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, Used
-from astrarium.configs.neighbours import is_there
+from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
 from astrarium.configs.tables import table
@@ -89,8 +88,8 @@ def _by_accelerate(launch: Launch, source: str) -> dict[str, Any]:
         return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}
     from astrarium.configs.detect import read_config
 
-    path = None if launch.folder is None or unset_in(name) else launch.folder / name
-    read = read_config(str(path)) if path and is_there(path) else None
+    path = beside(launch.folder, name)
+    read = read_config(str(path)) if path else None
     if read is None:
         raise OpenQuestionError(
             f"{source}: who shards the model is in {shown(name)}, which is not beside it; put it"
@@ -194,7 +193,13 @@ def _deepspeed(
     name = _first(flags, "file")
     content: dict[str, Any] = {}
     if isinstance(name, str):
-        content = _json_file(name, source, folder, files)
+        found = json_beside(folder, name, files)
+        if found is None:
+            raise OpenQuestionError(
+                f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it; name"
+                " that file with --model, or put it there"
+            )
+        content = found
     elif isinstance(name, Mapping):
         content = dict(name)
     given = {
@@ -222,23 +227,3 @@ def _deepspeed(
     kind = "fp16" if "fp16" in words and not flags.get("bf16") else "bf16"
     content = {key: value for key, value in content.items() if key not in ("bf16", "fp16")}
     return {**content, kind: {"enabled": True}}
-
-
-def _json_file(
-    name: str, source: str, folder: Path | None, files: Mapping[str, str | None]
-) -> dict[str, Any]:
-    text = files.get(name)
-    for root in [] if text or folder is None else [folder, *folder.parents][:6]:
-        if is_there(root / name):
-            text = (root / name).read_text(encoding="utf-8", errors="replace")
-            break
-    try:
-        content = json.loads(text) if text else None
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise OpenQuestionError(
-            f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it; name"
-            " that file with --model, or put it there"
-        )
-    return content

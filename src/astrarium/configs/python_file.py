@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
-from astrarium.configs.neighbours import is_there
+from astrarium.configs.neighbours import beside, text_of
 from astrarium.configs.shell.launch import STARTERS, Launch
 
 _SECTIONS: Final = ("training", "parallelism", "compile")
@@ -166,7 +166,7 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
             f"{source}: torchtitan's settings are in {name}, which is not beside it; name that file"
         )
     if path.suffix == ".py":
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = text_of(path)
         read: Imported | None = read_python(text, str(path), words.get("--config", ""))
     else:
         read = read_config(str(path))
@@ -192,7 +192,7 @@ def read_own(launch: Launch, source: str) -> Imported:
         )
     read = _with_launch(read, launch, source)
     program = beside(launch.folder, launch.program)
-    text = program.read_text(encoding="utf-8", errors="replace") if program else ""
+    text = text_of(program) if program else ""
     config = beside(launch.folder, "config.json")
     if not text.startswith(OWN):
         return read
@@ -219,14 +219,6 @@ def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:
     described.gpus = described.gpus or launch.gpus
     described.open_gpus = launch.open_gpus
     return replace(read, source=source, notes=(*launch.notes, *read.notes))
-
-
-def beside(folder: Path | None, name: str) -> Path | None:
-    """A file that a script names, in its folder."""
-    if folder is None or not name or "\0" in name:
-        return None
-    path = folder / name
-    return path if is_there(path) else None
 
 
 def started_by(content: Mapping[str, Any], path: Path) -> Path | str | None:

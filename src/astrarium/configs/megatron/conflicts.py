@@ -26,7 +26,7 @@ NO_MICRO_BATCH: Final = "--micro-batch-size is missing; Megatron needs it"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-def _holds(s: Settings, condition: str) -> bool:
+def holds(s: Settings, condition: str) -> bool:
     """A condition of a rule: `name`, `!name`, `name=text`, `name!=text`, `name>number`."""
     parsed = re.fullmatch(r"(!?)(\w+)(?:(!?=|>)(\w+))?", condition)
     assert parsed is not None
@@ -43,7 +43,7 @@ def _holds(s: Settings, condition: str) -> bool:
 def conflicts_of(s: Settings) -> list[str]:
     """Why Megatron would stop before it trains, as far as options alone say."""
     rules = table("conflicts")["rules"]
-    found = [why for needed, why in rules if all(_holds(s, one) for one in needed)]
+    found = [why for needed, why in rules if all(holds(s, one) for one in needed)]
     if (s.count("max_position_embeddings") or 2**40) < (s.count("seq_length") or 0):
         found.append("--max-position-embeddings is below --seq-length")
     if (s.count("hidden_size") or 0) % (s.count("num_attention_heads") or 1):

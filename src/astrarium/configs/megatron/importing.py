@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,12 +25,14 @@ from astrarium.configs.megatron.conflicts import (
     NO_MICRO_BATCH,
     conflicts_of,
     environment_notes,
+    holds,
     layer_conflicts,
     world_conflict,
 )
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron, numerics_of
+from astrarium.configs.neighbours import json_beside
 from astrarium.configs.settings import Described, Settings
-from astrarium.configs.shell.expansion import marked, unset_in
+from astrarium.configs.shell.expansion import marked
 from astrarium.configs.shell.launch import Launch, read_launch
 from astrarium.configs.tables import table
 from astrarium.configs.values import Answers
@@ -231,14 +232,7 @@ def _unknown(arguments: Arguments, *, is_fork: bool) -> list[Unknown]:
 def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
     """What DeepSpeed's own file says; the script writes it, or it lies beside the script."""
     name = values.get("deepspeed_config", "")
-    text = launch.files.get(name)
-    path = launch.folder / name if launch.folder and name and not unset_in(name) else None
-    if text is None and path is not None and path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        content = json.loads(text) if text else {}
-    except ValueError:
-        return {}
+    content = json_beside(launch.folder, name, launch.files) or {}
     zero = content.get("zero_optimization", {})
     out = {}
     if isinstance(zero, Mapping):
@@ -326,13 +320,12 @@ def _as_if(arguments: Arguments, s: Settings, *, whole: bool) -> list[AsIf]:
 
 
 def _workload_as_if(s: Settings) -> list[AsIf]:
-    out = []
-    if not (s.flag("bf16") or s.flag("fp16")):
-        why = "training in 32 bits is not modelled"
-        out.append(AsIf("--bf16", "not given", "bf16", why))
-    if s.text("optimizer") not in ("", "adam"):
-        why = "its states and its step are those of Adam"
-        out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
+    """What `data/conflicts.json` says is not modelled; $name is the setting of that name."""
+    out = [
+        AsIf(option, s.text(given[1:]) if given.startswith("$") else given, assumed, why)
+        for needed, (option, given, assumed, why) in table("conflicts")["as_if"]
+        if all(holds(s, one) for one in needed)
+    ]
     if numerics_of(s) is Numerics.STRICT:
         why = "gradients and both moments are predicted in bf16 together, or in fp32"
         out += [
@@ -341,14 +334,6 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
             if option.field == "numerics"
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
-    if "mtp_num_layers" in s:
-        why = "its layers and its second head take memory and time that are not counted"
-        out.append(AsIf("--mtp-num-layers", s.text("mtp_num_layers"), "not given", why))
-    if "fp4" in s:
-        out.append(AsIf("--fp4-format", s.text("fp4"), "none", "4-bit products are not modelled"))
-    if s.flag("use_torch_fsdp2"):
-        why = "it shards the same, and is predicted with Megatron-FSDP's overlap"
-        out.append(AsIf("--use-torch-fsdp2", "on", "--use-megatron-fsdp", why))
     return out
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
-from astrarium.configs.neighbours import is_there
+from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
 from astrarium.configs.tables import table
@@ -83,7 +83,6 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
     if gpus is None:
         gpus = _by_hosts(_flags(launcher), where)
     notes += [f"{where}: {why}"] if gpus and why else []
-    folder = Path(where).absolute().parent if is_there(Path(where)) else None
     return Launch(
         arguments,
         gpus,
@@ -93,7 +92,7 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
         launcher=tuple(launcher),
         kind=kind,
         files=script.files,
-        folder=folder,
+        folder=folder_of(where),
         open_gpus=_of_nodes(script) if gpus else why,
         is_default=bool(gpus and _of_nodes(script)),
     )
@@ -108,8 +107,7 @@ def _has_settings(command: Command, where: str) -> bool:
     """Whether the settings of a program without options lie beside the script."""
     launcher = list(command.words)
     named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
-    folder = Path(where).absolute().parent
-    return any(is_there(folder / shown(name)) for name in (*named[:1], "ds_config.json"))
+    return any(beside(folder_of(where), name) for name in (*named[:1], "ds_config.json"))
 
 
 def _without_command(script: Script, where: str, header: Mapping[str, str], text: str) -> Launch:
@@ -427,10 +425,8 @@ def _by_variables(launcher: Sequence[str], script: Script, open_on: str) -> tupl
 
 def _by_hosts(flags: Mapping[str, str], where: str) -> int | None:
     """The slots of a file of hosts that lies beside the script."""
-    path = Path(where).absolute().parent / flags.get("hostfile", "")
-    if not flags.get("hostfile") or unset_in(str(path)) or not is_there(path):
-        return None
-    slots = re.findall(r"(?m)^\s*[^#\s].*?\bslots=(\d{1,4})\b", path.read_text(errors="replace"))
+    path = beside(folder_of(where), flags.get("hostfile", ""))
+    slots = re.findall(r"(?m)^\s*[^#\s].*?\bslots=(\d{1,4})\b", text_of(path)) if path else []
     return sum(map(int, slots)) or None
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from astrarium.configs.neighbours import is_there
+from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell import builtins, nodes
 from astrarium.configs.shell.conditions import Conditions
 from astrarium.configs.shell.expansion import Held, Variables, marked, shown, unset_in
@@ -31,8 +31,6 @@ from astrarium.value import Value
 MOST_STEPS: Final = 50_000  # commands that are followed, loops and functions included
 MOST_TURNS: Final = 1_000  # of a loop
 _DEEPEST: Final = 30  # functions, files and blocks inside of each other
-_LARGEST_FILE: Final = 1_000_000  # bytes of a file beside the script
-_ANCESTORS: Final = 6  # folders above the script in which files that it names are looked for
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 _WITH_TEXT: Final = re.compile(r"-\w*c")
@@ -97,7 +95,7 @@ class _Reader:
 
     def __init__(self, script: Script, where: str, *, past_failures: bool) -> None:
         self.script, self.where, self.past_failures = script, where, past_failures
-        self.folder = Path(where).absolute().parent if is_there(Path(where)) else None
+        self.folder = folder_of(where)
         self.sources = [where]
         self.functions: dict[str, Statement] = {}
         self._parsed: dict[tuple[str, int], tuple[Statement, ...]] = {}
@@ -454,7 +452,7 @@ class _Reader:
         name = self.variables.name
         self.variables.name = str(path)
         self.sources.append(str(path))
-        met = self._other_shell(_text_of(path), arguments, prefix, line)
+        met = self._other_shell(text_of(path), arguments, prefix, line)
         self.sources.pop()
         self.variables.name = name
         return met
@@ -482,7 +480,7 @@ class _Reader:
         before = self.variables.positional
         self.variables.positional = arguments or before
         self.sources.append(str(path))
-        met = self.run(self.parsed(_text_of(path)))
+        met = self.run(self.parsed(text_of(path)))
         self.sources.pop()
         self.variables.positional = before
         self.flow = "" if self.flow == "return" else self.flow
@@ -496,18 +494,7 @@ class _Reader:
         return self._parsed[key]
 
     def beside(self, name: str) -> Path | None:
-        """A file that the script names, if it lies beside the script or in a folder above it."""
-        if self.folder is None or not name or unset_in(name) or "\n" in name:
-            return None
-        given = Path(name)
-        root = self.folder
-        for _ in range(_ANCESTORS):
-            path = (root / given).resolve()
-            inside = path.is_relative_to(root.resolve())
-            if inside and is_there(path) and path.stat().st_size <= _LARGEST_FILE:
-                return path
-            root = root.parent
-        return None
+        return beside(self.folder, name)
 
     # What commands print and write
 
@@ -575,7 +562,3 @@ def _keyed(variables: Variables, one: nodes.Assignment) -> dict[str, str]:
         key, _, value = variables.joined(word).partition("]=")
         out[key.removeprefix("[")] = value
     return out
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace").replace("\0", "")
