@@ -334,6 +334,7 @@ def test_a_recipe_that_is_not_known_asks_for_its_values(script: Read) -> None:
         " train.micro_batch_size=1 train.global_batch_size=64 model.seq_length=4096\n"
     )
     assert degrees(read) == (2, 1, 16)
+    assert read.strategy_of(28)["zero_stage"] == 1  # of all recipes for pretraining
     assert read.described.model == "Llama-3.2-3B"
     with pytest.raises(NotModelledError, match="adapters"):
         script(start.replace("pretrain", "peft"))

@@ -42,6 +42,7 @@ _NOT_MODELLED: Final = tuple(
         r"(^|[_ -])(peft|lora|dora)([_ -]|$)": "adapters",
         r"nemotron_?(3|h|nano)|mamba|qwen3_next": "layers that are no attention",
         r"(^|[_ -])distill": "a student with a teacher beside it",
+        r"(^|[_ -])dpo": "by preferences, with another model beside it",
     }.items()
 )
 _RECIPE_ENDS: Final = re.compile(r"_(pretrain|sft|finetune|peft|lora|distill|\d+gpu).*$")
@@ -101,7 +102,9 @@ def _check_recipe(words: str, source: str) -> None:
 
 def _values_of_recipe(name: str) -> dict[str, str]:
     """What a recipe sets, as far as it is known."""
-    return {key: str(value) for key, value in table("recipes").get(name, {}).items()}
+    known = table("recipes")
+    values = {**(known["pretrain"] if "pretrain" in name else {}), **known.get(name, {})}
+    return {key: str(value) for key, value in values.items()}
 
 
 def _value(words: Sequence[str], flag: str) -> str:
