@@ -133,6 +133,16 @@ def test_a_small_mistake_hides_nothing(run: Run, script: Path) -> None:
     assert compare["plan"]["strategy"]["tp"] == 4
 
 
+def test_the_best_plan_stands_beside_what_cannot_start(run: Run, script: Path) -> None:
+    wrong = SMALL.replace("parallel-size 4", "parallel-size 16")
+    script.write_text(wrong, encoding="utf-8")
+    result = run("explain", "train.sh", "--gpus", "h100")
+    assert result.exit_code == 1
+    shown = words(result.stdout)
+    assert "world size 8 is not divisible by tp 16" in shown
+    assert "an iteration" in shown.partition("The best plan on the same GPUs")[2]
+
+
 def test_what_the_program_stops_at(run: Run, script: Path, project: Path) -> None:
     script.write_text(SMALL.replace("--lr 1e-4", "--lrr 1e-4"), encoding="utf-8")
     result = run("explain", "train.sh", "--gpus", "h100")

@@ -104,6 +104,11 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
     compare = document.answer.compare
     if compare is not None:
         yield from compare_section(document.answer, compare)
+    if document.fit is None or document.fit.plan is None:
+        best = document.answer.plans[0]
+        yield title("The best plan on the same GPUs")
+        yield from plan_lines(best, document.workload)
+        yield indented(money_words(best))
     yield from _gain(document)
 
 
