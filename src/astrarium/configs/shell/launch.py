@@ -212,7 +212,7 @@ def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None
             f"{where}: starts {name}, which trains {what}; that is not modelled, only"
             " decoders of text are; `astrarium synthesize` plans any torch module"
         )
-    option, what = _option_told(arguments, "not_modelled_options")
+    option, what = _flag_told(arguments, "not_modelled_options")
     if what:
         raise NotModelledError(
             f"{where}: {option} says that it trains {what}; that is not modelled"
@@ -220,7 +220,7 @@ def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None
 
 
 def _refuse_other(program: str, arguments: Sequence[str], where: str) -> None:
-    option, what = _option_told(arguments, "no_training_options")
+    option, what = _flag_told(arguments, "no_training_options")
     if what:
         raise NotTrainingError(f"{where}: {option} says that it is {what}, and no training")
     name, what = _told(program, "no_training")
@@ -235,7 +235,7 @@ def _told(program: str, kind: str) -> tuple[str, str]:
     return name, next(found, "") if name else ""
 
 
-def _option_told(arguments: Sequence[str], kind: str) -> tuple[str, str]:
+def _flag_told(arguments: Sequence[str], kind: str) -> tuple[str, str]:
     given = {word.partition("=")[0] for word in arguments}
     return next(((one, what) for one, what in _TABLE[kind].items() if one in given), ("", ""))
 
