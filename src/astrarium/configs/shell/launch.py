@@ -206,13 +206,13 @@ def _refuse(program: str, arguments: Sequence[str], where: str) -> None:
 
 
 def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None:
-    name, what = _told(program, "not_modelled")
+    name, what = _by_name(program, "not_modelled")
     if what:
         raise NotModelledError(
             f"{where}: starts {name}, which trains {what}; that is not modelled, only"
             " decoders of text are; `astrarium synthesize` plans any torch module"
         )
-    option, what = _flag_told(arguments, "not_modelled_options")
+    option, what = _by_flag(arguments, "not_modelled_options")
     if what:
         raise NotModelledError(
             f"{where}: {option} says that it trains {what}; that is not modelled"
@@ -220,22 +220,22 @@ def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None
 
 
 def _refuse_other(program: str, arguments: Sequence[str], where: str) -> None:
-    option, what = _flag_told(arguments, "no_training_options")
+    option, what = _by_flag(arguments, "no_training_options")
     if what:
         raise NotTrainingError(f"{where}: {option} says that it is {what}, and no training")
-    name, what = _told(program, "no_training")
+    name, what = _by_name(program, "no_training")
     if what:
         raise NotTrainingError(f"{where}: starts {name}, which is {what} and no training")
 
 
-def _told(program: str, kind: str) -> tuple[str, str]:
+def _by_name(program: str, kind: str) -> tuple[str, str]:
     """The name of a program, and what a table says of it; "" if nothing."""
     name = program.rpartition("/")[2]
     found = (what for pattern, what in _TABLE[kind].items() if fnmatchcase(name, pattern))
     return name, next(found, "") if name else ""
 
 
-def _flag_told(arguments: Sequence[str], kind: str) -> tuple[str, str]:
+def _by_flag(arguments: Sequence[str], kind: str) -> tuple[str, str]:
     given = {word.partition("=")[0] for word in arguments}
     return next(((one, what) for one, what in _TABLE[kind].items() if one in given), ("", ""))
 
