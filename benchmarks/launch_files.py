@@ -3,7 +3,8 @@
     python benchmarks/launch_files.py FOLDER [--oracle] [--gpu TYPE] [--json FILE] [--list]
 
 A file is *read* if `astrarium explain FILE --gpus TYPE` has all it needs; *counted* if the number
-of GPUs has to be given beside it, because the machine decides it. Else it *asks* a question, is
+of GPUs has to be given beside it, because the machine decides it; *named* if the model has to be,
+because files of that program never name it. Else it *asks* a question, is
 *not modelled* (refused by name: BERT, adapters), is *no training* (a conversion, a test, a part of
 a configuration), or is *refused* as no file of this kind. Families are the folders of FOLDER, and
 the share is that of read and counted files among all that are trainings which are modelled.
@@ -38,7 +39,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 SHELL: Final = (".sh", ".slurm", ".sbatch")
 SECONDS: Final = 20
-OUTCOMES: Final = ("read", "counted", "asks", "not modelled", "no training", "refused", "fails")
+# For files of programs whose model and data are in the user's code.
+WITHOUT_MODEL: Final = ("DeepSpeed", "accelerate")
+MODEL, SEQ_LENGTH = "llama-3-8b", 4096
+OUTCOMES: Final = (
+    "read",
+    "counted",
+    "named",
+    "asks",
+    "not modelled",
+    "no training",
+    "refused",
+    "fails",
+)
 
 
 REFUSALS: Final = (
@@ -59,13 +72,13 @@ class Outcome(NamedTuple):
     facts: dict[str, Any]
 
 
-def asked(gpus: str) -> AskedValues:
+def asked(gpus: str, model: str | None = None, batch: int | None = None) -> AskedValues:
     return AskedValues(
-        model=None,
+        model=model,
         gpus=gpus,
         cluster=None,
-        seq_length=None,
-        global_batch=None,
+        seq_length=SEQ_LENGTH if model else None,
+        global_batch=batch,
         precision=Precision.BF16,
         profile=None,
         given=frozenset({"gpus"}),
@@ -121,6 +134,8 @@ def _read(path: Path, gpu: str) -> tuple[str, str, dict[str, Any]]:
     if read is None:
         return "refused", "not recognised", {}
     strategy = read.described.strategy
+    if read.title in WITHOUT_MODEL:
+        return _named(read, gpu)
     if read.described.gpus is not None:
         try:
             case = reviewed(asked(gpu), read)
@@ -131,6 +146,14 @@ def _read(path: Path, gpu: str) -> tuple[str, str, dict[str, Any]]:
     tp, pp, cp, ep = (strategy.get(name) or 1 for name in ("tp", "pp", "cp", "ep"))
     case = reviewed(asked(f"{gpu}:{max(pp * lcm(tp * cp, ep), 8)}"), read)
     return "counted", "; ".join(case.conflicts), facts_of(read)
+
+
+def _named(read: Imported, gpu: str) -> tuple[str, str, dict[str, Any]]:
+    """A file that never states the model: what it takes once that is named."""
+    gpus = gpu if read.described.gpus else f"{gpu}:8"
+    batch = None if read.batch(8) else 1024
+    case = reviewed(asked(gpus, MODEL, batch), read)
+    return "named", "; ".join(case.conflicts), facts_of(read)
 
 
 def agreement(path: Path) -> str:
@@ -177,7 +200,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 def _row(name: str, counts: Counter[str]) -> str:
-    done = counts["read"] + counts["counted"]
+    done = counts["read"] + counts["counted"] + counts["named"]
     trainings = done + counts["asks"] + counts["refused"] + counts["fails"]
     share = f"{done / trainings:8.0%}" if trainings else "       -"
     numbers = "".join(f"{counts[what]:14}" for what in OUTCOMES)

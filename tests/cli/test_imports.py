@@ -57,6 +57,29 @@ def test_explain_answers_everything(run: Run, script: Path) -> None:
     assert job.config["model_type"] == "llama"
 
 
+@pytest.mark.parametrize(
+    ("layers", "verdict", "code"),
+    [
+        (22, "FITS with the least that this saves", 0),
+        (25, "DOES NOT FIT even with the most that this can save", 1),
+    ],
+)
+def test_savings_count_before_a_verdict(
+    run: Run, project: Path, layers: int, verdict: str, code: int
+) -> None:
+    options = (
+        f"--num-layers {layers} --hidden-size 4096 --num-attention-heads 32 --seq-length 1024"
+        " --max-position-embeddings 1024 --micro-batch-size 1 --global-batch-size 8 --bf16"
+        " --vocab-size 50257 --grad-reduce-in-bf16 --recompute-granularity full"
+        " --recompute-method uniform --recompute-num-layers 1"
+    )
+    text = f"torchrun --nproc_per_node 1 pretrain_gpt.py {options}\n"
+    (project / "t.sh").write_text(text, encoding="utf-8")
+    result = run("explain", "t.sh", "--gpus", "h100")
+    assert verdict in words(result.stdout)
+    assert result.exit_code == code
+
+
 def test_explain_as_json(run: Run, script: Path) -> None:
     result = run("explain", "train.sh", "--gpus", "h100:8", "--json")
     document = json.loads(result.stdout)
@@ -108,6 +131,16 @@ def test_a_small_mistake_hides_nothing(run: Run, script: Path) -> None:
     compare = document["answer"]["compare"]
     assert compare["refused"] == document["conflicts"][0]
     assert compare["plan"]["strategy"]["tp"] == 4
+
+
+def test_the_best_plan_stands_beside_what_cannot_start(run: Run, script: Path) -> None:
+    wrong = SMALL.replace("parallel-size 4", "parallel-size 16")
+    script.write_text(wrong, encoding="utf-8")
+    result = run("explain", "train.sh", "--gpus", "h100")
+    assert result.exit_code == 1
+    shown = words(result.stdout)
+    assert "world size 8 is not divisible by tp 16" in shown
+    assert "an iteration" in shown.partition("The best plan on the same GPUs")[2]
 
 
 def test_what_the_program_stops_at(run: Run, script: Path, project: Path) -> None:

@@ -14,7 +14,8 @@ from astrarium.configs.accelerate import read_accelerate
 from astrarium.configs.deepspeed import read_deepspeed
 from astrarium.configs.detect import read_config
 from astrarium.configs.imported import Imported, NotModelledError
-from astrarium.configs.megatron.overrides import read_bridge_file, read_overrides, read_yaml_cfg
+from astrarium.configs.megatron.nested import read_bridge_file
+from astrarium.configs.megatron.overrides import read_overrides, read_yaml_cfg
 from astrarium.configs.nanotron import read_nanotron
 from astrarium.configs.torchtitan_file import read_torchtitan
 from astrarium.errors import InputError

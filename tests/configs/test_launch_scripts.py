@@ -334,6 +334,7 @@ def test_a_recipe_that_is_not_known_asks_for_its_values(script: Read) -> None:
         " train.micro_batch_size=1 train.global_batch_size=64 model.seq_length=4096\n"
     )
     assert degrees(read) == (2, 1, 16)
+    assert read.strategy_of(28)["zero_stage"] == 1  # of all recipes for pretraining
     assert read.described.model == "Llama-3.2-3B"
     with pytest.raises(NotModelledError, match="adapters"):
         script(start.replace("pretrain", "peft"))
@@ -368,7 +369,7 @@ def test_savings_are_named() -> None:
     assert ["--grad-reduce-in-bf16" in text for text in read.savings()] == [True]
     bounded = read_config(f"{SIZES} --bf16")
     assert bounded is not None
-    assert "an upper bound" in bounded.savings()[0]
+    assert "an upper bound" in next(iter(bounded.savings()))
 
 
 # Files of other programs
@@ -515,6 +516,18 @@ HOSTILE = {
     "sources itself": ". ./train.sh\n./train.sh\n",
     "long line": "A=" + "x" * 900_000 + "; run " + "$A " * 50,
     "ten megabytes": "echo aaaaaaaa\n" * 800_000,
+    "many options": "torchrun pretrain_gpt.py " + "--lr 1 " * 60_000,
+    "many arguments": "torchrun pretrain_gpt.py --lr 1 " + "x " * 200_000,
+    "empty words": "echo " + '"" ' * 100_000,
+    "many ways": "case $(hostname) in "
+    + " ".join(f"{i}) A+={i};;" for i in range(9_000))
+    + " esac",
+    "ways inside of ways": "f0() { A+=x; }\n"
+    + "".join(f"f{i + 1}() {{ if [ -f a ]; then f{i}; else f{i}; fi; }}\n" for i in range(25))
+    + "f25",
+    "nested words": "echo " + "{a," * 300 + "b" + "}" * 300,
+    "range": "torchrun pretrain_gpt.py --num-layers {1..1000000000}",
+    "fifty megabytes": "echo " + "x" * 50_000_000,
     "nul": "A=\0\0x; run $A\0",
 }
 

@@ -11,8 +11,9 @@ import pytest
 from exported_plans import document, job
 
 from astrarium.errors import InputError
+from astrarium.export.features import Feature
 from astrarium.export.folder import folder_of, reduced, write_folder
-from astrarium.export.target import find_target, refusals, target_names
+from astrarium.export.target import find_target, refusals, target_names, too_large
 from astrarium.plans.document import load_document
 from astrarium.plans.job import Job, job_of
 
@@ -110,13 +111,25 @@ def test_program_and_launcher_do_not_write_the_same_file() -> None:
         folder_of(job("even"), launcher, software)
 
 
-def test_what_does_not_fit_is_said_first() -> None:
+def test_what_does_not_fit_is_refused() -> None:
     one, megatron = job("even"), find_target("megatron")
     full = replace(one, plan=replace(one.plan, fits=False))
-    assert "DOES NOT FIT" in folder_of(full, megatron, megatron).launch.notes[0]
-    assert "does NOT fit" in folder_of(full, megatron, megatron).files["launch.sh"]
-    fits = folder_of(one, megatron, megatron)
-    assert not any("FIT" in text for text in (*fits.launch.notes, *fits.files.values()))
+    assert [reason.feature for reason in too_large(full, megatron)] == [Feature.MEMORY]
+    assert too_large(one, megatron) == ()
+
+
+def test_layers_that_predict_further_tokens_are_said() -> None:
+    one, megatron = job("even"), find_target("megatron")
+    config = {**one.config, "num_nextn_predict_layers": 1}
+    both = (
+        one,
+        replace(one, workload=replace(one.workload, model=replace(one.model, config=config))),
+    )
+    said = [
+        any("(MTP" in note for note in folder_of(each, megatron, megatron).launch.notes)
+        for each in both
+    ]
+    assert said == [False, True]
 
 
 def on(gpus: str) -> Job:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from astrarium.api import imports, request
@@ -98,8 +99,9 @@ def document(case: ReviewedConfig) -> ImportDocument:
     fit = _fit(case)
     answer, error = _answer(case)
     asked, imported = case.asked, case.imported
-    unsure = imported.savings() if fit is not None and not fit.fits else ()
-    runs = fit is not None and fit.fits and not case.conflicts
+    unsure = imported.savings() if fit is not None and not fit.fits else {}
+    fits = fit is not None and (fit.fits or _fits_with(fit, tuple(unsure.values())))
+    runs = False if case.conflicts else fits
     return ImportDocument(
         SCHEMA,
         imported.source,
@@ -109,14 +111,32 @@ def document(case: ReviewedConfig) -> ImportDocument:
         cluster_part(asked.cluster),
         options_part(imported),
         case.conflicts,
-        None if unsure and not case.conflicts else runs,
+        runs,
         fit,
         answer,
         faster_than(fit, answer),
         error,
         _notes(case),
-        unsure,
+        tuple(unsure),
     )
+
+
+def _fits_with(
+    fit: FitDocument, savings: Sequence[Mapping[str, tuple[float, float]]]
+) -> bool | None:
+    """Whether it fits with what saves memory and is not modelled; None where that is not sure."""
+    if fit.plan is None or not savings:
+        return False
+    needed: list[list[bool]] = [[], []]  # with the least that is saved, with the most
+    for end, out in enumerate(needed):
+        for stage in fit.plan.memory:
+            shares = {
+                cause: min(sum(one[cause][end] for one in savings if cause in one), 1.0)
+                for cause in stage.by_cause
+            }
+            saved = sum(size * shares[cause] for cause, size in stage.by_cause.items())
+            out.append(stage.peak_bytes - saved <= stage.capacity_bytes)
+    return True if all(needed[0]) else None if all(needed[1]) else False
 
 
 def _with_order_of_pools(asked: request.Request) -> request.Request:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used, known_keys
+from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
+from astrarium.configs.tables import table
 from astrarium.configs.values import Values
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 
-MARKS: Final = ("distributed_type", "fsdp_config", "parallelism_config", "megatron_lm_config")
-_KEYS: Final = known_keys("accelerate")
+_KEYS: Final = table("known_keys")["accelerate"]
 _USED: Final[Mapping[str, str]] = _KEYS["used"]
 _FULL, _GRADIENTS, _NONE = 3, 2, 0
 # Of FSDP1, by name or number; FSDP2 has a truth value instead.
@@ -207,28 +207,17 @@ def _as_if(file: _File) -> list[AsIf]:
 
 def _unknown(file: _File, keys: Mapping[str, Any]) -> list[Unknown]:
     """At the top unknown keys are refused; inside tables nothing reads them."""
-    version, top = keys["version"], keys["top"]
-    out = [
-        Unknown(str(key), f"accelerate {version} refuses it{did_you_mean(str(key), top)}")
-        for key in file.top.content
-        if key not in top
-    ]
+    version = keys["version"]
+    out = unknown_keys(file.top.content, keys["top"], f"accelerate {version} refuses it")
     tables = {
         "fsdp_config": file.fsdp,
         "deepspeed_config": file.deepspeed,
         "parallelism_config": file.parallelism,
         "megatron_lm_config": file.megatron,
     }
-    for name, table in tables.items():
-        known = keys["sections"][name]
-        out += [
-            Unknown(
-                f"{name}.{key}",
-                f"accelerate would ignore it: no key of {version}{did_you_mean(key, known)}",
-            )
-            for key in table.content
-            if key not in known
-        ]
+    says = f"accelerate would ignore it: no key of {version}"
+    for name, values in tables.items():
+        out += unknown_keys(values.content, keys["sections"][name], says, f"{name}.")
     return out
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used, known_keys
+from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
+from astrarium.configs.tables import table
 from astrarium.configs.values import Values
-from astrarium.errors import did_you_mean
 from astrarium.model.workload import Precision
 
 AUTO: Final = "auto"
@@ -17,8 +17,7 @@ _BATCH: Final = "train_batch_size"
 _MICRO: Final = "train_micro_batch_size_per_gpu"
 _STEPS: Final = "gradient_accumulation_steps"
 _ZERO: Final = "zero_optimization"
-MARKS: Final = (_BATCH, _MICRO, _ZERO, _STEPS)
-_KEYS: Final = known_keys("deepspeed")
+_KEYS: Final = table("known_keys")["deepspeed"]
 _USED: Final[Mapping[str, str]] = _KEYS["used"]
 _HIGHEST_STAGE: Final = 3
 # Keys of zero_optimization that change time or memory in a way that is not modelled.
@@ -125,18 +124,13 @@ def _as_if(reader: Values, zero: Values) -> list[AsIf]:
 def _unknown(
     content: Mapping[str, Any], zero: Mapping[str, Any], keys: Mapping[str, Any]
 ) -> list[Unknown]:
-    out = []
-    known = [*keys["top"], *keys["removed"]]
-    for key in content:
-        if key not in known:
-            says = f"DeepSpeed would ignore it: no key of {keys['version']}"
-            out.append(Unknown(str(key), says + did_you_mean(str(key), known)))
-    for key in zero:
-        if key not in keys["zero_optimization"]:
-            hint = did_you_mean(str(key), keys["zero_optimization"])
-            says = f"DeepSpeed {keys['version']} refuses it{hint}"
-            out.append(Unknown(f"zero_optimization.{key}", says))
-    return out
+    top, version = [*keys["top"], *keys["removed"]], keys["version"]
+    ignored = f"DeepSpeed would ignore it: no key of {version}"
+    refused = f"DeepSpeed {version} refuses it"
+    return [
+        *unknown_keys(content, top, ignored),
+        *unknown_keys(zero, keys[_ZERO], refused, f"{_ZERO}."),
+    ]
 
 
 def _conflicts(reader: Values, keys: Mapping[str, Any]) -> list[str]:

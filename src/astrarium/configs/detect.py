@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from astrarium.configs.megatron.override_text import is_overrides
 from astrarium.configs.neighbours import alone
+from astrarium.configs.tables import table
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _ARGUMENTS: Final = re.compile(r"\s*--[A-Za-z]")
 _OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "groups")
 
 _PYTHON: Final = re.compile(r"^(?:import \w+$|from [\w.]+ import |def \w+\()", re.MULTILINE)
+_REPLACED: Final = re.compile(r'"\s*:\s*"?([A-Z][A-Z0-9_]{3,})\b')
 SHELL: Final = "shell"
 # What the name of a file promises where its content could be either.
 _SCRIPTS: Final = (".sh", ".bash", ".slurm", ".sbatch")
@@ -86,14 +89,19 @@ def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
         try:
             content = _content_of_text(text, path)
         except InputError:
+            _refuse_template(text, source)
             if not looks_shell and named not in _SCRIPTS:
                 raise
     if isinstance(content, Mapping):
         from astrarium.configs.python_file import started_by
 
         started = started_by(content, path)
-        if started is not None:
+        if isinstance(started, Path):
             return _of_file(started, answers)
+        if started is not None:
+            from astrarium.configs.megatron.importing import read_launch_script
+
+            return read_launch_script(started, source, answers)
     reader = reader_of(content) if isinstance(content, Mapping) else None
     if reader is not None and isinstance(content, Mapping):
         return reader(content, source)
@@ -102,6 +110,17 @@ def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
 
         return read_launch_script(text, source, answers)
     return None
+
+
+def _refuse_template(text: str, source: str) -> None:
+    """Refuse JSON with words that a script replaces by numbers."""
+    found = _REPLACED.search(text)
+    if found and text.lstrip().startswith("{"):
+        from astrarium.configs.imported import NotTrainingError
+
+        raise NotTrainingError(
+            f"{source}: a template, in which a script fills in {found[1]}; name that script"
+        )
 
 
 def content_of(path: Path) -> object:
@@ -149,91 +168,34 @@ def is_strategy(content: Mapping[str, Any]) -> bool:
     return any(key in content for key in _OF_STRATEGY)
 
 
-def _is_trainer(content: Mapping[str, Any]) -> bool:
-    """LLaMA-Factory and axolotl."""
-    return (
-        "model_name_or_path" in content
-        or (
-            "base_model" in content and ("sequence_len" in content or "micro_batch_size" in content)
-        )
-        or (isinstance(content.get("model"), str) and "cutoff_len" in content)
-    )
-
-
-def _nanotron(content: Mapping[str, Any]) -> bool:
-    return "parallelism" in content and "tokens" in content
-
-
-def _neox(content: Mapping[str, Any]) -> bool:
-    from astrarium.configs.neox import is_neox
-
-    return is_neox(content)
-
-
-def _flagscale(content: Mapping[str, Any]) -> bool:
-    experiment, system = content.get("experiment"), content.get("system")
-    return (isinstance(experiment, Mapping) and "runner" in experiment) or (
-        isinstance(system, Mapping) and isinstance(content.get("model"), Mapping)
-    )
-
-
-def _nemo(content: Mapping[str, Any]) -> bool:
-    trainer, model = content.get("trainer"), content.get("model")
-    return isinstance(trainer, Mapping) and "num_nodes" in trainer and isinstance(model, Mapping)
-
-
-def _levanter(content: Mapping[str, Any]) -> bool:
-    model = content.get("model")
-    return "trainer" in content and isinstance(model, Mapping) and "hidden_dim" in model
-
-
-def _primus(content: Mapping[str, Any]) -> bool:
-    modules = content.get("modules")
-    return isinstance(modules, Mapping) and any(
-        isinstance(one, Mapping) and "model" in one for one in modules.values()
-    )
-
-
-def _loaded(module: str, name: str) -> Callable[[Mapping[str, Any]], Reader]:
-    def load(_: Mapping[str, Any]) -> Reader:
-        from importlib import import_module
-
-        reader: Reader = getattr(import_module(f"astrarium.configs.{module}"), name)
-        return reader
-
-    return load
-
-
-# Programs that are known by some of their keys, and who reads their files.
-_FAMILIES: Final = (
-    (_nanotron, _loaded("nanotron", "read_nanotron")),
-    (_is_trainer, _loaded("huggingface", "read_trainer_file")),
-    (_neox, _loaded("neox", "read_neox")),
-    (_flagscale, _loaded("megatron.nested", "read_flagscale")),
-    (_nemo, _loaded("megatron.nested", "read_nemo")),
-    (_primus, _loaded("megatron.nested", "read_primus")),
-    (_levanter, _loaded("megatron.nested", "refuse_levanter")),
-)
+def _has(content: Mapping[str, Any], condition: str) -> bool:
+    """Whether a document has a key, as `families` in `data/names.json` write it."""
+    path, _, kind = condition.removeprefix("!").partition(":")
+    found: list[Any] = [content]
+    for key in path.split("."):
+        tables = [one for one in found if isinstance(one, Mapping)]
+        found = [
+            one[name]
+            for one in tables
+            for name in (one if key == "*" else [key] if key in one else [])
+        ]
+    kinds = {"": object, "map": Mapping, "text": str}
+    return any(isinstance(one, kinds[kind]) for one in found) != condition.startswith("!")
 
 
 def reader_of(content: Mapping[str, Any]) -> Reader | None:
     """The reader for a document with these keys; None for strategies, plans and unknown ones."""
     if is_strategy(content):
         return None
-    from astrarium.configs import accelerate, deepspeed, torchtitan_file
+    keys = {str(key).replace("-", "_"): value for key, value in content.items()}
+    for name, known in table("names")["families"].items():
+        if any(all(_has(keys, one) for one in needed) for needed in known):
+            module, _, function = name.rpartition(".")
+            reader: Reader = getattr(import_module(f"astrarium.configs.{module}"), function)
+            return reader
+    from astrarium.configs import torchtitan_file
     from astrarium.configs.megatron import overrides
 
-    for known, reader in _FAMILIES:
-        if known(content):
-            return reader(content)
-    if any(key in content for key in deepspeed.MARKS):
-        return deepspeed.read_deepspeed
-    if any(key in content for key in accelerate.MARKS):
-        return accelerate.read_accelerate
-    if any(key in content for key in ("language_model", "model_parallel")):
-        return overrides.read_yaml_cfg
-    if "model" in content and ("train" in content or "ddp" in content):
-        return overrides.read_bridge_file
     tables = [key for key in torchtitan_file.MARKS if isinstance(content.get(key), Mapping)]
     if len(tables) > 1 or "parallelism" in tables:
         return torchtitan_file.read_torchtitan

@@ -6,7 +6,6 @@ name, sequences on a GPU, DeepSpeed's file or ZeRO's stage. `_NAMES` are these w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -15,23 +14,12 @@ from typing import Any, Final
 
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, Used
-from astrarium.configs.neighbours import is_there
+from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
+from astrarium.configs.tables import table
 
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "model": ("model_name_or_path", "base_model", "config_name", "model"),
-    "seq_length": (
-        *("max_seq_len", "max_seq_length", "block_size", "model_max_length", "cutoff_len"),
-        *("sequence_len", "max_length"),
-    ),
-    "micro_batch": ("per_device_train_batch_size", "micro_batch_size"),
-    "steps": ("gradient_accumulation_steps",),
-    "zero": ("zero_stage",),
-    "file": ("deepspeed", "deepspeed_config", "deepspeed_config_file"),
-    "recompute": ("gradient_checkpointing",),
-    "iterations": ("max_steps", "max_train_steps"),
-}
+_NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train less than all weights, or for something else than the next token.
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
@@ -44,7 +32,11 @@ PROGRAM: Final = "Hugging Face Trainer 4"
 def _catalog() -> Mapping[str, str]:
     from astrarium.catalog.models import model_entries
 
-    exact = {_letters(entry.name): entry.name for entry in model_entries()}
+    exact = {
+        _letters(name): entry.name
+        for entry in model_entries()
+        for name in (*entry.aliases, entry.name)
+    }
     shorter: dict[str, list[str]] = {}
     for letters, name in exact.items():
         shorter.setdefault(letters.replace(".", ""), []).append(name)
@@ -79,9 +71,32 @@ def read_trainer(launch: Launch, source: str) -> Imported:
                 if variable.isdigit()
                 else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
             )
+    flags = {**flags, **_by_accelerate(launch, source)}
     read = _read(flags, source, launch.folder, launch.files)
     read.described.gpus, read.described.open_gpus = launch.gpus, launch.open_gpus
     return replace(read, notes=(*launch.notes, *read.notes))
+
+
+def _by_accelerate(launch: Launch, source: str) -> dict[str, Any]:
+    """What `accelerate launch` is told by flags, or by its file: who shards the model."""
+    given = _flags(launch.launcher)
+    if "launch" not in launch.launcher:
+        return {}
+    name = given.get("config_file")
+    if not isinstance(name, str):
+        sharded = {"fsdp": "full_shard"} if given.get("use_fsdp") else {}
+        return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}
+    from astrarium.configs.detect import read_config
+
+    path = beside(launch.folder, name)
+    read = read_config(str(path)) if path else None
+    if read is None:
+        raise OpenQuestionError(
+            f"{source}: who shards the model is in {shown(name)}, which is not beside it; put it"
+            " there, or explain that file with --model"
+        )
+    stage = read.described.strategy["zero_stage"]
+    return {"zero_stage": str(stage)} if stage else {}
 
 
 def read_trainer_file(content: Mapping[str, Any], source: str) -> Imported:
@@ -128,6 +143,11 @@ def _read(
         if name in flags
     )
     notes = [one for one in read.notes if "activation_checkpointing" not in one]
+    if not described.strategy["zero_stage"] and _first(flags, "zero") is None:
+        notes.append(
+            f"{source}: it names no file of DeepSpeed and no FSDP, so every GPU holds the whole"
+            " model; if accelerate's file shards it, explain that file with --model"
+        )
     return replace(
         read,
         program=PROGRAM,
@@ -173,7 +193,13 @@ def _deepspeed(
     name = _first(flags, "file")
     content: dict[str, Any] = {}
     if isinstance(name, str):
-        content = _json_file(name, source, folder, files)
+        found = json_beside(folder, name, files)
+        if found is None:
+            raise OpenQuestionError(
+                f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it; name"
+                " that file with --model, or put it there"
+            )
+        content = found
     elif isinstance(name, Mapping):
         content = dict(name)
     given = {
@@ -201,23 +227,3 @@ def _deepspeed(
     kind = "fp16" if "fp16" in words and not flags.get("bf16") else "bf16"
     content = {key: value for key, value in content.items() if key not in ("bf16", "fp16")}
     return {**content, kind: {"enabled": True}}
-
-
-def _json_file(
-    name: str, source: str, folder: Path | None, files: Mapping[str, str | None]
-) -> dict[str, Any]:
-    text = files.get(name)
-    for root in [] if text or folder is None else [folder, *folder.parents][:6]:
-        if is_there(root / name):
-            text = (root / name).read_text(encoding="utf-8", errors="replace")
-            break
-    try:
-        content = json.loads(text) if text else None
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise OpenQuestionError(
-            f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it; name"
-            " that file with --model, or put it there"
-        )
-    return content

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.settings import Described
-from astrarium.errors import InputError
+from astrarium.configs.tables import table
+from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble
 from astrarium.value import Value
 
-_KNOWN_KEYS: Final = Path(__file__).parent / "data" / "known_keys.json"
 _AS_IF_SHOWN: Final = 3
 NOT_AN_OPTION: Final = "not an option of"
 MOST_LAYERS: Final = 10_000  # a larger number is a typing error
-# Options that are not modelled and would save memory.
-SAVINGS: Final = (
-    *("--grad-reduce-in-bf16", "--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype"),
-    *("--exp-avg-sq-dtype", "--fp8-param-gather", "--fp8-param", "--cpu-offloading", "--fp4-param"),
-    *("--use-bnb-optimizer", "--checkpoint-in-cpu", "--ds-sequence-parallel-fpdt", "--random-ltd"),
-    *(
-        "zero_optimization.offload_param",
-        "fsdp_offload_params",
-        "offload_param_device",
-        "--fine-grained-activation-offloading",
-    ),
-    *("--distribute-saved-activations", "--use-precision-aware-optimizer", "--offload-modules"),
-    *(
-        "--megatron-fsdp-main-grads-dtype",
-        "--megatron-fsdp-grad-comm-dtype",
-        "--fsdp-double-buffer",
-    ),
-    *("training.enable_cpu_offload", "--moe-layer-recompute", "--megatron-fsdp-main-params-dtype"),
-)
+_OF_VOCABULARY: Final = ("weights", "gradients", "optimizer", "activations")
 _PADDING: Final = 0.05  # of a vocabulary
 
 
@@ -156,12 +137,14 @@ class Imported(Value, frozen=True):
         model = assemble(self.source, "config", Architecture.DECODER, shape)
         return with_config(model, shape)
 
-    def savings(self) -> tuple[str, ...]:
-        """What it states that would save memory and is not modelled."""
-        found = [one.text for one in self.as_if if one.option in SAVINGS]
+    def savings(self) -> dict[str, Mapping[str, tuple[float, float]]]:
+        """What it states that saves memory and is not modelled: shares of what, least and most."""
+        shares = table("savings")
+        found = {one.text: shares[one.option] for one in self.as_if if one.option in shares}
         if self.described.vocabulary_is_bound:
-            found += [one.text for one in self.as_if if one.option == "--vocab-size"]
-        return tuple(found)
+            bound = [one.text for one in self.as_if if one.option == "--vocab-size"]
+            found |= dict.fromkeys(bound, dict.fromkeys(_OF_VOCABULARY, (0.0, 1.0)))
+        return found
 
     def batch(self, gpus: int) -> int | None:
         """Sequences of an iteration; if only those of a replica are stated, on `gpus` GPUs."""
@@ -220,12 +203,15 @@ class Imported(Value, frozen=True):
         ]
 
 
-def known_keys(program: str) -> Mapping[str, Any]:
-    """The keys that a program's files may have, and the version that has them."""
-    import json
-
-    keys: Mapping[str, Any] = json.loads(_KNOWN_KEYS.read_text(encoding="utf-8"))[program]
-    return keys
+def unknown_keys(
+    given: Iterable[str], known: Collection[str], says: str, section: str = ""
+) -> list[Unknown]:
+    """Keys that a program does not know, with what it makes of them."""
+    return [
+        Unknown(f"{section}{key}", f"{says}{did_you_mean(str(key), known)}")
+        for key in given
+        if key not in known
+    ]
 
 
 def sizes_of(model: Model) -> dict[str, int]:

@@ -12,15 +12,16 @@ from astrarium.configs.imported import (
     NotModelledError,
     Unknown,
     Used,
-    known_keys,
+    unknown_keys,
 )
 from astrarium.configs.settings import Described, Settings
-from astrarium.errors import InputError, did_you_mean
+from astrarium.configs.tables import table
+from astrarium.errors import InputError
 from astrarium.model.build import Experts, Shape
 from astrarium.model.workload import Precision
 
 _SHAPE: Final = "model.model_config."
-_KEYS: Final = known_keys("nanotron")
+_KEYS: Final = table("known_keys")["nanotron"]
 _USED: Final[Mapping[str, str]] = _KEYS["used"]
 _ENGINE: Final = "parallelism.pp_engine"
 # What is modelled, and why nothing else is.
@@ -90,7 +91,7 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
         raise NotModelledError(f"{source}: layers of Mamba (is_mamba_config) are not modelled")
     if described.shape is not None:
         described.shape = replace(described.shape, experts=_experts(leaves, described.shape.ffn))
-    unknown = list(_unknown(content, _KEYS))
+    unknown = _unknown(content, _KEYS)
     names = tuple(one.option for one in unknown)
     as_if = [
         AsIf(path, given, modelled, why)
@@ -143,18 +144,15 @@ def _given(leaves: Mapping[str, str], path: str) -> str:
     return "" if given == "None" else given
 
 
-def _unknown(content: Mapping[str, Any], keys: Mapping[str, Any]) -> Iterator[Unknown]:
+def _unknown(content: Mapping[str, Any], keys: Mapping[str, Any]) -> list[Unknown]:
     """Sections and their keys; what is deeper depends on the kind of model or data."""
-    for section, table in content.items():
-        known = keys["sections"].get(section, [])
-        if section not in keys["top"]:
-            hint = did_you_mean(str(section), keys["top"])
-            yield Unknown(str(section), f"nanotron refuses it{hint}")
-        elif isinstance(table, Mapping) and known:
-            for key in table:
-                if key not in known:
-                    hint = did_you_mean(str(key), known)
-                    yield Unknown(f"{section}.{key}", f"nanotron refuses it{hint}")
+    says = "nanotron refuses it"
+    out = unknown_keys(content, keys["top"], says)
+    for section, known in keys["sections"].items():
+        inner = content.get(section)
+        if isinstance(inner, Mapping) and known:
+            out += unknown_keys(inner, known, says, f"{section}.")
+    return out
 
 
 def _leaves(content: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

@@ -14,60 +14,17 @@ from astrarium.configs.imported import (
 )
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
 from astrarium.configs.settings import Settings
+from astrarium.configs.tables import table
 from astrarium.configs.vocabulary import vocabulary_of
 
 PROGRAM: Final = "GPT-NeoX 2.0"
-MARKS: Final = (
-    "pipe_parallel_size",
-    "model_parallel_size",
-    "num_layers",
-    "train_micro_batch_size_per_gpu",
-)
-_RENAMED: Final = {
-    "model_parallel_size": "tensor_model_parallel_size",
-    "pipe_parallel_size": "pipeline_model_parallel_size",
-    "train_micro_batch_size_per_gpu": "micro_batch_size",
-    "train_batch_size": "global_batch_size",
-    "num_kv_heads": "num_query_groups",
-    "intermediate_size": "ffn_hidden_size",
-    "moe_num_experts": "num_experts",
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "seq_length": "seq_length",
-    "max_position_embeddings": "max_position_embeddings",
-    "train_iters": "train_iters",
-    "checkpoint_activations": "checkpoint_activations",
-    "moe_top_k": "moe_router_topk",
-}
-# Keys of files that only say where data and logs are.
-_OF_PARTS: Final = (
-    *("data_path", "vocab_file", "merge_file", "checkpoint_validation_with_forward_pass"),
-    *(
-        "tensorboard_dir",
-        "log_dir",
-        "use_wandb",
-        "save",
-        "load",
-        "text_gen_type",
-        "sample_input_file",
-    ),
-    *("eval_tasks", "wandb_project", "train_data_paths", "hostfile", "launcher", "finetune"),
-)
-_ENOUGH: Final = 1
+_RENAMED: Final[Mapping[str, str]] = table("names")["neox"]
 _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear")
 
 
 def keys_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Its keys with _ in place of -."""
     return {str(key).replace("-", "_"): value for key, value in content.items()}
-
-
-def is_neox(content: Mapping[str, Any]) -> bool:
-    keys = keys_of(content)
-    parts = sum(key in keys for key in _OF_PARTS)
-    sizes = any(key in keys for key in MARKS[:2])
-    return (sizes or parts >= _ENOUGH) and not isinstance(keys.get("model"), Mapping)
 
 
 def read_neox(content: Mapping[str, Any], source: str) -> Imported:
@@ -77,6 +34,9 @@ def read_neox(content: Mapping[str, Any], source: str) -> Imported:
             f"{source}: a part of a GPT-NeoX configuration without the model's sizes, so no"
             " training by itself; name the file that has num_layers"
         )
+    aim = str(keys.get("train_impl", "normal"))
+    if aim != "normal":
+        raise NotModelledError(f"{source}: trains by {aim} (train_impl), which is not modelled")
     kinds = str(keys.get("attention_config", ""))
     if "mamba" in kinds or "rwkv" in kinds or "gmlp" in kinds:
         raise NotModelledError(f"{source}: layers that are no attention ({kinds}) are not modelled")

@@ -6,14 +6,16 @@ Only literal values count; what is computed is left out.
 from __future__ import annotations
 
 import ast
+import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
-from astrarium.configs.neighbours import is_there
-from astrarium.configs.shell.launch import Launch
+from astrarium.configs.neighbours import beside, text_of
+from astrarium.configs.shell.launch import STARTERS, Launch
 
 _SECTIONS: Final = ("training", "parallelism", "compile")
 _LARGEST: Final = 1_000_000  # letters
@@ -164,7 +166,7 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
             f"{source}: torchtitan's settings are in {name}, which is not beside it; name that file"
         )
     if path.suffix == ".py":
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = text_of(path)
         read: Imported | None = read_python(text, str(path), words.get("--config", ""))
     else:
         read = read_config(str(path))
@@ -190,7 +192,7 @@ def read_own(launch: Launch, source: str) -> Imported:
         )
     read = _with_launch(read, launch, source)
     program = beside(launch.folder, launch.program)
-    text = program.read_text(encoding="utf-8", errors="replace") if program else ""
+    text = text_of(program) if program else ""
     config = beside(launch.folder, "config.json")
     if not text.startswith(OWN):
         return read
@@ -219,22 +221,27 @@ def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:
     return replace(read, source=source, notes=(*launch.notes, *read.notes))
 
 
-def beside(folder: Path | None, name: str) -> Path | None:
-    """A file that a script names, in its folder."""
-    if folder is None or not name or "\0" in name:
-        return None
-    path = folder / name
-    return path if is_there(path) else None
-
-
-def started_by(content: Mapping[str, Any], path: Path) -> Path | None:
-    """The script beside a file of SkyPilot or Kubernetes that the file starts."""
-    import re
-
+def started_by(content: Mapping[str, Any], path: Path) -> Path | str | None:
+    """What a file of SkyPilot or Kubernetes starts: a script beside it, or the text of one."""
     if not ("run" in content and "resources" in content) and "apiVersion" not in content:
         return None
     for name in re.findall(r"[\w./-]+\.sh", str(content)):
         found = beside(path.absolute().parent, name.rpartition("/")[2])
         if found is not None:
             return found
-    return None
+    return next((text for text in _texts(content) if STARTERS.search(text)), None)
+
+
+def _texts(content: object) -> Iterator[str]:
+    """Texts, and lists of nothing but words as the command that they make."""
+    if isinstance(content, Mapping):
+        for inner in content.values():
+            yield from _texts(inner)
+    elif isinstance(content, list):
+        words = [str(one) for one in content if isinstance(one, str | int | float)]
+        if words and len(words) == len(content):
+            yield words[-1] if " " in words[-1].strip() else shlex.join(words)
+        for inner in content:
+            yield from _texts(inner)
+    elif isinstance(content, str):
+        yield content

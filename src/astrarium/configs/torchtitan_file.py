@@ -14,17 +14,18 @@ from astrarium.configs.imported import (
     NotModelledError,
     Unknown,
     Used,
-    known_keys,
+    unknown_keys,
 )
 from astrarium.configs.pipeline import stages_of, titan_chunks
 from astrarium.configs.settings import Described
+from astrarium.configs.tables import table
 from astrarium.configs.values import Values
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 
 # Sections of which two or more make a file torchtitan's.
 MARKS: Final = ("job", "model", "training", "parallelism", "activation_checkpoint", "metrics")
-_KEYS: Final = known_keys("torchtitan")
+_KEYS: Final = table("known_keys")["torchtitan"]
 _USED: Final[Mapping[str, str]] = _KEYS["used"]
 _AS_IF: Final[Mapping[str, tuple[Any, str]]] = _KEYS["as_if"]
 _NAMES: Final[Mapping[str, Mapping[str, str]]] = _KEYS["models"]
@@ -47,7 +48,7 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
             " images, which is not modelled"
         )
     described = _described(values)
-    unknown = list(_unknown(content, _KEYS["sections"]))
+    unknown = _unknown(content, _KEYS["sections"])
     flat = dict(_flat(content))
 
     def strategy_of(layers: int, gpus: int | None = None) -> dict[str, Any]:
@@ -153,7 +154,8 @@ def _described(v: _File) -> Described:
     strategy |= _expert_tensor(v, strategy["ep"], tp)
     return Described(
         runtime="torchtitan" if v.is_compiled else "torchtitan-eager",
-        why_no_shape=f"no model of the catalog is {_model_words(v)}",
+        why_no_shape=f"no model of the catalog is {_model_words(v)}"
+        + " (a toy for tests of torchtitan)" * ("debug" in v.model.text("flavor")),
         model=_model_name(v),
         gpus=None if dp is None else tp * pp * cp * dp,
         seq_length=v.training.count("seq_len", 2048),
@@ -308,20 +310,10 @@ def _conflicts(v: _File, described: Described) -> list[str]:
 
 def _unknown(content: Mapping[str, Any], keys: Mapping[str, Any]) -> list[Unknown]:
     out = []
-    for section, table in content.items():
-        if section not in keys:
-            hint = did_you_mean(section, keys)
-            out.append(Unknown(section, f"torchtitan 0.2.2 refuses this section{hint}"))
-        elif isinstance(table, Mapping):
-            out += [
-                Unknown(
-                    f"{section}.{key}",
-                    f"torchtitan 0.2.2 refuses it{did_you_mean(str(key), keys[section])}",
-                )
-                for key in table
-                if key not in keys[section]
-            ]
-    return out
+    for section, inner in content.items():
+        if isinstance(inner, Mapping) and section in keys:
+            out += unknown_keys(inner, keys[section], "torchtitan 0.2.2 refuses it", f"{section}.")
+    return out + unknown_keys(content, keys, "torchtitan 0.2.2 refuses this section")
 
 
 def _flat(content: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Sequence
 
-_TABLE: Final = Path(__file__).parent / "data" / "vocabularies.json"
-
-
-@cache
-def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return table
+from astrarium.configs.tables import table
 
 
 def vocabulary_of(names: Sequence[str], kind: str = "") -> int | None:
     """Entries of the tokenizer that one of these names tells, or its type; None if none does."""
     for name in names:
-        for pattern, entries in _table()["names"]:
+        for pattern, entries in table("vocabularies")["names"]:
             if name and re.search(pattern, name.lower()):
                 return int(entries)
-    found = _table()["types"].get(kind)
+    found = table("vocabularies")["types"].get(kind)
     return None if found is None else int(found)
 
 
 def most_entries() -> int:
     """More than any vocabulary in use: what takes its place where nothing is known."""
-    return int(_table()["most"])
+    return int(table("vocabularies")["most"])

@@ -296,7 +296,12 @@ def _parse_yaml(path: Path, text: str, *, repeated_keys: bool = False) -> object
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else None
-        raise failure(path, f"malformed YAML: {error.problem or error.context}", line) from None
+        problem = f"{error.problem or error.context}"
+        tag = re.search(r"for the tag '(!\w+)'", problem)
+        if tag:
+            told = f"{tag[1]} is no YAML that programs read by default; write here what it stands"
+            raise failure(path, f"{told} for", line) from None
+        raise failure(path, f"malformed YAML: {problem}", line) from None
     except yaml.YAMLError as error:
         raise failure(path, f"malformed YAML: {str(error).splitlines()[0]}") from None
     except InputError:

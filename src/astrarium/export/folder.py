@@ -21,12 +21,13 @@ from astrarium.export.program import Files, LaunchFiles, RankProgram, on_rocm
 from astrarium.export.target import Target, find_target
 from astrarium.plans.document import PLAN_FILE, PlanDocument, to_dict
 from astrarium.plans.job import Job
-from astrarium.units import format_bytes
 from astrarium.value import Value
 
 README = "README.md"
 SCRIPT_MODE = 0o755
 NAMES_SHOWN = 4
+_MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_layers", "num_mtp_modules")
+_MTP_TYPES = ("deepseek_v3", "glm4_moe")
 
 
 class Folder(Value, frozen=True):
@@ -47,7 +48,7 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
     start = target.launch or find_target("torchrun").launch
     assert start is not None  # launchers have one
     launch = start(job, program)
-    launch = replace(launch, notes=(*_memory_notes(job), *launch.notes))
+    launch = replace(launch, notes=(*_notes(job), *launch.notes))
     names = ", ".join(sorted(program.files.keys() & launch.files.keys()))
     if names:
         raise InputError(
@@ -58,15 +59,16 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
     return Folder(files, launch, program)
 
 
-def _memory_notes(job: Job) -> tuple[str, ...]:
-    """A plan that should not fit is written, as predictions err, but not in silence."""
-    if job.plan.fits:
+def _notes(job: Job) -> tuple[str, ...]:
+    """What published trainings of such models have, and plans do not."""
+    config = job.config
+    if not any(config.get(key) for key in _MTP_KEYS) and (
+        config.get("model_type") not in _MTP_TYPES or any(key in config for key in _MTP_KEYS)
+    ):
         return ()
-    full = job.plan.fullest
     return (
-        f"IT DOES NOT FIT by the prediction: {format_bytes(full.peak_bytes)} of"
-        f" {format_bytes(full.capacity_bytes)} on stage {full.stage}; `astrarium fit` names what"
-        " would make it.",
+        "Layers that predict further tokens (MTP, num_nextn_predict_layers), with which such models"
+        " are often trained, are neither in the plan nor in these files.",
     )
 
 

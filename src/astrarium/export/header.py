@@ -7,8 +7,6 @@ from astrarium.catalog.runtimes import find_runtime
 from astrarium.plans.job import Job
 from astrarium.units import format_bytes, format_count, format_seconds, format_usd
 
-TOO_MUCH = ", which does NOT fit"
-
 
 def header_lines(job: Job, software: str) -> tuple[str, ...]:
     """The header without comment signs; `software` is what the file was written for."""
@@ -35,7 +33,7 @@ def predicted_lines(job: Job) -> tuple[str, ...]:
         f"Predicted: {format_seconds(plan.iteration_seconds)} an iteration ({low} to {high}),"
         f" {format_count(plan.tokens_per_second)} tokens/s;",
         f"{format_bytes(fullest.peak_bytes)} of {format_bytes(fullest.capacity_bytes)} on the"
-        f" fullest GPU ({fullest.gpu}, stage {fullest.stage}){'' if plan.fits else TOO_MUCH};",
+        f" fullest GPU ({fullest.gpu}, stage {fullest.stage});",
         f"{_money(job)}.",
     )
 

@@ -101,9 +101,15 @@ _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
 }
 
 
+_WAY_OUT: Final = "`astrarium fit` names what would make it fit"
+
+
 def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What is refused of a plan that fits as Megatron runs it, and does not as the target does."""
-    if target.runtime == MEGATRON or target.is_launcher or not job.plan.fits:
+    """What is refused of a plan that does not fit, as predicted or as the target runs it."""
+    if not job.plan.fits:
+        why = f"is predicted, which is more than it has; {_WAY_OUT}"
+        return (Refusal(Feature.MEMORY, f"{format_bytes(job.plan.peak_bytes)} on a GPU", why),)
+    if target.runtime == MEGATRON or target.is_launcher:
         return ()
     from astrarium.catalog.runtimes import find_runtime
     from astrarium.search.planner import predict

@@ -5,16 +5,14 @@ Which options there are and what follows each of them is `strategy/data/megatron
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.imported import NOT_AN_OPTION, AsIf, Unknown
 from astrarium.configs.shell.expansion import alternatives, shown, unset_in
+from astrarium.configs.tables import table
 from astrarium.errors import did_you_mean
 from astrarium.strategy.options import (
     Option,
@@ -27,23 +25,17 @@ from astrarium.value import Value
 
 _PLACES: Final = ("deepspeed_config", "tokenizer_model")  # files, which need not be found
 _NEGATIVE: Final = re.compile(r"-\d|-\.\d")
-_FORKS: Final = Path(__file__).parents[1] / "data" / "forks.json"
 
 
-@cache
-def _older() -> Mapping[str, Mapping[str, Any]]:
-    """Options of older versions and of forks, whose meaning is known.
-
-    Each has its `dest`, the value it has `alone` if none follows, and what the version described
-    calls it (`now`); or it is `neutral`. `as_if` is what is given, assumed, and why.
-    """
-    options: Mapping[str, Mapping[str, Any]] = json.loads(_FORKS.read_text(encoding="utf-8"))
-    return options["options"]
+# Options of older versions and of forks, whose meaning is known: each has its `dest`, the value it
+# has `alone` if none follows, and what the version described calls it (`now`); or it is `neutral`.
+# `as_if` is what is given, assumed, and why.
+_OLDER: Final[Mapping[str, Mapping[str, Any]]] = table("forks")["options"]
 
 
 def is_of_fork(flag: str) -> bool:
     """Whether an option is one of Megatron-DeepSpeed or of older versions."""
-    return flag in _older()
+    return flag in _OLDER
 
 
 class Given(Value, frozen=True):
@@ -130,11 +122,11 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     while at < len(words):
         word = words[at]
         flag, equals, joined = word.partition("=")
-        following = _values(words, at + 1)
         if not _is_flag(word):
             _positional(out, word)
             at += 1
             continue
+        following = _values(words, at + 1)
         option = known.get(flag)
         if option is None:
             _unknown(out, flag, [joined] if equals else following)
@@ -154,7 +146,8 @@ def _is_flag(word: str) -> bool:
 def _values(words: Sequence[str], begin: int) -> list[str]:
     """The words up to the next option; a negative number is none."""
     out = []
-    for word in words[begin:]:
+    for at in range(begin, len(words)):
+        word = words[at]
         if word.startswith("-") and len(word) > 1 and not _NEGATIVE.match(word):
             break
         out.append(word)
@@ -182,7 +175,7 @@ def _positional(out: Arguments, word: str) -> None:
 
 def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
     version = megatron_version()
-    older = _older().get(flag, {})
+    older = _OLDER.get(flag, {})
     if older.get("neutral"):
         out.neutral.append(flag)
     elif older:

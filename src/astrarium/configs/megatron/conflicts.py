@@ -1,26 +1,23 @@
 """What Megatron's validation holds against options, beside the rules of strategies.
 
 Rules that read nothing but a strategy, a model and a cluster are `strategy/validity.py`; here are
-those about how options are written. Each is a condition on the settings and Megatron's reason.
+those about how options are written: `data/conflicts.json`, and here what has to be counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Final
 
 from astrarium.configs.megatron.model import MOST_LAYERS, expert_layers
 from astrarium.configs.megatron.settings import uneven_chunks
 from astrarium.configs.pipeline import layout_chunks
 from astrarium.configs.settings import Settings
+from astrarium.configs.tables import table
 from astrarium.errors import InputError
 
-_FAMILIES: Final = (
-    "num_layers_per_virtual_pipeline_stage",
-    "num_virtual_stages_per_pipeline_rank",
-    "pipeline_model_parallel_layout",
-)
-_ENDS: Final = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+_PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
 _COUNTED: Final = (
     "account_for_embedding_in_pipeline_split",
     "account_for_loss_in_pipeline_split",
@@ -29,169 +26,30 @@ NO_MICRO_BATCH: Final = "--micro-batch-size is missing; Megatron needs it"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
-class Conflict(NamedTuple):
-    holds: Callable[[Settings], bool]
-    reason: str
-
-
-def _flag_of(dest: str) -> str:
-    return "--" + dest.replace("_", "-")
-
-
-def _several(s: Settings, names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if name in s]
-
-
-CONFLICTS: Final = (
-    Conflict(lambda s: "micro_batch_size" not in s, NO_MICRO_BATCH),
-    Conflict(
-        lambda s: len(_several(s, _FAMILIES)) > 1,
-        "no more than one of " + ", ".join(map(_flag_of, _FAMILIES)) + " can be set",
-    ),
-    Conflict(
-        lambda s: _FAMILIES[0] in s and bool(_several(s, _ENDS)),
-        f"{_flag_of(_FAMILIES[0])} does not go with uneven first or last stages;"
-        f" {_flag_of(_FAMILIES[1])} does",
-    ),
-    Conflict(
-        lambda s: (
-            _FAMILIES[2] in s and (bool(_several(s, _ENDS)) or any(s.flag(n) for n in _COUNTED))
-        ),
-        "a pipeline layout says where every layer is; other options of the split contradict it",
-    ),
-    Conflict(
-        lambda s: bool(_several(s, _ENDS)) and any(s.flag(n) for n in _COUNTED),
-        "numbers of layers of the first or last stage do not go with counting the embedding or"
-        " the loss as a layer",
-    ),
-    Conflict(
-        lambda s: "0" in (s.text(name) for name in _ENDS),
-        f"{_flag_of(_ENDS[0])} and {_flag_of(_ENDS[1])} must be larger than 0; a layout may leave"
-        " stages empty",
-    ),
-    Conflict(lambda s: s.flag("fp16") and s.flag("bf16"), "--fp16 and --bf16 are both given"),
-    Conflict(
-        lambda s: "fp8" in s and "fp4" in s, "--fp4-format and --fp8-format exclude each other"
-    ),
-    Conflict(
-        lambda s: "train_iters" in s and "train_samples" in s,
-        "--train-iters and --train-samples are both given",
-    ),
-    Conflict(
-        lambda s: s.flag("use_torch_fsdp2") and (s.count("pipeline_model_parallel_size") or 1) > 1,
-        "--use-torch-fsdp2 is not supported with pipeline parallelism",
-    ),
-    Conflict(
-        lambda s: s.flag("use_torch_fsdp2") and (s.count("expert_model_parallel_size") or 1) > 1,
-        "--use-torch-fsdp2 is not supported with expert parallelism",
-    ),
-    Conflict(
-        lambda s: s.flag("use_torch_fsdp2") and s.flag("use_distributed_optimizer"),
-        "--use-torch-fsdp2 is not supported with the distributed optimizer",
-    ),
-    Conflict(
-        lambda s: s.flag("use_torch_fsdp2") and s.text("gradient_accumulation_fusion") != "False",
-        "--use-torch-fsdp2 needs --no-gradient-accumulation-fusion",
-    ),
-    Conflict(
-        lambda s: s.flag("use_torch_fsdp2") and not s.flag("untie_embeddings_and_output_weights"),
-        "--use-torch-fsdp2 needs --untie-embeddings-and-output-weights",
-    ),
-    Conflict(lambda s: "save" in s and "save_interval" not in s, "--save needs --save-interval"),
-    Conflict(
-        lambda s: s.flag("use_megatron_fsdp") and s.text("ckpt_format") != "fsdp_dtensor",
-        "--use-megatron-fsdp needs --ckpt-format fsdp_dtensor",
-    ),
-    Conflict(
-        lambda s: (
-            s.flag("distribute_saved_activations")
-            and (s.count("tensor_model_parallel_size") or 1) == 1
-        ),
-        "--distribute-saved-activations needs --tensor-model-parallel-size above 1",
-    ),
-    Conflict(
-        lambda s: (
-            s.flag("distribute_saved_activations") and s.text("recompute_granularity") != "full"
-        ),
-        "--distribute-saved-activations needs --recompute-granularity full",
-    ),
-    Conflict(
-        lambda s: s.text("recompute_granularity") == "full" and "recompute_method" not in s,
-        "--recompute-granularity full needs --recompute-method uniform or block",
-    ),
-    Conflict(
-        lambda s: s.text("recompute_granularity") == "full" and "recompute_num_layers" not in s,
-        "--recompute-granularity full needs --recompute-num-layers",
-    ),
-    Conflict(
-        lambda s: s.text("recompute_granularity") == "selective" and "recompute_method" in s,
-        "selective recomputation takes no --recompute-method",
-    ),
-    Conflict(
-        lambda s: s.text("recompute_granularity") == "selective" and "recompute_num_layers" in s,
-        "selective recomputation takes no --recompute-num-layers",
-    ),
-    Conflict(
-        lambda s: (
-            s.flag("hybrid_context_parallel") and (s.count("pipeline_model_parallel_size") or 1) > 1
-        ),
-        "--hybrid-context-parallel is not supported with pipeline parallelism",
-    ),
-    Conflict(
-        lambda s: s.flag("hybrid_context_parallel") and s.flag("use_megatron_fsdp"),
-        "--hybrid-context-parallel is not supported with --use-megatron-fsdp",
-    ),
-    Conflict(
-        lambda s: (
-            s.flag("hybrid_context_parallel") and s.text("dataloader_type") not in ("", "single")
-        ),
-        "--hybrid-context-parallel needs --dataloader-type single",
-    ),
-    Conflict(
-        lambda s: s.flag("hybrid_context_parallel") and not s.flag("calculate_per_token_loss"),
-        "--hybrid-context-parallel needs --calculate-per-token-loss",
-    ),
-    Conflict(
-        lambda s: s.flag("optimizer_cpu_offload") and not s.flag("use_precision_aware_optimizer"),
-        "--optimizer-cpu-offload needs --use-precision-aware-optimizer",
-    ),
-    Conflict(
-        lambda s: s.flag("multi_latent_attention") and s.flag("group_query_attention"),
-        "--multi-latent-attention and --group-query-attention exclude each other",
-    ),
-    Conflict(
-        lambda s: (s.count("max_position_embeddings") or 2**40) < (s.count("seq_length") or 0),
-        "--max-position-embeddings is below --seq-length",
-    ),
-    Conflict(
-        lambda s: (
-            "kv_channels" not in s
-            and bool(s.count("hidden_size") and s.count("num_attention_heads"))
-            and (s.count("hidden_size") or 0) % (s.count("num_attention_heads") or 1) != 0
-        ),
-        "--hidden-size is no multiple of --num-attention-heads, and --kv-channels is not given",
-    ),
-)
-
-
-# Options that the parser still knows, to say what has taken their place.
-_REPLACED: Final = {
-    "batch_size": "--micro-batch-size",
-    "warmup": "--lr-warmup-fraction",
-    "model_parallel_size": "--tensor-model-parallel-size",
-    "checkpoint_activations": "--recompute-granularity and --recompute-method",
-}
+def holds(s: Settings, condition: str) -> bool:
+    """A condition of a rule: `name`, `!name`, `name=text`, `name!=text`, `name>number`."""
+    parsed = re.fullmatch(r"(!?)(\w+)(?:(!?=|>)(\w+))?", condition)
+    assert parsed is not None
+    negated, name, sign, value = parsed.groups()
+    if sign == ">":
+        found = (s.count(name) or 1) > int(value)
+    elif sign:
+        found = (s.text(name) == value) == (sign == "=")
+    else:
+        found = name in s and s.text(name) != "False"
+    return found != bool(negated)
 
 
 def conflicts_of(s: Settings) -> list[str]:
     """Why Megatron would stop before it trains, as far as options alone say."""
-    found = [conflict.reason for conflict in CONFLICTS if conflict.holds(s)]
-    replaced = [
-        f"{_flag_of(name)} is no longer valid, use {now}"
-        for name, now in _REPLACED.items()
-        if name in s
-    ]
-    return found + replaced + layer_conflicts(s) + _layout_conflicts(s)
+    rules = table("conflicts")["rules"]
+    found = [why for needed, why in rules if all(holds(s, one) for one in needed)]
+    if (s.count("max_position_embeddings") or 2**40) < (s.count("seq_length") or 0):
+        found.append("--max-position-embeddings is below --seq-length")
+    if (s.count("hidden_size") or 0) % (s.count("num_attention_heads") or 1):
+        why = "--hidden-size is no multiple of --num-attention-heads, and --kv-channels"
+        found += [] if "kv_channels" in s else [f"{why} is not given"]
+    return [*dict.fromkeys(found), *layer_conflicts(s), *_layout_conflicts(s)]
 
 
 def layer_conflicts(s: Settings) -> list[str]:
@@ -204,12 +62,12 @@ def layer_conflicts(s: Settings) -> list[str]:
         expert_layers(s, layers)
     except InputError as error:
         out.append(str(error))
-    pp, per_chunk = s.count("pipeline_model_parallel_size") or 1, s.count(_FAMILIES[0])
+    pp, per_chunk = s.count("pipeline_model_parallel_size") or 1, s.count(_PER_STAGE)
     dealt = layers + sum(s.flag(name) for name in _COUNTED)
     if per_chunk and dealt % (pp * per_chunk):
         out.append(
             f"{dealt} layers cannot be dealt to {pp} stages in chunks of {per_chunk}"
-            f" ({_flag_of(_FAMILIES[0])})"
+            f" (--{_PER_STAGE.replace('_', '-')})"
         )
     return out
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -26,13 +25,16 @@ from astrarium.configs.megatron.conflicts import (
     NO_MICRO_BATCH,
     conflicts_of,
     environment_notes,
+    holds,
     layer_conflicts,
     world_conflict,
 )
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron, numerics_of
+from astrarium.configs.neighbours import json_beside
 from astrarium.configs.settings import Described, Settings
-from astrarium.configs.shell.expansion import marked, unset_in
+from astrarium.configs.shell.expansion import marked
 from astrarium.configs.shell.launch import Launch, read_launch
+from astrarium.configs.tables import table
 from astrarium.configs.values import Answers
 from astrarium.configs.vocabulary import most_entries
 from astrarium.errors import InputError
@@ -46,26 +48,9 @@ from astrarium.strategy.options import (
 
 # Options that plans never have, but whose meaning is read: they say in another way what a
 # strategy says.
-READ: Final = {
-    "account_for_embedding_in_pipeline_split": "stages",
-    "account_for_loss_in_pipeline_split": "stages",
-    "decoder_first_pipeline_num_layers": "stages",
-    "decoder_last_pipeline_num_layers": "stages",
-    "num_layers_per_virtual_pipeline_stage": "virtual_stages",
-    "use_torch_fsdp2": "zero_stage",
-    "transformer_impl": "runtime",
-}
+READ: Final[Mapping[str, str]] = table("names")["read"]
 # Options that mean something only beside another one: how their names begin, and that one.
-_ONLY_WITH: Final = {
-    "moe_": "num_experts",
-    "tp_comm_": "tp_comm_overlap",
-    "megatron_fsdp_": "use_megatron_fsdp",
-    "fsdp_": "use_megatron_fsdp",
-    "mamba_": "is_hybrid_model",
-    "muon_": "is_muon",
-    "cp_comm_type": "is_context_parallel",
-    "create_attention_mask_in_dataloader": "is_masked",
-}
+_ONLY_WITH: Final[Mapping[str, str]] = table("names")["only_with"]
 FORK: Final = "Megatron-DeepSpeed main"
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _OF_EXPERTS: Final = "num_experts"
@@ -247,14 +232,7 @@ def _unknown(arguments: Arguments, *, is_fork: bool) -> list[Unknown]:
 def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
     """What DeepSpeed's own file says; the script writes it, or it lies beside the script."""
     name = values.get("deepspeed_config", "")
-    text = launch.files.get(name)
-    path = launch.folder / name if launch.folder and name and not unset_in(name) else None
-    if text is None and path is not None and path.is_file():
-        text = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        content = json.loads(text) if text else {}
-    except ValueError:
-        return {}
+    content = json_beside(launch.folder, name, launch.files) or {}
     zero = content.get("zero_optimization", {})
     out = {}
     if isinstance(zero, Mapping):
@@ -276,7 +254,7 @@ def _vocabulary(described: Described) -> list[AsIf]:
         why = "as the name of the tokenizer tells"
         return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
     described.vocabulary, described.vocabulary_is_bound = most_entries(), True
-    why = "an upper bound; with fewer entries it takes less memory and time"
+    why = "an upper bound: what fits, fits with any vocabulary up to it"
     return [AsIf("--vocab-size", "not given", f"{described.vocabulary:,}", why)]
 
 
@@ -342,13 +320,12 @@ def _as_if(arguments: Arguments, s: Settings, *, whole: bool) -> list[AsIf]:
 
 
 def _workload_as_if(s: Settings) -> list[AsIf]:
-    out = []
-    if not (s.flag("bf16") or s.flag("fp16")):
-        why = "training in 32 bits is not modelled"
-        out.append(AsIf("--bf16", "not given", "bf16", why))
-    if s.text("optimizer") not in ("", "adam"):
-        why = "its states and its step are those of Adam"
-        out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
+    """What `data/conflicts.json` says is not modelled; $name is the setting of that name."""
+    out = [
+        AsIf(option, s.text(given[1:]) if given.startswith("$") else given, assumed, why)
+        for needed, (option, given, assumed, why) in table("conflicts")["as_if"]
+        if all(holds(s, one) for one in needed)
+    ]
     if numerics_of(s) is Numerics.STRICT:
         why = "gradients and both moments are predicted in bf16 together, or in fp32"
         out += [
@@ -357,14 +334,6 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
             if option.field == "numerics"
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
-    if "mtp_num_layers" in s:
-        why = "its layers and its second head take memory and time that are not counted"
-        out.append(AsIf("--mtp-num-layers", s.text("mtp_num_layers"), "not given", why))
-    if "fp4" in s:
-        out.append(AsIf("--fp4-format", s.text("fp4"), "none", "4-bit products are not modelled"))
-    if s.flag("use_torch_fsdp2"):
-        why = "it shards the same, and is predicted with Megatron-FSDP's overlap"
-        out.append(AsIf("--use-torch-fsdp2", "on", "--use-megatron-fsdp", why))
     return out
 
 

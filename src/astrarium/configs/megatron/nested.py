@@ -6,7 +6,6 @@ names of Megatron's settings, the model and its recipe by name.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,25 +17,34 @@ from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionE
 from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
 from astrarium.configs.megatron.override_text import OVERRIDE
-from astrarium.configs.megatron.overrides import read_pairs
+from astrarium.configs.megatron.overrides import leaves, read_pairs
 from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
+from astrarium.configs.tables import table
 from astrarium.strategy.options import options_by_flag
 
 _DEEPEST: Final = 20
-_RECIPES: Final = Path(__file__).parents[1] / "data" / "recipes.json"
 _OF_RECIPES: Final = (
     "model.tensor_model_parallel_size",
     "model.pipeline_model_parallel_size",
     "train.micro_batch_size",
     "train.global_batch_size",
 )
-_OTHER_MODELS: Final = re.compile(
-    r"(^|[_-])(vl|vlm|omni|audio|asr|wan|flux|dit|mimo|llava|flickr8k|45v|46v)([_-]|\d|$)"
+_OTHER_ENTRIES: Final = re.compile(r"_vl|llava|rwkv|robotics|pi0|emu")
+# What the words of a recipe say that it trains.
+_NOT_MODELLED: Final = tuple(
+    (re.compile(pattern), what)
+    for pattern, what in {
+        r"(^|[_ -])(vl|vlm|omni|audio|asr|wan|flux|dit|mimo|llava|flickr8k|45v|46v)([_ -]|\d|$)": (
+            "a model of several modalities"
+        ),
+        r"(^|[_ -])(peft|lora|dora)([_ -]|$)": "adapters",
+        r"nemotron_?(3|h|nano)|mamba|qwen3_next": "layers that are no attention",
+        r"(^|[_ -])distill": "a student with a teacher beside it",
+        r"(^|[_ -])dpo": "by preferences, with another model beside it",
+    }.items()
 )
-_HYBRIDS: Final = re.compile(r"nemotron_?(3|h|nano)|mamba")
-_ADAPTERS: Final = re.compile(r"(^|[_-])(peft|lora|dora)([_-]|$)")
 _RECIPE_ENDS: Final = re.compile(r"_(pretrain|sft|finetune|peft|lora|distill|\d+gpu).*$")
 
 
@@ -45,17 +53,8 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
     words = launch.arguments
     recipe = _value(words, "--recipe") or _value(words, "--model")
     lowered = recipe.lower()
-    if _OTHER_MODELS.search(lowered) or _OTHER_MODELS.search(_value(words, "--step_func")):
-        raise NotModelledError(
-            f"{source}: the recipe {shown(recipe)} trains a model of several modalities, which is"
-            " not modelled"
-        )
-    if _ADAPTERS.search(lowered) or _value(words, "--peft_scheme") or _value(words, "--peft"):
-        raise NotModelledError(
-            f"{source}: the recipe {shown(recipe)} trains adapters; not modelled"
-        )
-    if _HYBRIDS.search(lowered):
-        raise NotModelledError(f"{source}: the recipe {recipe} has layers of Mamba; not modelled")
+    aims = " ".join(_value(words, flag) for flag in ("--step_func", "--peft_scheme", "--peft"))
+    _check_recipe(f"{lowered} {aims and 'with '}{aims}", source)
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
     values = {**_values_of_recipe(lowered), **{str(key): str(value) for key, _, value in pairs}}
     values |= {key: value for key, value in extra.items() if "." in key}
@@ -70,15 +69,42 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
             f" its values are not known here; say them: --set {missing[0]}=VALUE"
         )
     read = read_pairs(list(values.items()), source, launch)
-    read.described.model = catalog_model(_RECIPE_ENDS.sub("", lowered).replace("_", "-"))
+    return _with_model(read, lowered)
+
+
+def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
+    """A YAML file of Megatron-Bridge: the sections of its configuration, over a recipe.
+
+    The recipe is named where the file is used; files are called after it.
+    """
+    name = Path(source).stem.lower()
+    aims = ("peft" if content.get("peft") else "", "distill" * ("teacher" in str(content["model"])))
+    _check_recipe(" ".join((name, *filter(None, aims))), source)
+    read = read_pairs(list(leaves(content)), source)
+    note = f"{source}: the model is the one that the file is called after"
+    return replace(_with_model(read, name), notes=(*read.notes, note))
+
+
+def _with_model(read: Imported, recipe: str) -> Imported:
+    read.described.model = catalog_model(_RECIPE_ENDS.sub("", recipe).replace("_", "-"))
     read.described.why_no_shape = f"the model of the recipe {recipe} is not in the catalog"
     return read
 
 
+def _check_recipe(words: str, source: str) -> None:
+    """Refuse a recipe whose words say that it trains what is not modelled."""
+    for pattern, what in _NOT_MODELLED:
+        if pattern.search(words):
+            raise NotModelledError(
+                f"{source}: the recipe {shown(words).strip()} trains {what}; not modelled"
+            )
+
+
 def _values_of_recipe(name: str) -> dict[str, str]:
     """What a recipe sets, as far as it is known."""
-    table = json.loads(_RECIPES.read_text(encoding="utf-8"))
-    return {key: str(value) for key, value in table.get(name, {}).items()}
+    known = table("recipes")
+    values = {**(known["pretrain"] if "pretrain" in name else {}), **known.get(name, {})}
+    return {key: str(value) for key, value in values.items()}
 
 
 def _value(words: Sequence[str], flag: str) -> str:
@@ -98,7 +124,7 @@ def read_flagscale(content: Mapping[str, Any], source: str) -> Imported:
     task = experiment.get("task")
     entry = str(task.get("entrypoint", "")) if isinstance(task, Mapping) else ""
     kind = str(task.get("type", "train")) if isinstance(task, Mapping) else "train"
-    if kind != "train" or re.search(r"_vl|llava|rwkv|robotics|pi0|emu", entry):
+    if kind != "train" or _OTHER_ENTRIES.search(entry):
         raise NotModelledError(f"{source}: {kind} with {entry or 'FlagScale'} is not modelled")
     named = [
         one["train"]
@@ -127,7 +153,13 @@ def _processes(runner: Mapping[str, Any]) -> int | None:
 
 
 def _flagscale_training(content: Mapping[str, Any], source: str, gpus: int | None) -> Imported:
-    if "hetero" in content or "hetero" in str(content.get("system", {})):
+    place = "/".join(Path(source).absolute().parts[-4:])
+    if _OTHER_ENTRIES.search(place) or "img_h" in str(content.get("model")):
+        raise NotModelledError(
+            f"{source}: trains another model than a decoder of text, as {place} says; that is not"
+            " modelled"
+        )
+    if any(key.startswith("hetero") or key == "enable_hetero" for key, _ in _leaves(content)):
         raise NotModelledError(
             f"{source}: FlagScale's stages on unlike devices are not read; plan them with"
             " --cluster, or several types in --gpus"
@@ -173,13 +205,7 @@ def read_nemo(content: Mapping[str, Any], source: str) -> Imported:
     trainer, model = content["trainer"], dict(content["model"])
     counts = [str(trainer.get(key, "")) for key in ("num_nodes", "devices")]
     gpus = int(counts[0]) * int(counts[1]) if all(n.isdigit() for n in counts) else None
-    renamed = {
-        "encoder_seq_length": "seq_length",
-        "activations_checkpoint_granularity": "recompute_granularity",
-        "activations_checkpoint_method": "recompute_method",
-        "activations_checkpoint_num_layers": "recompute_num_layers",
-        "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    }
+    renamed = table("names")["nemo"]
     values: dict[str, str] = {}
     for key, value in model.items():
         if not isinstance(value, Mapping | list) and value is not None and "${" not in str(value):

@@ -5,27 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_SECTIONS: Final = (
-    "model",
-    "train",
-    "ddp",
-    "optimizer",
-    "scheduler",
-    "dataset",
-    "comm_overlap",
-    "checkpoint",
-    "logger",
-    "dist",
-    "rng",
-    "tokenizer",
-    "profiling",
-    "mixed_precision",
-    "rerun_state_machine",
-    "straggler",
-    "ft",
-    "validation",
-)
-OVERRIDE: Final = re.compile(rf"\+*(?:{'|'.join(_SECTIONS)})(?:\.\w+)*=")
+from astrarium.configs.tables import table
+
+OVERRIDE: Final = re.compile(rf"\+*(?:{'|'.join(table('names')['bridge_sections'])})(?:\.\w+)*=")
 
 
 def is_overrides(text: str) -> bool:

@@ -13,6 +13,7 @@ from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
 from astrarium.configs.shell.launch import Launch
+from astrarium.configs.tables import table
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
@@ -20,17 +21,7 @@ BRIDGE: Final = "Megatron-Bridge 0.6.2"
 _DECIDING: Final = ("model", "train", "ddp", "optimizer", "dataset")
 _PARTLY_DECIDING: Final = ("dist", "checkpoint")  # the order of ranks, what FSDP asks for
 # What Bridge calls differently from Megatron's namespace.
-_RENAMED: Final = {
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    "num_moe_experts": "num_experts",
-    "gated_linear_unit": "swiglu",
-    "overlap_p2p_communication": "overlap_p2p_comm",
-    "sequence_length": "seq_length",
-    "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
-    "average_in_collective": "ddp_average_in_collective",
-}
+_RENAMED: Final[Mapping[str, str]] = table("names")["bridge"]
 # Settings that only Bridge has, and that follow from others: how stages send, what pads.
 _FOLLOWS: Final = ("batch_p2p_comm", "should_pad_vocab")
 _LAYOUT: Final = "pipeline_model_parallel_layout"
@@ -48,11 +39,6 @@ def read_overrides(text: str, source: str) -> Imported:
         raise InputError(f"{source}: {str(error).lower()}") from None
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
     return read_pairs([(key, value) for key, _, value in pairs], source)
-
-
-def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
-    """A YAML file of Megatron-Bridge, with the sections of its configuration."""
-    return read_pairs(list(_leaves(content)), source)
 
 
 def read_pairs(
@@ -108,10 +94,10 @@ def _layout(text: str) -> str:
     )
 
 
-def _leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+def leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     for key, value in content.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{before}{key}.")
+            yield from leaves(value, f"{before}{key}.")
         elif key == _LAYOUT and isinstance(value, list):
             yield f"{before}{key}", str(value)
         else:
@@ -135,7 +121,7 @@ def read_yaml_cfg(content: Mapping[str, Any], source: str) -> Imported:
     known = {option.dest for option in megatron_options()}
     values: dict[str, str] = {}
     unknown = []
-    for key, value in _leaves(content):
+    for key, value in leaves(content):
         leaf = _RENAMED.get(key.rpartition(".")[2], key.rpartition(".")[2])
         if leaf in known:
             values[leaf] = _layout(value) if leaf == _LAYOUT else _text(value)

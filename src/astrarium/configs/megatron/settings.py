@@ -6,6 +6,7 @@ Megatron's default (`DEFAULTS`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.configs.megatron.model import shape_of
@@ -17,28 +18,12 @@ from astrarium.configs.pipeline import (
     stages_of,
 )
 from astrarium.configs.settings import Described, Settings
+from astrarium.configs.tables import table
 from astrarium.configs.vocabulary import vocabulary_of
 from astrarium.model.workload import Numerics, Precision
 
 # Of the options read here: what Megatron 0.19.2 takes where they are not given.
-DEFAULTS: Final = {
-    "tensor_model_parallel_size": "1",
-    "pipeline_model_parallel_size": "1",
-    "context_parallel_size": "1",
-    "expert_model_parallel_size": "1",
-    "overlap_p2p_comm": "True",
-    "transformer_impl": "transformer_engine",
-    "data_parallel_sharding_strategy": "optim_grads_params",
-    "normalization": "LayerNorm",
-    "position_embedding_type": "learned_absolute",
-    "add_bias_linear": "True",
-    "moe_router_topk": "2",
-    "num_query_groups": "1",
-    "kv_lora_rank": "32",
-    "qk_head_dim": "128",
-    "qk_pos_emb_head_dim": "64",
-    "v_head_dim": "128",
-}
+DEFAULTS: Final[Mapping[str, str]] = table("names")["defaults"]
 # What tells a vocabulary, and sizes that are compared with those of a model.
 _TOKENIZERS: Final = ("vocab_file", "tokenizer_model", "tokenizer_name_or_path")
 _SIZES: Final = {
@@ -132,7 +117,7 @@ def _strategy(s: Settings) -> dict[str, Any]:
             "tp": s.flag("tp_comm_overlap"),
         },
     }
-    if _shards_by_fsdp(s):  # it never waits with either
+    if _shards_by_fsdp(s) or s.flag("deepspeed"):  # they never wait with either
         out["overlap"]["grad_reduce"] |= zero >= SHARDING["optim_grads"]
         out["overlap"]["param_gather"] |= zero == SHARDING["optim_grads_params"]
     if s.count("num_experts"):

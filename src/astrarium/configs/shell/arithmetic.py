@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from typing import Final
@@ -12,19 +13,9 @@ _TOKEN: Final = re.compile(
     r"\s*(0[xX][0-9a-fA-F]+|\d+#\w+|\d+|[A-Za-z_]\w*|\*\*|<<=|>>=|[-+*/%&|^]=|\+\+|--|<<|>>|<=|>="
     r"|==|!=|&&|\|\||[-+*/%()<>!~&|^?:=,])"
 )
-_LEVELS: Final = (
-    ("||",),
-    ("&&",),
-    ("|",),
-    ("^",),
-    ("&",),
-    ("==", "!="),
-    ("<", ">", "<=", ">="),
-    ("<<", ">>"),
-    ("+", "-"),
-    ("*", "/", "%"),
-    ("**",),
-)
+_LEVELS: Final = ("||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %", "**")
+_BINDS: Final = {sign: level for level, signs in enumerate(_LEVELS) for sign in signs.split()}
+_ASSIGNING: Final = re.compile(r"(\*|/|%|\+|-|<<|>>|&|\||\^)?=")
 _MOST_SHIFTED: Final = 63
 _BITS: Final = 64
 
@@ -51,20 +42,22 @@ def _power(left: int, right: int) -> int:
 
 
 _DO: Final[dict[str, Callable[[int, int], int]]] = {
-    "|": lambda a, b: a | b,
-    "^": lambda a, b: a ^ b,
-    "&": lambda a, b: a & b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    ">": lambda a, b: a > b,
-    "<=": lambda a, b: a <= b,
-    ">=": lambda a, b: a >= b,
+    "||": lambda a, b: bool(a) or bool(b),
+    "&&": lambda a, b: bool(a) and bool(b),
+    "|": operator.or_,
+    "^": operator.xor,
+    "&": operator.and_,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
     "<<": lambda a, b: a << (b & _MOST_SHIFTED),
     ">>": lambda a, b: a >> (b & _MOST_SHIFTED),
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
     "/": _divided,
     "%": lambda a, b: a - b * _divided(a, b),
     "**": _power,
@@ -101,11 +94,20 @@ class _Evaluator:
     def whole(self) -> int:
         value = self._comma()
         if self.at < len(self.tokens):
-            raise UndecidedError(" ".join(self.tokens))
+            raise self._not_understood()
         return value
 
-    def _next(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+    def _not_understood(self) -> UndecidedError:
+        return UndecidedError(" ".join(self.tokens))
+
+    def _next(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.tokens[at] if at < len(self.tokens) else ""
+
+    def _expect(self, token: str) -> None:
+        if self._next() != token:
+            raise self._not_understood()
+        self.at += 1
 
     def _comma(self) -> int:
         value = self._assignment()
@@ -115,102 +117,86 @@ class _Evaluator:
         return value
 
     def _assignment(self) -> int:
-        following = self.tokens[self.at + 1 : self.at + 2]
-        name, sign = self._next(), following[0] if following else ""
-        if re.fullmatch(r"[A-Za-z_]\w*", name) and re.fullmatch(
-            r"(\*|/|%|\+|-|<<|>>|&|\||\^)?=", sign
-        ):
-            self.at += 2
-            value = self._assignment()
-            if sign != "=" and not self.skips:
-                value = _DO[sign[:-1]](self.value_of(name), value)
-            if not self.skips:
-                self.assign(name, _wrapped(value))
-            return _wrapped(value)
-        return self._ternary()
+        name, sign = self._next(), self._next(1)
+        if not (name.isidentifier() and _ASSIGNING.fullmatch(sign)):
+            return self._ternary()
+        self.at += 2
+        before = 0 if sign == "=" or self.skips else self.value_of(name)
+        value = self._assignment()
+        if self.skips:
+            return value
+        value = value if sign == "=" else _DO[sign[:-1]](before, value)
+        self.assign(name, _wrapped(value))
+        return _wrapped(value)
 
     def _ternary(self) -> int:
-        value = self._level(0)
+        value = self._binary(0)
         if self._next() != "?":
             return value
         self.at += 1
-        first = self._unless(skipped=not value)
-        if self._next() != ":":
-            raise UndecidedError(" ".join(self.tokens))
-        self.at += 1
-        second = self._unless(skipped=bool(value))
+        first = self._unless(not value, self._assignment)
+        self._expect(":")
+        second = self._unless(bool(value), self._assignment)
         return first if value else second
 
-    def _unless(self, *, skipped: bool) -> int:
+    def _unless(self, skipped: bool, evaluated: Callable[[], int]) -> int:
         self.skips += skipped
         try:
-            return self._assignment()
+            return evaluated()
         finally:
             self.skips -= skipped
 
-    def _level(self, level: int) -> int:
-        if level == len(_LEVELS):
-            return self._unary()
-        value = self._level(level + 1)
-        while (sign := self._next()) in _LEVELS[level]:
+    def _binary(self, level: int) -> int:
+        """Operators that bind at least as tightly as `level`."""
+        value = self._unary()
+        while (binds := _BINDS.get(sign := self._next(), -1)) >= level:
             self.at += 1
-            if sign in ("&&", "||"):
-                decided = bool(value) == (sign == "||")
-                self.skips += decided
-                other = self._level(level + 1)
-                self.skips -= decided
-                value = (
-                    int(bool(value) and bool(other)) if sign == "&&" else int(bool(value or other))
-                )
-            elif sign == "**":
-                value = _wrapped(_power(value, self._level(level)))
-            else:
-                other = self._level(level + 1)
-                value = 0 if self.skips else _wrapped(int(_DO[sign](value, other)))
+            decided = sign in ("&&", "||") and bool(value) == (sign == "||")
+            follows = binds if sign == "**" else binds + 1  # which is evaluated from the right
+            other = self._unless(decided, lambda follows=follows: self._binary(follows))  # type: ignore[misc]
+            value = 0 if self.skips else _wrapped(int(_DO[sign](value, other)))
         return value
 
     def _unary(self) -> int:
         sign = self._next()
         if sign in ("-", "+", "!", "~"):
-            self._deeper()
             self.at += 1
-            value = self._unary()
-            self.depth -= 1
+            value = self._deeper(self._unary)
             return {"-": -value, "+": value, "!": int(not value), "~": ~value}[sign]
         if sign in ("++", "--"):
             self.at += 2
             return self._step(self.tokens[self.at - 1 : self.at], sign, after=False)
         return self._primary()
 
-    def _deeper(self) -> None:
+    def _deeper(self, evaluated: Callable[[], int]) -> int:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise UndecidedError("too many brackets")
+        value = evaluated()
+        self.depth -= 1
+        return value
 
     def _step(self, name: list[str], sign: str, *, after: bool) -> int:
         if not name or not name[0].isidentifier():
-            raise UndecidedError(" ".join(self.tokens))
-        before = 0 if self.skips else self.value_of(name[0])
+            raise self._not_understood()
+        if self.skips:
+            return 0
+        before = self.value_of(name[0])
         value = before + (1 if sign == "++" else -1)
-        if not self.skips:
-            self.assign(name[0], value)
+        self.assign(name[0], value)
         return before if after else value
 
     def _primary(self) -> int:
         token = self._next()
         self.at += 1
         if token == "(":
-            self._deeper()
-            value = self._comma()
-            self.depth -= 1
-            if self._next() != ")":
-                raise UndecidedError(" ".join(self.tokens))
-            self.at += 1
+            value = self._deeper(self._comma)
+            self._expect(")")
             return value
         if token[:1].isdigit():
             return _wrapped(number_of(token))
         if not token.isidentifier():
-            raise UndecidedError(" ".join(self.tokens))
+            raise self._not_understood()
         if self._next() in ("++", "--"):
             self.at += 1
             return self._step([token], self.tokens[self.at - 1], after=True)

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from astrarium.configs.shell.expansion import marked, shown, unset_in
 from astrarium.configs.shell.nodes import Simple
+from astrarium.configs.tables import table
 
 if TYPE_CHECKING:
     from astrarium.configs.shell.script import _Reader
 
-# What changes no variable and trains nothing; of some it is not known whether they succeed.
-UNSURE: Final = ("false", "grep", "command", "which", "type", "hash", "pgrep", "nvidia-smi", "git")
-SILENT: Final = (
-    *(
-        "mkdir",
-        "rm",
-        "cp",
-        "mv",
-        "ln",
-        "chmod",
-        "touch",
-        "sleep",
-        "wait",
-        "trap",
-        "ulimit",
-        "module",
-    ),
-    *("conda", "pip", "pip3", "apt", "apt-get", "clear", "ls", "kill", "alias", "pushd", "popd"),
-    *("shopt", "umask", "jobs", "disown", "times", "wget", "curl", "tar", "unzip", "df", "free"),
-    *UNSURE,
-)
+Follow: TypeAlias = "Callable[[_Reader, list[str], int], bool | None]"
+UNSURE: Final[Sequence[str]] = table("programs")["unsure"]
+SILENT: Final = (*table("programs")["silent"], *UNSURE)
 _MOST_NUMBERS: Final = 10_000
 
 
@@ -93,18 +77,10 @@ def _printf(reader: _Reader, words: list[str], _: int) -> bool:
     return True
 
 
-def _cat(reader: _Reader, words: list[str], _: int) -> bool:
-    files = [word for word in words[1:] if not word.startswith("-")]
-    texts = [reader.script.files.get(name) for name in files] if files else [reader.input]
-    if reader.printed is not None:
-        what = marked(f"$({shown(' '.join(words))[:40]})")
-        reader.printed += [what if text is None else text for text in texts]
-    return True
-
-
 def _cd(reader: _Reader, words: list[str], _: int) -> bool:
     variables = reader.variables
-    target = words[1] if len(words) > 1 else marked("HOME")
+    named = [word for word in words[1:] if not word.startswith("-")]
+    target = named[0] if named else marked("OLDPWD" if "-" in words else "HOME")
     here = _here(reader)
     variables.values["OLDPWD"] = here
     variables.values["PWD"] = posixpath.normpath(posixpath.join(here, target))
@@ -118,30 +94,44 @@ def _here(reader: _Reader) -> str:
     return str(reader.folder) if reader.folder else marked("PWD")
 
 
-def _pwd(reader: _Reader, _: list[str], __: int) -> bool:
-    if reader.printed is not None:
-        reader.printed.append(_here(reader))
-    return True
+def _printing(text_of: Callable[[_Reader, list[str]], str | None]) -> Follow:
+    """A command that only prints; None: what it prints is not known."""
 
-
-def _path_part(cut: Callable[[str], str]) -> Callable[[_Reader, list[str], int], bool]:
     def follow(reader: _Reader, words: list[str], _: int) -> bool:
-        named = [word for word in words[1:] if not word.startswith("-")]
-        if reader.printed is not None and named:
-            text = named[0]
-            reader.printed.append(
-                marked(f"$({shown(' '.join(words))[:40]})") if unset_in(text) else cut(text)
-            )
+        if reader.printed is not None:
+            options = r"-\D.*|--"  # numbers are none
+            text = text_of(reader, [one for one in words[1:] if not re.fullmatch(options, one)])
+            what = marked(f"$({shown(' '.join(words))[:40]})")
+            reader.printed.append(what if text is None else text)
         return True
 
     return follow
 
 
-def _absolute(reader: _Reader, words: list[str], _: int) -> bool:
-    named = [word for word in words[1:] if not word.startswith("-")]
-    if reader.printed is not None and named:
-        reader.printed.append(posixpath.normpath(posixpath.join(_here(reader), named[0])))
-    return True
+def _path_part(reader: _Reader, named: list[str], cut: Callable[[str], str]) -> str | None:
+    if not named or unset_in(" ".join(named)):
+        return None
+    suffix = named[1] if len(named) > 1 and cut is posixpath.basename else ""
+    return cut(named[0].rstrip("/") or "/").removesuffix(suffix) or "."
+
+
+def _absolute(reader: _Reader, named: list[str]) -> str:
+    return posixpath.normpath(posixpath.join(_here(reader), *named[:1]))
+
+
+def _cat(reader: _Reader, files: list[str]) -> str | None:
+    texts = [reader.script.files.get(name) for name in files] if files else [reader.input]
+    known = [text for text in texts if text is not None]
+    return "".join(known) if len(known) == len(texts) else None
+
+
+def _sequence(_: _Reader, words: list[str]) -> str | None:
+    if not words or not all(re.fullmatch(r"-?\d{1,9}", word) for word in words):
+        return None
+    first = int(words[0]) if len(words) > 1 else 1
+    step = int(words[1]) if len(words) > 2 else 1
+    numbers = range(first, int(words[-1]) + (1 if step > 0 else -1), step or 1)
+    return "\n".join(map(str, numbers[:_MOST_NUMBERS]))
 
 
 def _source(reader: _Reader, words: list[str], line: int) -> bool | None:
@@ -189,7 +179,7 @@ def _shift(reader: _Reader, words: list[str], _: int) -> bool:
     return number <= has
 
 
-def _leave(flow: str) -> Callable[[_Reader, list[str], int], bool]:
+def _leave(flow: str) -> Follow:
     def follow(reader: _Reader, words: list[str], line: int) -> bool:
         reader.flow = flow
         if flow == "exit" and not reader.depends and reader.printed is None:
@@ -233,20 +223,6 @@ def _mapfile(reader: _Reader, words: list[str], _: int) -> bool:
     return True
 
 
-def _sequence(reader: _Reader, words: list[str], _: int) -> bool:
-    numbers = [word for word in words[1:] if re.fullmatch(r"-?\d{1,9}", word)]
-    if reader.printed is None:
-        return True
-    if len(numbers) != len(words) - 1 or not numbers:
-        reader.printed.append(marked(f"$({shown(' '.join(words))[:40]})"))
-        return True
-    first = int(numbers[0]) if len(numbers) > 1 else 1
-    step = int(numbers[1]) if len(numbers) > 2 else 1
-    values = range(first, int(numbers[-1]) + (1 if step > 0 else -1), step or 1)
-    reader.printed.append("\n".join(map(str, values[:_MOST_NUMBERS])))
-    return True
-
-
 def _let(reader: _Reader, words: list[str], _: int) -> bool | None:
     value = "0"
     for word in words[1:]:
@@ -277,16 +253,16 @@ def _getopts(reader: _Reader, words: list[str], _: int) -> bool | None:
     return True
 
 
-BUILTINS: Final[Mapping[str, Callable[[_Reader, list[str], int], bool | None]]] = {
+BUILTINS: Final[Mapping[str, Follow]] = {
     "echo": _echo,
     "printf": _printf,
-    "cat": _cat,
+    "cat": _printing(_cat),
     "cd": _cd,
-    "pwd": _pwd,
-    "dirname": _path_part(posixpath.dirname),
-    "basename": _path_part(posixpath.basename),
-    "realpath": _absolute,
-    "readlink": _absolute,
+    "pwd": _printing(lambda reader, _: _here(reader)),
+    "dirname": _printing(partial(_path_part, cut=posixpath.dirname)),
+    "basename": _printing(partial(_path_part, cut=posixpath.basename)),
+    "realpath": _printing(_absolute),
+    "readlink": _printing(_absolute),
     "source": _source,
     ".": _source,
     "unset": _unset,
@@ -301,7 +277,7 @@ BUILTINS: Final[Mapping[str, Callable[[_Reader, list[str], int], bool | None]]] 
     "read": _read,
     "mapfile": _mapfile,
     "readarray": _mapfile,
-    "seq": _sequence,
+    "seq": _printing(_sequence),
     "let": _let,
     "test": _test,
     "[": _test,

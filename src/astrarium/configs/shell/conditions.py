@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -14,12 +15,7 @@ if TYPE_CHECKING:
     from astrarium.configs.shell.script import _Reader
 
 _NUMERIC: Final[Mapping[str, Callable[[int, int], bool]]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
+    f"-{name}": getattr(operator, name) for name in ("eq", "ne", "gt", "ge", "lt", "le")
 }
 _OF_TEXTS: Final = ("=", "==", "!=", "<", ">", "=~")
 _OF_FILES: Final = tuple(f"-{letter}" for letter in "abcdefghkprstuwxGLNOS")
@@ -75,20 +71,19 @@ class _Test:
         return self.operators[at] if at < len(self.operators) else ""
 
     def _or(self) -> bool | None:
-        value = self._and()
-        while self._operator() in ("||", "-o"):
-            self.at += 1
-            other = self._and()
-            value = True if True in (value, other) else None if None in (value, other) else False
-        return value
+        return self._joined(self._and, ("||", "-o"), decides=True)
 
     def _and(self) -> bool | None:
-        value = self._not()
-        while self._operator() in ("&&", "-a"):
+        return self._joined(self._not, ("&&", "-a"), decides=False)
+
+    def _joined(
+        self, part: Callable[[], bool | None], signs: tuple[str, str], *, decides: bool
+    ) -> bool | None:
+        values = [part()]
+        while self._operator() in signs:
             self.at += 1
-            other = self._not()
-            value = False if False in (value, other) else None if None in (value, other) else True
-        return value
+            values.append(part())
+        return decides if decides in values else None if None in values else not decides
 
     def _not(self) -> bool | None:
         negated = False

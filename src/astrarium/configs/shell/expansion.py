@@ -32,6 +32,7 @@ LONGEST_VALUE: Final = 1_000_000
 _LONGEST_CUT: Final = 10_000  # letters of a value that is cut or replaced in
 _MOST_SHOWN: Final = 60  # letters of a value in a message
 _MOST_ITEMS: Final = 10_000
+_CUTS: Final = ["##", "#", "%%", "%", "//", "/#", "/%", "/", "^^", "^", ",,", ",", ":", "@"]
 _LARGEST_WHOLE: Final = re.compile(r"\s*(-?)(0[xX][0-9a-fA-F]{1,16}|\d{1,19})\s*")
 
 
@@ -269,27 +270,7 @@ class Variables:
 
     def _cut(self, value: str, rest: str) -> str:
         """A value with a part taken, removed or replaced, or in other letters."""
-        sign = next(
-            s
-            for s in (
-                "##",
-                "#",
-                "%%",
-                "%",
-                "//",
-                "/#",
-                "/%",
-                "/",
-                "^^",
-                "^",
-                ",,",
-                ",",
-                ":",
-                "@",
-                rest[:1],
-            )
-            if rest.startswith(s)
-        )
+        sign = next(one for one in (*_CUTS, rest[:1]) if rest.startswith(one))
         argument = rest[len(sign) :]
         if sign in ("^^", "^", ",,", ","):
             change = str.upper if sign[0] == "^" else str.lower

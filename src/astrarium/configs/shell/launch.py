@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
-from astrarium.configs.neighbours import is_there
+from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
+from astrarium.configs.tables import table
 from astrarium.configs.values import Answers
 from astrarium.strategy.options import Treatment, options_by_flag
 from astrarium.value import Value
 
-_PROGRAMS: Final = Path(__file__).parents[1] / "data" / "programs.json"
-_LAUNCHERS: Final = (
-    "torchrun",
-    "torch.distributed.run",
-    "torch.distributed.launch",
-    "srun",
-    "sbatch",
-    "mpirun",
-    "mpiexec",
-    "deepspeed",
-    "launch",  # of accelerate
-)
+_TABLE: Final = table("programs")
+_LAUNCHERS: Final[Sequence[str]] = _TABLE["launchers"]
 _STARTING: Final = (*_LAUNCHERS, "accelerate.commands.launch", "deepspeed.launcher.runner")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
 # What launchers call processes on a node, nodes, and processes in all.
-_PER_NODE: Final = (
-    "nproc_per_node",
-    "ntasks_per_node",
-    "gpus_per_node",
-    "num_gpus",
-    "npernode",
-)
-_NODES: Final = ("nnodes", "nodes", "num_nodes", "num_machines", "N")
+_PER_NODE, _NODES, _IN_ALL = _TABLE["per_node"], _TABLE["nodes"], _TABLE["in_all"]
 _HOSTS: Final = ("hostfile", "H")  # files that list nodes
-_IN_ALL: Final = ("ntasks", "num_processes", "np", "n")
-_VARIABLES: Final = (
-    ("GPUS_PER_NODE", "NPROC_PER_NODE", "NUM_GPUS_PERNODE", "NUM_GPUS", "N_GPUS", "NUM_GPU"),
-    ("NNODES", "NUM_NODES", "NODES", "NUM_NODE", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-)
-# Variables by which machines say how many nodes and GPUs there are.
-_BY_MACHINES: Final = (
-    *("SLURM_NNODES", "SLURM_JOB_NUM_NODES", "NNODES", "NUM_NODES", "WORLD_SIZE", "SLURM_NTASKS"),
-    *("PET_NNODES", "NODE_COUNT", "GPUS_PER_NODE", "NPROC_PER_NODE"),
-)
+_VARIABLES: Final[Sequence[Sequence[str]]] = _TABLE["variables"]
 # What starts trainings, or other scripts that may; and programs of Python by name.
-_STARTERS: Final = re.compile(
+STARTERS: Final = re.compile(
     r"\b(torchrun|torch\.distributed|srun|sbatch|mpirun|mpiexec|deepspeed|accelerate)\b"
 )
 _PYTHON: Final = re.compile(r"([\w*-]+\.py)\b")
+_AIMS: Final = re.compile(r"(?:^|[/_-])(dpo|ppo|kto|orpo|grpo|rlhf|reward)(?=[/_.-]|$)")
+_NAMED: Final = 6  # parts of a path that say what a script is for
 _ENOUGH: Final = 3  # options of Megatron by which a program that nobody knows is taken for it
 
 
@@ -75,12 +50,6 @@ class Launch(Value, frozen=True):
     folder: Path | None = None
     open_gpus: str = ""  # the variable that the number of GPUs depends on
     is_default: bool = False  # the number holds unless that variable is set
-
-
-@cache
-def _programs() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = json.loads(_PROGRAMS.read_text(encoding="utf-8"))
-    return table
 
 
 def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch:
@@ -103,9 +72,17 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
     notes += _left_out([one for one, _ in trainings], script.commands, where)
     launcher, program, arguments = _parted(chosen.words)
     _refuse(program, arguments, where)
+    _refuse_aim(f"{where}/{program}", where)
+    passed = [name for word in arguments for name in unset_in(word)]
+    if kind == "megatron" and passed and not _options_in(arguments):
+        raise NotTrainingError(
+            f"{where}: all options of {program} come from ${passed[0]}, which the script sets that"
+            " starts this one; name that script"
+        )
     gpus, why = _gpus_of(launcher, header, script)
+    if gpus is None:
+        gpus = _by_hosts(_flags(launcher), where)
     notes += [f"{where}: {why}"] if gpus and why else []
-    folder = Path(where).absolute().parent if is_there(Path(where)) else None
     return Launch(
         arguments,
         gpus,
@@ -115,7 +92,7 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
         launcher=tuple(launcher),
         kind=kind,
         files=script.files,
-        folder=folder,
+        folder=folder_of(where),
         open_gpus=_of_nodes(script) if gpus else why,
         is_default=bool(gpus and _of_nodes(script)),
     )
@@ -123,33 +100,36 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
 
 def _of_nodes(script: Script) -> str:
     """The variable of the machine that the number of nodes or GPUs has a default for, if any."""
-    return next((name for name in _BY_MACHINES if name in script.variables.defaults), "")
+    return next((name for name in _TABLE["by_machines"] if name in script.variables.defaults), "")
 
 
 def _has_settings(command: Command, where: str) -> bool:
     """Whether the settings of a program without options lie beside the script."""
     launcher = list(command.words)
     named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
-    folder = Path(where).absolute().parent
-    return any(is_there(folder / shown(name)) for name in (*named[:1], "ds_config.json"))
+    return any(beside(folder_of(where), name) for name in (*named[:1], "ds_config.json"))
 
 
 def _without_command(script: Script, where: str, header: Mapping[str, str], text: str) -> Launch:
     """Options that variables hold; else what the script does instead."""
-    for command in script.commands:
-        _, program, arguments = _parted(command.words)
-        for word in (program, *arguments[:1]):
-            _refuse(word, arguments, where)
+    for refuse in (_refuse_training, _refuse_other):
+        for command in script.commands:
+            _, program, arguments = _parted(command.words)
+            for word in (program, *arguments[:1]):
+                refuse(word, arguments, where)
     arguments = _loose_options(script)
-    needs = [word for word in arguments if alternatives(word)]
-    if needs:
+    _refuse("", arguments, where)
+    gpus, _ = _gpus_of((), header, script)
+    given = {word.partition("=")[0] for word in arguments}
+    # Without either, it is the model of a training that another script starts.
+    is_whole = bool(gpus or "--tensor-model-parallel-size" in given) and "--num-layers" in given
+    if arguments and (any(map(alternatives, arguments)) or not is_whole):
         raise NotTrainingError(
-            f"{where}: no command starts a training; it holds options for another script, which"
-            f" depend on {unset_in(needs[0])[0]}; name the script that starts the training"
+            f"{where}: no command starts a training; it holds options for another script; name the"
+            " script that starts the training"
         )
     if arguments and not script.commands:
         note = f"{where}: no command starts a training; its variables hold the options"
-        gpus, _ = _gpus_of((), header, script)
         return Launch(arguments, gpus, _environment(script), (*script.notes, note))
     _refuse_text(text, where)
     _ask(script, where)
@@ -173,11 +153,10 @@ def _refuse_text(text: str, where: str) -> None:
     Programs behind conditions on arguments are not reached, so all that the text names count.
     """
     bare = "\n".join(line.partition("# ")[0] for line in text.splitlines())
-    if not _STARTERS.search(bare):
+    if not STARTERS.search(bare) and not re.search(r"python\S* .*(train|tune|sft)\w*\.py", bare):
         raise NotTrainingError(f"{where}: no training is started here: it names no program for it")
     names = _PYTHON.findall(bare)
-    table = _programs()
-    refused = (*table["not_modelled"], *table["no_training"])
+    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"])
     if names and all(any(fnmatchcase(name, one) for one in refused) for name in names):
         for name in names:
             _refuse(name, (), where)
@@ -216,45 +195,72 @@ def _unknown_program(command: Command) -> str:
     launcher, program, _ = _parted(command.words)
     is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
     name = shown(program).rpartition("/")[2]
+    is_started = is_started or bool(re.search(r"train|tune|sft", name))
     return name if is_started and name.endswith(".py") else ""
 
 
 def _refuse(program: str, arguments: Sequence[str], where: str) -> None:
     """Refuse a program by name, if it is known and is no training that is modelled."""
+    _refuse_training(program, arguments, where)
+    _refuse_other(program, arguments, where)
+
+
+def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None:
+    name, what = _by_name(program, "not_modelled")
+    if what:
+        raise NotModelledError(
+            f"{where}: starts {name}, which trains {what}; that is not modelled, only"
+            " decoders of text are; `astrarium synthesize` plans any torch module"
+        )
+    option, what = _by_flag(arguments, "not_modelled_options")
+    if what:
+        raise NotModelledError(
+            f"{where}: {option} says that it trains {what}; that is not modelled"
+        )
+
+
+def _refuse_other(program: str, arguments: Sequence[str], where: str) -> None:
+    option, what = _by_flag(arguments, "no_training_options")
+    if what:
+        raise NotTrainingError(f"{where}: {option} says that it is {what}, and no training")
+    name, what = _by_name(program, "no_training")
+    if what:
+        raise NotTrainingError(f"{where}: starts {name}, which is {what} and no training")
+
+
+def _by_name(program: str, kind: str) -> tuple[str, str]:
+    """The name of a program, and what a table says of it; "" if nothing."""
     name = program.rpartition("/")[2]
-    table = _programs()
-    for pattern, what in table["not_modelled"].items():
-        if name and fnmatchcase(name, pattern):
-            raise NotModelledError(
-                f"{where}: starts {name}, which trains {what}; that is not modelled, only"
-                " decoders of text are; `astrarium synthesize` plans any torch module"
-            )
+    found = (what for pattern, what in _TABLE[kind].items() if fnmatchcase(name, pattern))
+    return name, next(found, "") if name else ""
+
+
+def _by_flag(arguments: Sequence[str], kind: str) -> tuple[str, str]:
     given = {word.partition("=")[0] for word in arguments}
-    for option, what in table["not_modelled_options"].items():
-        if option in given:
-            raise NotModelledError(
-                f"{where}: {option} says that it trains {what}; that is not modelled"
-            )
-    for option, what in table["no_training_options"].items():
-        if option in given:
-            raise NotTrainingError(f"{where}: {option} says that it is {what}, and no training")
-    for pattern, what in table["no_training"].items():
-        if name and fnmatchcase(name, pattern):
-            raise NotTrainingError(f"{where}: starts {name}, which is {what} and no training")
+    return next(((one, what) for one, what in _TABLE[kind].items() if one in given), ("", ""))
+
+
+def _refuse_aim(names: str, where: str) -> None:
+    """Refuse trainings for something else than the next token, which folders and programs name."""
+    found = _AIMS.search("/".join(names.lower().split("/")[-_NAMED:]))
+    if found:
+        raise NotModelledError(
+            f"{where}: trains by {found[1]}, as its name says, which is not modelled: it holds"
+            " other models beside the one that it trains"
+        )
 
 
 def kind_of(command: Command) -> str:
     """What reads the training of a command; "" if it is none that is known."""
     launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
-    table = _programs()
-    refused = (*table["not_modelled"], *table["no_training"])
+    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"])
     flags = {word.partition("=")[0] for word in arguments}
     has_file = "accelerate" in launcher and "--config_file" in launcher
     is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
     kinds = {
-        "bridge": name in table["bridge"],
-        "megatron": name in table["megatron"],
+        "bridge": name in _TABLE["bridge"],
+        "megatron": name in _TABLE["megatron"],
         "": any(fnmatchcase(name, pattern) for pattern in refused),
         "huggingface": "--model_name_or_path" in flags or "--config_name" in flags,
         "megatron ": _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags),
@@ -415,6 +421,13 @@ def _by_variables(launcher: Sequence[str], script: Script, open_on: str) -> tupl
     if not open_on and not any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher):
         return (1, "no launcher: one process") if _is_python(launcher) else (None, "")
     return None, open_on
+
+
+def _by_hosts(flags: Mapping[str, str], where: str) -> int | None:
+    """The slots of a file of hosts that lies beside the script."""
+    path = beside(folder_of(where), flags.get("hostfile", ""))
+    slots = re.findall(r"(?m)^\s*[^#\s].*?\bslots=(\d{1,4})\b", text_of(path)) if path else []
+    return sum(map(int, slots)) or None
 
 
 def _is_python(launcher: Sequence[str]) -> bool:

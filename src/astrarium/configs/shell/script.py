@@ -17,29 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from astrarium.configs.neighbours import is_there
-from astrarium.configs.shell import builtins
+from astrarium.configs.neighbours import beside, folder_of, text_of
+from astrarium.configs.shell import builtins, nodes
 from astrarium.configs.shell.conditions import Conditions
 from astrarium.configs.shell.expansion import Held, Variables, marked, shown, unset_in
 from astrarium.configs.shell.merging import merged
-from astrarium.configs.shell.nodes import (
-    AndOr,
-    Arithmetic,
-    Assignment,
-    CaseStatement,
-    For,
-    Function,
-    GroupStatement,
-    If,
-    Pipeline,
-    Redirection,
-    Simple,
-    Statement,
-    Test,
-    While,
-    WordPart,
-    plain,
-)
+from astrarium.configs.shell.nodes import Simple, Statement, WordPart, plain
 from astrarium.configs.shell.syntax import Parser, parse
 from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
@@ -48,8 +31,6 @@ from astrarium.value import Value
 MOST_STEPS: Final = 50_000  # commands that are followed, loops and functions included
 MOST_TURNS: Final = 1_000  # of a loop
 _DEEPEST: Final = 30  # functions, files and blocks inside of each other
-_LARGEST_FILE: Final = 1_000_000  # bytes of a file beside the script
-_ANCESTORS: Final = 6  # folders above the script in which files that it names are looked for
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 _WITH_TEXT: Final = re.compile(r"-\w*c")
@@ -114,7 +95,7 @@ class _Reader:
 
     def __init__(self, script: Script, where: str, *, past_failures: bool) -> None:
         self.script, self.where, self.past_failures = script, where, past_failures
-        self.folder = Path(where).absolute().parent if is_there(Path(where)) else None
+        self.folder = folder_of(where)
         self.sources = [where]
         self.functions: dict[str, Statement] = {}
         self._parsed: dict[tuple[str, int], tuple[Statement, ...]] = {}
@@ -139,6 +120,8 @@ class _Reader:
             self.run(body)
         except _EnoughError:
             self.note(0, f"only its first {MOST_STEPS:,} commands are followed")
+        except RecursionError:
+            raise InputError(f"{self.where}: nested too deep to be followed") from None
 
     def note(self, line: int, what: str) -> None:
         place = f"{self.sources[-1]}:{line}" if line else self.sources[-1]
@@ -174,26 +157,19 @@ class _Reader:
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise _EnoughError
-        kinds: dict[type, Callable[..., bool | None]] = {
-            Simple: self._simple,
-            Test: lambda one: self.conditions.of_words(one.words, one.line),
-            Arithmetic: self._arithmetic,
-            Pipeline: self._pipeline,
-            AndOr: self._and_or,
-            If: self._if,
-            For: self._for,
-            While: self._while,
-            CaseStatement: self._case,
-            Function: self._function,
-            GroupStatement: self._group,
-        }
-        return kinds[type(statement)](statement)
+        followed: Callable[[Statement], bool | None] = getattr(
+            self, f"_follow_{type(statement).__name__.lower()}"
+        )
+        return followed(statement)
 
-    def _arithmetic(self, one: Arithmetic) -> bool | None:
+    def _follow_test(self, one: nodes.Test) -> bool | None:
+        return self.conditions.of_words(one.words, one.line)
+
+    def _follow_arithmetic(self, one: nodes.Arithmetic) -> bool | None:
         value = self.variables.arithmetic(one.text)
         return None if unset_in(value) else value != "0"
 
-    def _pipeline(self, one: Pipeline) -> bool | None:
+    def _follow_pipeline(self, one: nodes.Pipeline) -> bool | None:
         met: bool | None = True
         if len(one.commands) > 1:
             printed, before = self.printed, self.input
@@ -205,11 +181,12 @@ class _Reader:
                     self.input = None if is_last else "".join(self.printed or [])
             self.printed, self.input = printed, before
             self.flow = ""
+            self.variables.values["PIPESTATUS"] = ["0"] * len(one.commands)  # as $? is 0
         else:
             met = self.follow(one.commands[0])
         return met if not one.negated or met is None else not met
 
-    def _and_or(self, one: AndOr) -> bool | None:
+    def _follow_andor(self, one: nodes.AndOr) -> bool | None:
         met: bool | None = True
         for operator, part in one.parts:
             if operator == "&&" and met is False:
@@ -225,7 +202,7 @@ class _Reader:
                 return met
         return met
 
-    def _if(self, one: If, begin: int = 0) -> bool | None:
+    def _follow_if(self, one: nodes.If, begin: int = 0) -> bool | None:
         if begin == len(one.branches):
             return self.run(one.otherwise)
         condition, body = one.branches[begin]
@@ -233,12 +210,12 @@ class _Reader:
         if self.flow:
             return met
         if met is None:
-            self._both(lambda: self.run(body), lambda: self._if(one, begin + 1), one.line)
+            self._both(lambda: self.run(body), lambda: self._follow_if(one, begin + 1), one.line)
             return None
         if not met:
-            return self._if(one, begin + 1)
+            return self._follow_if(one, begin + 1)
         return self._unless_failing(
-            lambda: self.run(body), lambda: self._if(one, begin + 1), one.line
+            lambda: self.run(body), lambda: self._follow_if(one, begin + 1), one.line
         )
 
     def _unless_failing(
@@ -253,7 +230,7 @@ class _Reader:
         self.note(line, "the script stops here unless it is given more; read as if it went on")
         return other()
 
-    def _case(self, one: CaseStatement) -> bool | None:
+    def _follow_casestatement(self, one: nodes.CaseStatement) -> bool | None:
         subject = self.variables.joined(one.subject)
         if self.unknown_in(subject):
             self.said = shown(subject)
@@ -272,11 +249,11 @@ class _Reader:
         if bodies:
             self._both(lambda: self.run(bodies[0]), lambda: self._any(bodies[1:], line), line)
 
-    def _function(self, one: Function) -> bool:
+    def _follow_function(self, one: nodes.Function) -> bool:
         self.functions[one.name] = one.body
         return True
 
-    def _group(self, one: GroupStatement) -> bool | None:
+    def _follow_groupstatement(self, one: nodes.GroupStatement) -> bool | None:
         with self._redirected(one.redirections):
             if not one.own:
                 return self.run(one.body)
@@ -285,12 +262,12 @@ class _Reader:
             self.flow = ""
             return met
 
-    def _for(self, one: For) -> bool | None:
+    def _follow_for(self, one: nodes.For) -> bool | None:
         if one.count is not None:
             first, condition, step = one.count
             self.variables.arithmetic(first)
-            check = Arithmetic(one.line, condition or "1")
-            return self._turns(lambda: self._arithmetic(check), one, step)
+            check = nodes.Arithmetic(one.line, condition or "1")
+            return self._turns(lambda: self._follow_arithmetic(check), one, step)
         words = one.words
         values = self.variables.positional if words is None else self.variables.words(words)
         if len(values) > MOST_TURNS:
@@ -308,14 +285,16 @@ class _Reader:
         self.flow = "" if self.flow in ("break", "continue") else self.flow
         return ends
 
-    def _while(self, one: While) -> bool | None:
+    def _follow_while(self, one: nodes.While) -> bool | None:
         def goes_on() -> bool | None:
             met = self.run(one.condition)
             return None if met is None else met != one.until
 
         return self._turns(goes_on, one, "")
 
-    def _turns(self, goes_on: Callable[[], bool | None], one: While | For, step: str) -> bool:
+    def _turns(
+        self, goes_on: Callable[[], bool | None], one: nodes.While | nodes.For, step: str
+    ) -> bool:
         for _ in range(MOST_TURNS):
             met = goes_on()
             if met is None:
@@ -355,7 +334,7 @@ class _Reader:
 
     # Commands
 
-    def _simple(self, one: Simple) -> bool | None:
+    def _follow_simple(self, one: Simple) -> bool | None:
         if len(one.words) == 0:
             for assignment in one.assignments:
                 self.assign(assignment)
@@ -389,7 +368,7 @@ class _Reader:
             else:
                 self.variables.values[name] = value
 
-    def assign(self, one: Assignment) -> None:
+    def assign(self, one: nodes.Assignment) -> None:
         variables = self.variables
         if one.elements is not None:
             if isinstance(variables.values.get(one.name), dict) or _is_keyed(one.elements):
@@ -473,7 +452,7 @@ class _Reader:
         name = self.variables.name
         self.variables.name = str(path)
         self.sources.append(str(path))
-        met = self._other_shell(_text_of(path), arguments, prefix, line)
+        met = self._other_shell(text_of(path), arguments, prefix, line)
         self.sources.pop()
         self.variables.name = name
         return met
@@ -501,7 +480,7 @@ class _Reader:
         before = self.variables.positional
         self.variables.positional = arguments or before
         self.sources.append(str(path))
-        met = self.run(self.parsed(_text_of(path)))
+        met = self.run(self.parsed(text_of(path)))
         self.sources.pop()
         self.variables.positional = before
         self.flow = "" if self.flow == "return" else self.flow
@@ -515,18 +494,7 @@ class _Reader:
         return self._parsed[key]
 
     def beside(self, name: str) -> Path | None:
-        """A file that the script names, if it lies beside the script or in a folder above it."""
-        if self.folder is None or not name or unset_in(name) or "\n" in name:
-            return None
-        given = Path(name)
-        root = self.folder
-        for _ in range(_ANCESTORS):
-            path = (root / given).resolve()
-            inside = path.is_relative_to(root.resolve())
-            if inside and is_there(path) and path.stat().st_size <= _LARGEST_FILE:
-                return path
-            root = root.parent
-        return None
+        return beside(self.folder, name)
 
     # What commands print and write
 
@@ -552,7 +520,7 @@ class _Reader:
         self.variables.positional = positional
 
     @contextmanager
-    def _redirected(self, redirections: Sequence[Redirection]) -> Iterator[None]:
+    def _redirected(self, redirections: Sequence[nodes.Redirection]) -> Iterator[None]:
         """What is read comes from a text; what is printed goes into a file of the script's."""
         printed, before = self.printed, self.input
         into: tuple[str, bool] | None = None
@@ -586,7 +554,7 @@ def _is_keyed(elements: Sequence[Sequence[WordPart]]) -> bool:
     )
 
 
-def _keyed(variables: Variables, one: Assignment) -> dict[str, str]:
+def _keyed(variables: Variables, one: nodes.Assignment) -> dict[str, str]:
     """`([key]=value ...)`."""
     before = variables.values.get(one.name)
     out = dict(before) if one.append and isinstance(before, dict) else {}
@@ -594,7 +562,3 @@ def _keyed(variables: Variables, one: Assignment) -> dict[str, str]:
         key, _, value = variables.joined(word).partition("]=")
         out[key.removeprefix("[")] = value
     return out
-
-
-def _text_of(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace").replace("\0", "")

@@ -10,26 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from astrarium.configs.shell.nodes import (
-    AndOr,
-    Arithmetic,
-    Assignment,
-    CaseStatement,
-    For,
-    Function,
-    GroupStatement,
-    If,
-    PartKind,
-    Pipeline,
-    Redirection,
-    Simple,
-    Statement,
-    Test,
-    While,
-    Word,
-    WordPart,
-    plain,
-)
+from astrarium.configs.shell import nodes
+from astrarium.configs.shell.nodes import PartKind, Simple, Statement, Word, WordPart, plain
 from astrarium.configs.shell.words import WordParser
 
 _REDIRECTIONS: Final = ("<", ">", ">>", "<<<", "&>", "&>>", ">&", "<&", "<>", ">|")
@@ -87,7 +69,7 @@ class Parser(WordParser):
             self._newlines()
             parts.append((operator, self._pipeline()))
             self._blanks()
-        return parts[0][1] if len(parts) == 1 else AndOr(line, tuple(parts))
+        return parts[0][1] if len(parts) == 1 else nodes.AndOr(line, tuple(parts))
 
     def _pipeline(self) -> Statement:
         line, negated = self.line, False
@@ -103,7 +85,7 @@ class Parser(WordParser):
             commands.append(self._command())
             self._blanks()
         one = len(commands) == 1 and not negated
-        return commands[0] if one else Pipeline(line, tuple(commands), negated)
+        return commands[0] if one else nodes.Pipeline(line, tuple(commands), negated)
 
     def _command(self) -> Statement:
         self._deeper()
@@ -116,12 +98,12 @@ class Parser(WordParser):
         line, word = self.line, self._keyword()
         if self.text.startswith("((", self.at):
             text = self._arithmetic(self.at)
-            return Arithmetic(line, text)
+            return nodes.Arithmetic(line, text)
         if self._operator() == "(":
             self._take("(")
             body = self._list(())
             self._close(")", line)
-            return self._redirected(GroupStatement(line, body, own=True))
+            return self._redirected(nodes.GroupStatement(line, body, own=True))
         readers = {
             "if": self._if,
             "for": self._for,
@@ -154,15 +136,15 @@ class Parser(WordParser):
             found.append(one)
         if not found:
             return statement
-        if isinstance(statement, GroupStatement):
-            return GroupStatement(statement.line, statement.body, statement.own, tuple(found))
-        return GroupStatement(statement.line, (statement,), False, tuple(found))
+        if isinstance(statement, nodes.GroupStatement):
+            return nodes.GroupStatement(statement.line, statement.body, statement.own, tuple(found))
+        return nodes.GroupStatement(statement.line, (statement,), False, tuple(found))
 
     def _braces(self, line: int) -> Statement:
         self.at += 1
         body = self._list(("}",))
         self._expect("}", line, "{")
-        return GroupStatement(line, body, own=False)
+        return nodes.GroupStatement(line, body, own=False)
 
     def _if(self, line: int) -> Statement:
         branches: list[tuple[tuple[Statement, ...], tuple[Statement, ...]]] = []
@@ -178,7 +160,7 @@ class Parser(WordParser):
             self.at += 4
             otherwise = self._list(("fi",))
         self._expect("fi", line, "if")
-        return If(line, tuple(branches), otherwise)
+        return nodes.If(line, tuple(branches), otherwise)
 
     def _for(self, line: int) -> Statement:
         self.at += len(self._keyword())
@@ -188,7 +170,7 @@ class Parser(WordParser):
             if len(parts) != 3:
                 raise self.fail("for ((...)) has three parts with ; between them", line)
             body = self._body(line)
-            return For(line, "", None, body, (parts[0], parts[1], parts[2]))
+            return nodes.For(line, "", None, body, (parts[0], parts[1], parts[2]))
         name = self._keyword()
         if not _IDENTIFIER.fullmatch(name):
             raise self.fail("for needs the name of a variable", line)
@@ -198,7 +180,7 @@ class Parser(WordParser):
         if self._keyword() == "in":
             self.at += 2
             words = self._words()
-        return For(line, name, words, self._body(line))
+        return nodes.For(line, name, words, self._body(line))
 
     def _body(self, line: int) -> tuple[Statement, ...]:
         self._blanks()
@@ -213,7 +195,7 @@ class Parser(WordParser):
         until = self._keyword() == "until"
         self.at += 5
         condition = self._list(("do",))
-        return While(line, condition, self._body(line), until)
+        return nodes.While(line, condition, self._body(line), until)
 
     def _case(self, line: int) -> Statement:
         self.at += 4
@@ -233,7 +215,7 @@ class Parser(WordParser):
             elif self._keyword() != "esac":
                 raise self.fail("this case has no esac", line)
         self.at += 4
-        return CaseStatement(line, subject, tuple(branches))
+        return nodes.CaseStatement(line, subject, tuple(branches))
 
     def _patterns(self, line: int) -> tuple[Word, ...]:
         if self._operator() == "(":
@@ -259,7 +241,7 @@ class Parser(WordParser):
                 raise self.fail("this [[ has no ]]", line)
             if self._keyword() == "]]":
                 self.at += 2
-                return Test(line, tuple(out))
+                return nodes.Test(line, tuple(out))
             before = plain(out[-1]) if out else ""
             operator = self._operator()
             if before == "=~":
@@ -295,13 +277,13 @@ class Parser(WordParser):
         body = self._command()
         if isinstance(body, Simple):
             raise self.fail(f"the function {name} has no body", line)
-        return Function(line, name, body)
+        return nodes.Function(line, name, body)
 
     def _simple(self) -> Statement:
         line = self.line
-        assignments: list[Assignment] = []
+        assignments: list[nodes.Assignment] = []
         words: list[Word] = []
-        redirections: list[Redirection] = []
+        redirections: list[nodes.Redirection] = []
         while True:
             self._blanks()
             redirected = self._redirection()
@@ -327,7 +309,7 @@ class Parser(WordParser):
             raise self.fail(f"a command is missing before '{self._shown_here()}'")
         return Simple(line, tuple(assignments), tuple(words), tuple(redirections))
 
-    def _assignment(self) -> Assignment | None:
+    def _assignment(self) -> nodes.Assignment | None:
         found = _ASSIGNED.match(self.text, self.at)
         if found is None:
             return None
@@ -336,10 +318,10 @@ class Parser(WordParser):
         if self._operator() == "(":
             self._take("(")
             elements = self._elements(name)
-            return Assignment(name, index, append, (), elements)
+            return nodes.Assignment(name, index, append, (), elements)
         following = self.text[self.at : self.at + 1]
         ends = not following or following.isspace() or following in ";&|)"
-        return Assignment(name, index, append, () if ends else self._word())
+        return nodes.Assignment(name, index, append, () if ends else self._word())
 
     def _elements(self, name: str) -> tuple[Word, ...]:
         line = self.line
@@ -361,7 +343,7 @@ class Parser(WordParser):
                 return tuple(out)
             out.append(self._word())
 
-    def _redirection(self) -> Redirection | None:
+    def _redirection(self) -> nodes.Redirection | None:
         self._blanks()
         number = re.compile(r"\d+(?=[<>])|\{\w+\}(?=[<>])").match(self.text, self.at)
         begin, self.at = self.at, number.end() if number else self.at
@@ -379,11 +361,11 @@ class Parser(WordParser):
         self._blanks()
         if self.at >= len(self.text) or self._operator() in ("\n", ";", "&", "|", ")"):
             raise self.fail(f"nothing stands behind '{operator}'")
-        return Redirection(operator, self._word(), is_text=operator == "<<<")
+        return nodes.Redirection(operator, self._word(), is_text=operator == "<<<")
 
     # Texts of <<EOF
 
-    def _announce(self, operator: str) -> Redirection:
+    def _announce(self, operator: str) -> nodes.Redirection:
         self._take(operator)
         found = _DELIMITER.match(self.text, self.at)
         if found is None:
@@ -393,4 +375,4 @@ class Parser(WordParser):
         self.at = found.end()
         into: list[WordPart] = []
         self._announced.append((end, operator == "<<-", is_literal, into))
-        return Redirection(operator, into, is_text=True)
+        return nodes.Redirection(operator, into, is_text=True)

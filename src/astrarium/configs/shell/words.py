@@ -9,7 +9,7 @@ from typing import Final
 from astrarium.configs.shell.nodes import PartKind, Statement, Word, WordPart
 from astrarium.errors import InputError
 
-LARGEST_SCRIPT: Final = 4_000_000  # letters
+LARGEST_SCRIPT: Final = 1_000_000  # letters
 DEEPEST: Final = 60  # blocks and substitutions inside of each other
 _OPERATORS: Final = re.compile(
     r";;&|;;|;&|&&|\|\||\|&|<<<|<<-|<<|>>|&>>|&>|>&|<&|<>|>\||[;&|()<>\n]"

@@ -34,6 +34,17 @@ class OptionsPart(Value, frozen=True):
     unknown: tuple[Unknown, ...]
 
 
+# Of what does not fit as predicted, but states what saves memory.
+_WITH_SAVINGS = {
+    True: ("FITS with the least that this saves, which is not in the prediction:", "bold green"),
+    None: (
+        "NOT SURE whether it fits: it does not as predicted, but it states what saves memory",
+        "bold yellow",
+    ),
+    False: ("DOES NOT FIT even with the most that this can save:", "bold red"),
+}
+
+
 class ImportDocument(Value, frozen=True):
     """What a configuration means, and whether it runs.
 
@@ -42,7 +53,7 @@ class ImportDocument(Value, frozen=True):
     with the same GPUs and workload, in whose `compare` the configuration stands beside plan 1 (null
     if there is no plan at all: `error`). `faster` is the speed of plan 1 over its speed. Where it
     does not fit as predicted, `unsure` has what it states and what would save memory, but is not
-    modelled; `runs` is null then.
+    modelled; `runs` is null if it fits with the most that this can save, and not with the least.
     """
 
     schema: str
@@ -93,6 +104,11 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
     compare = document.answer.compare
     if compare is not None:
         yield from compare_section(document.answer, compare)
+    if document.fit is None or document.fit.plan is None:
+        best = document.answer.plans[0]
+        yield title("The best plan on the same GPUs")
+        yield from plan_lines(best, document.workload)
+        yield indented(money_words(best))
     yield from _gain(document)
 
 
@@ -112,11 +128,10 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
         words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"
         yield Text(words, style="yellow")
     if document.unsure:
-        words = (
-            "NOT SURE whether it fits: it does not as predicted, but it states what saves memory"
-        )
-        yield Text(words, style="bold yellow")
+        words, style = _WITH_SAVINGS[None if document.conflicts else document.runs]
+        yield Text(words, style=style)
         yield from bullets(document.unsure)
+        yield indented("without it, as predicted:")
     if plan.fits:
         yield verdict(plan)  # otherwise the first of the lines
     yield from plan_lines(plan, document.workload)
