@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.layouts import Layouts, sum_over_modules
 from astrarium.cost.memory import (
     always_reserved,
@@ -17,6 +18,7 @@ from astrarium.cost.memory import (
     bytes_of_sharding,
     bytes_of_update,
 )
+from astrarium.cost.tally import LayerCosts
 from astrarium.search.single.valid_options import ValidOptions
 from astrarium.search.split.contents import least_in_flight
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
@@ -260,14 +262,26 @@ def _of_ranks(values: Floats, ranks: Ints) -> Floats:
 
 def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Of what layers keep, the part that one keeps at least in some chunk: (pairs, runs)."""
-    costs, shard = layouts.costs, layouts.shard[rows]
+    least, most = kept_by_layers(layouts.costs, layouts.shard[rows], options, layouts.runtime)
+    least, most = least.min(axis=2), most.max(axis=2)
+    part = np.divide(least, most, out=np.zeros_like(least), where=most > 0)
+    part = np.where(layouts.virtual[rows, None] > 1, part, 1.0)
+    return np.broadcast_to(part, layouts.layer_counts[rows].shape)
+
+
+def kept_by_layers(
+    costs: LayerCosts, shard: Ints, options: Options, runtime: Runtime
+) -> tuple[Floats, Floats]:
+    """What a layer of each kind keeps of a micro-batch, at least and at most in some chunk.
+
+    Of a chunk that redoes its first layers that is an input, of a group a share of one. shard:
+    (rows, ranks), and (kinds,).
+    """
     dropped = sum_over_modules(costs.dropped, shard, options.recompute_modules)
     whole, inputs = costs.activations[shard], costs.inputs[shard]
     is_full = (options.granularity == GRANULARITIES.index(Granularity.FULL))[:, None, None]
     is_group = is_full & (options.method == METHODS.index(Method.UNIFORM))[:, None, None]
     group = np.where(is_group, np.maximum(options.recompute_layers, 1)[:, None, None], 1)
-    least = np.where(is_full, inputs / group, whole - dropped).min(axis=2)
-    most = np.where(is_group, inputs, np.where(is_full, whole, whole - dropped)).max(axis=2)
-    part = np.divide(least, most, out=np.zeros_like(least), where=most > 0)
-    part = np.where(layouts.virtual[rows, None] > 1, part, 1.0)
-    return np.broadcast_to(part, layouts.layer_counts[rows].shape)
+    input_kept = inputs / group * (not runtime.checkpoints_on_host)
+    least = np.where(is_full, input_kept, whole - dropped)
+    return least, np.where(is_group, inputs, np.where(is_full, whole, whole - dropped))

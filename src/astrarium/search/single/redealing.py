@@ -26,7 +26,7 @@ from astrarium.search.single.kind_rings import KindRings
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.cases import Bundle
 from astrarium.search.split.dealing import GAIN, Ring, dealt_together, fillings
-from astrarium.search.split.dealing_bounds import DealingBounds, lifted
+from astrarium.search.split.dealing_bounds import DealingBounds, KindRing, lifted
 from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 from astrarium.value import Value
@@ -71,8 +71,9 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
         rings, row = known[number]
         enough, tied = best / per_second[number], rings.tied(row)
         ring = rings.ring(row, enough)
-        seconds = 0.0 if ring is None else bounds.least_of_kinds(ring, enough - tied, rounds)
-        return float((seconds + tied) * per_second[number])
+        if isinstance(ring, KindRing):
+            ring = bounds.least_of_kinds(ring, enough - tied, rounds)
+        return float((ring + tied) * per_second[number])
 
     score = lifted(
         chosen.score.tolist(), lift, best * (1 - SMALL_GAIN), lambda: bounds.work < most_work
