@@ -21,7 +21,7 @@ from astrarium.cost.step import layer_work
 from astrarium.search.single.open_layouts import Candidates
 from astrarium.search.single.option_bytes import kept_by_layers
 from astrarium.search.split.cases import Bundle
-from astrarium.search.split.contents import least_in_flight, moments_in_flight
+from astrarium.search.split.contents import moments_in_flight, range_in_flight
 from astrarium.search.split.dealing_bounds import MOST_TURNS, KindRing
 from astrarium.strategy.columns import METHODS
 from astrarium.strategy.types import Method
@@ -192,7 +192,8 @@ class KindRings:
         if virtual == 1:
             return np.asarray(bundle.fits[:, 0, row])
         t, layers = bundle.tables, bundle.contents.layers.sum(axis=1)
-        held = least_in_flight(self._pp, virtual, self._batches(row))[:, None] * layers
+        least = range_in_flight(self._pp, virtual, self._batches(row))[0]
+        held = least[:, None] * layers
         passes = self._moments(row)[0].sum(axis=1, keepdims=True)
         kept = [of.min() * held - less * passes for of, less in self._kept_bytes(row)]
         peak = self._fixed_bytes(row) + np.maximum.reduce(kept)

@@ -72,10 +72,15 @@ def moments_in_flight(pp: int, virtual: int, batches: int) -> Floats:
 
 
 @cache
-def least_in_flight(pp: int, virtual: int, batches: int) -> Floats:
-    """Micro-batches of a layer in flight at least, however chunks are dealt: (stages,)."""
-    held = _held(pp, virtual, batches, max(pp // MOMENTS, 1))
-    return np.asarray(np.maximum(held.min(axis=1).max(axis=0), held.mean(axis=0).min(axis=0)))
+def range_in_flight(pp: int, virtual: int, batches: int) -> Floats:
+    """Micro-batches in flight, at least and at most, however chunks are dealt: (2, stages).
+
+    At least of all layers of a rank when it holds most, at most of any chunk.
+    """
+    step = max(pp // MOMENTS, 1)
+    held = _held(pp, virtual, batches, step)
+    least = np.maximum(held.min(axis=1).max(axis=0), held.mean(axis=0).min(axis=0))
+    return np.stack([least, held.max(axis=(0, 1)) + step - 1.0])
 
 
 def _held(pp: int, virtual: int, batches: int, step: int) -> Ints:
