@@ -154,16 +154,15 @@ class OptionBytes(Value, frozen=True, dict=True):
         """Of the parameters of a layer of each kind: (layouts, choices of sharding, kinds)."""
         layouts, many = self.layouts, 1e9
         none = np.zeros_like(layouts.dense_parameters)
-        nothing = {"dense_parameters": none, "expert_parameters": none}
-        nothing |= {"scaled_weights": none, "largest_unit": np.zeros_like(layouts.largest_unit)}
+        unit = np.zeros_like(layouts.largest_unit)
+        few = replace(layouts, scaled_weights=none, largest_unit=unit)
 
-        def of(**parameters: Floats) -> Floats:
-            given = replace(layouts, **nothing | parameters)
+        def of(dense: float, expert: float) -> Floats:
+            given = replace(few, dense_parameters=none + dense, expert_parameters=none + expert)
             return _priced(given, self.rows, self.valid.sharding, bytes_of_sharding)[..., :1]
 
-        shard, fixed = layouts.shard[self.rows, 0], of()
-        dense = (of(dense_parameters=none + many) - fixed) / many
-        expert = (of(expert_parameters=none + many) - fixed) / many
+        shard, fixed = layouts.shard[self.rows, 0], of(0, 0)
+        dense, expert = ((of(*given) - fixed) / many for given in ((many, 0), (0, many)))
         found = dense * layouts.costs.dense_parameters[shard][:, None]
         return found + expert * layouts.costs.expert_parameters[shard][:, None]
 
