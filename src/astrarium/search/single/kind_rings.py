@@ -109,15 +109,7 @@ class KindRings:
         bundle, of_ranks = self._bundle, self._of_ranks
         covers_heavier = bool(self._chosen.covers_heavier[row])
         if len(self._model.layers_of_kind) == 1:
-            num_layers, ring = self._model.planner.num_layers, bundle.least_ring(0, row, limit)
-            if covers_heavier:
-                return KindRing.of(replace(ring, most=np.full(ring.pp, num_layers)), num_layers)
-            layers, allowed = bundle.contents.layers[:, 0], bundle.allowed[:, row]
-            fits = allowed & self._may_fit(row)
-            ring = replace(ring, most=np.where(fits, layers.astype(np.int64), 0).max(axis=1))
-            bytes_each, most_bytes = self._room(row, fits)
-            of_kind = KindRing.of(ring, num_layers)
-            return replace(of_kind, bytes_each=bytes_each, most_bytes=most_bytes)
+            return self._ring_of_one_kind(row, limit)
         if of_ranks is None:
             return 0.0
         t, held = bundle.tables, of_ranks.contents.layers
@@ -162,6 +154,18 @@ class KindRings:
             batches=batches,
             virtual=int(self._chosen.virtual[row]),
         )
+
+    def _ring_of_one_kind(self, row: int, limit: float) -> KindRing:
+        bundle, num_layers = self._bundle, self._model.planner.num_layers
+        ring = bundle.least_ring(0, row, limit)
+        if self._chosen.covers_heavier[row]:
+            return KindRing.of(replace(ring, most=np.full(ring.pp, num_layers)), num_layers)
+        layers = bundle.contents.layers[:, 0].astype(np.int64)
+        fits = bundle.allowed[:, row] & self._may_fit(row)
+        ring = replace(ring, most=np.where(fits, layers, 0).max(axis=1))
+        bytes_each, most_bytes = self._room(row, fits)
+        of_kind = KindRing.of(ring, num_layers)
+        return replace(of_kind, bytes_each=bytes_each, most_bytes=most_bytes)
 
     def _fixed_bytes(self, row: int) -> Floats:
         """Of contents without what is in flight, at least."""
