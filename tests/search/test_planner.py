@@ -102,6 +102,22 @@ def test_several_types_are_used_together_or_left_out() -> None:
     assert best.iteration_seconds <= min(whole.iteration_seconds, alone.iteration_seconds)
 
 
+@pytest.mark.parametrize("gpus", ["h100:16", "h100:8,a100:8", "l40s:8,a100:16,v100:8"])
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_longer_list_has_the_same_first_plan(gpus: str, mode: Mode) -> None:
+    found = [plan(WORKLOAD, parse_gpus(gpus), mode=mode, top=top).plans[0] for top in (1, 5, 20)]
+    assert found[0].strategy == found[1].strategy == found[2].strategy
+
+
+def test_what_no_proof_is_about_is_said() -> None:
+    """On several types memory is bounded as if the chunks of a rank were alike."""
+    tight, roomy = parse_gpus("v100:8,t4:8"), parse_gpus("h200:8,b200:8")
+    job = Workload(load_model("llama-2-7b"), 4096, 64)
+    assert "chunks of one size" in (plan(job, tight, top=1).left_out or "")
+    assert plan(replace(WORKLOAD, global_batch=16), roomy, top=1).left_out is None
+    assert plan(job, parse_gpus("v100:32"), top=1).left_out is None
+
+
 def test_unpriced_types_are_not_the_cheapest() -> None:
     priced, free = pool_of("h100:8"), replace(pool_of("a100:8"), usd_per_gpu_hour=None)
     both = Cluster((free, priced))

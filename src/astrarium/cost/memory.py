@@ -114,11 +114,6 @@ def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats
     return (1 + layouts.runtime.fragmentation) * (activations + again)
 
 
-def bytes_kept(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    """The share of `bytes_of_recompute` that does not come and go."""
-    return (1 + layouts.runtime.fragmentation) * _activation_bytes(layouts, rows, options)[0]
-
-
 def _update_bytes(layouts: Layouts, optimizer: Floats) -> Floats:
     """Bytes alive only while the optimizer runs, when the activations are gone."""
     runtime = layouts.runtime

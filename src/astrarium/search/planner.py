@@ -99,9 +99,13 @@ class Planned(Value, frozen=True):
     @property
     def left_out(self) -> str | None:
         """What was not searched, so that no proof is about it."""
-        if len(self.cluster.pools) > 1 and len(self.workload.model.kinds) > 1:
+        if len(self.cluster.pools) == 1:
+            return None
+        if len(self.workload.model.kinds) > 1:
             return "virtual stages of unequal layers over several GPU types"
-        return None
+        if not self.rejected[Rejection.MEMORY]:
+            return None
+        return "over several GPU types, ranks with more layers than fit in chunks of one size"
 
 
 def plan(  # noqa: PLR0913  one parameter per thing that can be asked for

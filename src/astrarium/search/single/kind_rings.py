@@ -4,8 +4,8 @@ A rank with virtual stages may hold any number of layers of each kind, so the co
 about all of them, as far as they could be a rank of a plan that is fast enough. A layer of a kind
 counts as little as it does in any of these contents.
 
-Memory is bounded for all sizes of chunks. A rank holds at least the mean over moments of what is in
-flight, a sum over chunks, and every layer keeps at least what the one that keeps least does.
+Memory is bounded for all sizes of chunks: at every moment a rank holds a sum over chunks, and no
+more than when it holds most.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.cost.step import layer_work
 from astrarium.search.single.open_layouts import Candidates
+from astrarium.search.single.option_bytes import kept_by_layers
 from astrarium.search.split.cases import Bundle
-from astrarium.search.split.contents import least_in_flight, mean_in_flight
+from astrarium.search.split.contents import moments_in_flight, range_in_flight
 from astrarium.search.split.dealing_bounds import MOST_TURNS, KindRing
 from astrarium.strategy.columns import METHODS
 from astrarium.strategy.types import Method
@@ -71,7 +72,11 @@ class KindRings:
         costs = model.shard_costs(chosen.degrees)
         self._work = layer_work(costs.layers, costs.shard_of)  # (rows, kinds)
         redone = (costs.layers.activations - costs.layers.inputs).max(axis=1)[costs.shard_of]
-        self._redone = (1 + model.runtime.fragmentation) * redone
+        lasting = 1 + model.runtime.fragmentation
+        self._redone = lasting * redone
+        kept = kept_by_layers(costs.layers, costs.shard_of[:, None], chosen.options, model.runtime)
+        lasting *= 1 - model.runtime.activations_on_host
+        self._least, self._whole_kept = (lasting * of[:, 0] for of in kept)  # (rows, kinds)
         self._whole = ClusterModel.alone(model)
         self._most, self._of_ranks = 1.0, None
         if len(model.layers_of_kind) == 1:
@@ -96,28 +101,25 @@ class KindRings:
     def tied(self, row: int) -> float:
         return self._bundle.tied(0, row)
 
-    def ring(self, row: int, limit: float) -> KindRing | None:
-        """Where no rank takes longer than the limit for its passes; None if too little is known."""
+    def ring(self, row: int, limit: float) -> KindRing | float:
+        """Where no rank takes longer than the limit for its passes.
+
+        Or what that takes at least: nothing is known, or there is no room.
+        """
         bundle, of_ranks = self._bundle, self._of_ranks
         covers_heavier = bool(self._chosen.covers_heavier[row])
         if len(self._model.layers_of_kind) == 1:
-            num_layers, ring = self._model.planner.num_layers, bundle.least_ring(0, row, limit)
-            if covers_heavier:
-                return KindRing.of(replace(ring, most=np.full(ring.pp, num_layers)), num_layers)
-            layers, allowed = bundle.contents.layers[:, 0], bundle.allowed[:, row]
-            fits = allowed & self._may_fit(row)
-            ring = replace(ring, most=np.where(fits, layers.astype(np.int64), 0).max(axis=1))
-            bytes_each, most_bytes = self._room(row, fits)
-            of_kind = KindRing.of(ring, num_layers)
-            return replace(of_kind, bytes_each=bytes_each, most_bytes=most_bytes)
+            return self._ring_of_one_kind(row, limit)
         if of_ranks is None:
-            return None
+            return 0.0
         t, held = bundle.tables, of_ranks.contents.layers
         batches = int(self._chosen.degrees.num_micro_batches[row])
         passes = np.stack([t.forward[row, 0], t.backward[row, 0]])
         seconds = passes.sum(axis=0)
         # Some rank has no less work than the mean.
-        much = held @ self._work[row] >= self._work[row] @ self._model.layers_of_kind / self._pp
+        done, whole = held @ self._work[row], self._model.layers_of_kind
+        every = float(self._work[row] @ whole) * (1 - 1e-9)
+        much = done >= every / self._pp
         is_fast = batches * seconds <= limit - t.after[row, 0][much].min(initial=np.inf)
         if (is_fast & of_ranks.is_full).any() or not much.any():
             self._price_more_contents()
@@ -125,6 +127,8 @@ class KindRings:
         by_place = bundle.allowed[:, row] & is_fast
         by_place[1:-1] &= held.any(axis=1)
         fits = by_place & (self._may_fit(row) | covers_heavier)
+        if np.where(fits, done, 0.0).max(axis=1).sum() < every:
+            return np.inf
         ends = t.ends[row, 0]
         beside = np.zeros_like(passes)
         beside[:, of_ranks.contents.has_embedding] += ends[:2, None]
@@ -135,7 +139,6 @@ class KindRings:
         if covers_heavier:
             bytes_each, most_bytes = 0 * bytes_each, 0 * most_bytes
         work = _fitted(held, seconds - beside.sum(axis=0))
-        whole = self._model.layers_of_kind
         return KindRing(
             forward=np.tile(each[0], (self._pp, 1)),
             backward=np.tile(each[1], (self._pp, 1)),
@@ -152,40 +155,75 @@ class KindRings:
             virtual=int(self._chosen.virtual[row]),
         )
 
-    def _least_bytes(self, row: int) -> tuple[Floats, float]:
-        """Of contents without what is in flight, and of a layer of a micro-batch in flight."""
-        t, layers = self._bundle.tables, self._bundle.contents.layers.sum(axis=1)
+    def _ring_of_one_kind(self, row: int, limit: float) -> KindRing:
+        bundle, num_layers = self._bundle, self._model.planner.num_layers
+        ring = bundle.least_ring(0, row, limit)
+        if self._chosen.covers_heavier[row]:
+            return KindRing.of(replace(ring, most=np.full(ring.pp, num_layers)), num_layers)
+        layers = bundle.contents.layers[:, 0].astype(np.int64)
+        fits = bundle.allowed[:, row] & self._may_fit(row)
+        ring = replace(ring, most=np.where(fits, layers, 0).max(axis=1))
+        bytes_each, most_bytes = self._room(row, fits)
+        of_kind = KindRing.of(ring, num_layers)
+        return replace(of_kind, bytes_each=bytes_each, most_bytes=most_bytes)
+
+    def _fixed_bytes(self, row: int) -> Floats:
+        """Of contents without what is in flight, at least."""
+        fixed, layers = self._bundle.tables.fixed_bytes[row, 0], self._bundle.contents.layers
         options, virtual = self._chosen.options, int(self._chosen.virtual[row])
-        fixed, some = t.fixed_bytes[row, 0], layers > 0
         if virtual > 1 and options.method[row] == METHODS.index(Method.UNIFORM):
             # Groups are not larger than chunks; the tables know ranks of one chunk.
-            group = int(options.recompute_layers[row])
-            less = np.minimum(group, layers) - np.minimum(group, np.ceil(layers / virtual))
+            held, group = layers.sum(axis=1), int(options.recompute_layers[row])
+            less = np.minimum(group, held) - np.minimum(group, np.ceil(held / virtual))
             fixed = fixed - less * self._redone[row]
-        return fixed, float((t.flight_bytes[row, 0, some] / layers[some]).min())
+        return np.asarray(fixed)
+
+    def _kept_bytes(self, row: int) -> list[tuple[Floats, float]]:
+        """What a layer of every kind keeps of a micro-batch, less so much for each pass in flight.
+
+        A chunk that redoes its first layers keeps their inputs at least, and it redoes no more.
+        """
+        least, most = self._least[row], self._whole_kept[row]
+        options = self._chosen.options
+        if options.method[row] != METHODS.index(Method.BLOCK):
+            return [(least, 0.0)]
+        redone = float((most - least).max()) * int(options.recompute_layers[row])
+        return [(least, 0.0), (most, redone)]
 
     def _may_fit(self, row: int) -> Bools:
         """What there is room for in some sizes of chunks: (stages, contents)."""
         bundle, virtual = self._bundle, int(self._chosen.virtual[row])
         if virtual == 1:
             return np.asarray(bundle.fits[:, 0, row])
-        t, (fixed, each) = bundle.tables, self._least_bytes(row)
-        held = least_in_flight(self._pp, virtual, self._batches(row))
-        peak = fixed + each * held[:, None] * bundle.contents.layers.sum(axis=1)
+        t, layers = bundle.tables, bundle.contents.layers.sum(axis=1)
+        least = range_in_flight(self._pp, virtual, self._batches(row))[0]
+        held = least[:, None] * layers
+        passes = self._moments(row)[0].sum(axis=1, keepdims=True)
+        kept = [of.min() * held - less * passes for of, less in self._kept_bytes(row)]
+        peak = self._fixed_bytes(row) + np.maximum.reduce(kept)
         return np.asarray(np.maximum(peak, t.update_bytes[row, 0]) <= t.capacity[0])
 
     def _room(self, row: int, possible: Bools) -> tuple[Floats, Floats]:
         """Bytes of a layer of every kind in every chunk, and how many of them ranks have room for.
 
-        possible: (stages, contents).
+        At some moments. possible: (stages, contents).
         """
-        bundle, (fixed, each) = self._bundle, self._least_bytes(row)
-        held = mean_in_flight(self._pp, int(self._chosen.virtual[row]), self._batches(row))
-        layer, rest = _linear(bundle.contents.layers, fixed, possible)
-        found = layer + each * held[..., None]
-        scale = np.maximum(found.max(axis=(1, 2)), 1.0)
-        room = np.maximum(bundle.tables.capacity[0] - rest, 0.0)
-        return found / scale[:, None, None], room / scale * (1 + 1e-9)
+        bundle, held = self._bundle, self._moments(row)
+        layer, rest = _linear(bundle.contents.layers, self._fixed_bytes(row), possible)
+        free = np.maximum(bundle.tables.capacity[0] - rest, 0.0)
+        usual = int(self._model.layers_of_kind.argmax())
+        # The moment that counts is the one with most layers, of whatever kind, in flight.
+        bytes_each, room = [], []
+        for kept, less in self._kept_bytes(row):
+            lighter = np.minimum(kept - kept[usual], 0.0) * held.max(axis=0)[..., None]
+            bytes_each.append(layer + kept[usual] * held[..., None] + lighter)
+            room.append(free + less * held.sum(axis=2))
+        found, most = np.concatenate(bytes_each), np.concatenate(room)
+        scale = np.maximum(found.max(axis=(2, 3)), 1.0)
+        return found / scale[..., None, None], most / scale * (1 + 1e-9)
+
+    def _moments(self, row: int) -> Floats:
+        return moments_in_flight(self._pp, int(self._chosen.virtual[row]), self._batches(row))
 
     def _batches(self, row: int) -> int:
         return int(self._chosen.degrees.num_micro_batches[row])

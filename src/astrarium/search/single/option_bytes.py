@@ -9,16 +9,17 @@ from functools import cached_property
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.layouts import Layouts, sum_over_modules
 from astrarium.cost.memory import (
     always_reserved,
-    bytes_kept,
     bytes_of_recompute,
     bytes_of_sharding,
     bytes_of_update,
 )
+from astrarium.cost.tally import LayerCosts
 from astrarium.search.single.valid_options import ValidOptions
-from astrarium.search.split.contents import least_in_flight
+from astrarium.search.split.contents import range_in_flight
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
@@ -100,11 +101,13 @@ class OptionBytes(Value, frozen=True, dict=True):
         (pairs,), and (pairs, runs) on average over the ranks of a run.
         """
         place, which = np.divmod(pairs, len(self.valid.options))
-        choice = self.valid.recompute_of[which]
-        recompute, sharding = self._lasting
-        kept = recompute[place, choice]
-        least, steepest = kept * self._least[place, choice], self._steepest[place, choice]
-        held = sharding[place, self.valid.sharding_of[which]]
+        choice, sharding = self.valid.recompute_of[which], self.valid.sharding_of[which]
+        if self._has_several_kinds:
+            given = (self._kept[place, choice], self._layer_bytes[place, sharding])
+            fits = self._fits_on_all(place, *given, capacity)
+            return pairs[fits], np.zeros((int(fits.sum()), self.recompute.shape[2]))
+        kept, steepest = self.recompute[place, choice], self._steepest[place, choice]
+        least, held = kept * self._least[place, choice], self.sharding[place, sharding]
         chosen, most = self._with_room(self.rows[place], least, steepest, held, capacity)
         return pairs[chosen], most
 
@@ -114,13 +117,19 @@ class OptionBytes(Value, frozen=True, dict=True):
         Rows of the layouts, options of which only recomputation counts, and the layers that ranks
         have room for.
         """
-        recompute, sharding = self._lasting
-        number = recompute.shape[1]
+        number = self.recompute.shape[1]
         rows = np.repeat(self.rows, number)
-        held = np.repeat(sharding.min(axis=1), number, axis=0)
-        least = recompute * self._least
-        kept, steepest = (x.reshape(len(rows), -1) for x in (least, self._steepest))
-        chosen, most = self._with_room(rows, kept, steepest, held, capacity)
+        if self._has_several_kinds:
+            place = np.repeat(np.arange(len(self.rows)), number)
+            layer = self._layer_bytes.min(axis=1)[place]
+            kept = self._kept.reshape(len(rows), -1)
+            chosen = np.flatnonzero(self._fits_on_all(place, kept, layer, capacity))
+            most = np.zeros((len(chosen), self.recompute.shape[2]))
+        else:
+            held = np.repeat(self.sharding.min(axis=1), number, axis=0)
+            least = (self.recompute * self._least).reshape(len(rows), -1)
+            steepest = self._steepest.reshape(len(rows), -1)
+            chosen, most = self._with_room(rows, least, steepest, held, capacity)
         return rows[chosen], self.valid.recompute.take(chosen % number), most
 
     @property
@@ -129,14 +138,33 @@ class OptionBytes(Value, frozen=True, dict=True):
         return self.layouts.stages.layers.shape[2] > 1
 
     @cached_property
-    def _lasting(self) -> tuple[Floats, Floats]:
-        """`recompute` and `sharding`; of several kinds without what the largest layer adds."""
-        if not self._has_several_kinds:
-            return self.recompute, self.sharding
-        layouts = self.layouts
-        passing = (1 + layouts.runtime.fragmentation) * layouts.stand_ins[self.rows]
-        kept = _priced(layouts, self.rows, self.valid.recompute, bytes_kept)
-        return kept, self.sharding - passing[:, None, :]
+    def _kept(self) -> Floats:
+        """What a layer of each kind keeps of a micro-batch, at least: (layouts, choices, kinds)."""
+        runtime = self.layouts.runtime
+        lasting = (1 + runtime.fragmentation) * (1 - runtime.activations_on_host)
+
+        def kept(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+            shard = layouts.shard[rows, :1]
+            return lasting * kept_by_layers(layouts.costs, shard, options, runtime)[0]
+
+        return _priced(self.layouts, self.rows, self.valid.recompute, kept)
+
+    @cached_property
+    def _layer_bytes(self) -> Floats:
+        """Of the parameters of a layer of each kind: (layouts, choices of sharding, kinds)."""
+        layouts, many = self.layouts, 1e9
+        none = np.zeros_like(layouts.dense_parameters)
+        unit = np.zeros_like(layouts.largest_unit)
+        few = replace(layouts, scaled_weights=none, largest_unit=unit)
+
+        def of(dense: float, expert: float) -> Floats:
+            given = replace(few, dense_parameters=none + dense, expert_parameters=none + expert)
+            return _priced(given, self.rows, self.valid.sharding, bytes_of_sharding)[..., :1]
+
+        shard, fixed = layouts.shard[self.rows, 0], of(0, 0)
+        dense, expert = ((of(*given) - fixed) / many for given in ((many, 0), (0, many)))
+        found = dense * layouts.costs.dense_parameters[shard][:, None]
+        return found + expert * layouts.costs.expert_parameters[shard][:, None]
 
     @cached_property
     def _steepest(self) -> Floats:
@@ -152,9 +180,6 @@ class OptionBytes(Value, frozen=True, dict=True):
         self, rows: Ints, kept: Floats, steepest: Floats, held: Floats, capacity: float
     ) -> tuple[Ints, Floats]:
         """Which of some rows have room for all layers, and how many ranks of each run can hold."""
-        if self._has_several_kinds:
-            chosen = np.flatnonzero(self._fits_on_all(rows, kept, held, capacity))
-            return chosen, np.zeros((len(chosen), kept.shape[1]))
         whole = int(self.layouts.stages.chunk_layers[0].sum())
         chosen, most = np.arange(len(rows)), np.zeros(kept.shape)
         for only_ends in (True, False):  # first a figure that needs little
@@ -166,16 +191,28 @@ class OptionBytes(Value, frozen=True, dict=True):
             chosen, most = chosen[enough], most[enough]
         return chosen, most
 
-    def _fits_on_all(self, rows: Ints, kept: Floats, held: Floats, capacity: float) -> Bools:
-        """Whether all ranks together have room, with as little in flight as on the last one.
+    def _fits_on_all(self, place: Ints, kept: Floats, layer: Floats, capacity: float) -> Bools:
+        """Whether all ranks together have room for layers of several kinds, however dealt.
 
-        That holds for layers of several kinds, however they are dealt.
+        Counted in layers of the usual kind: one of another kind counts as much as on the rank where
+        it counts least. kept, layer: (pairs, kinds), bytes in flight and of parameters.
         """
-        count = self.layouts.stages.count[self.layouts.stage_row[rows]]
-        last = self.layouts.degrees.pp[rows, None] - 1
-        in_flight = _of_ranks(self._least_in_flight(rows), last)
-        kept = kept * in_flight / self._in_flight(rows)
-        return np.asarray((count * (held + kept - capacity)).sum(axis=1) <= 0)
+        rows, whole = self.rows[place], self.layouts.stages.chunk_layers[0].sum(axis=(0, 1))
+        pp, usual = self.layouts.degrees.pp[rows], int(whole.argmax())
+        runtime = self.layouts.runtime
+        free = capacity - always_reserved(runtime, self.layouts.tuning)
+        free -= (1 + runtime.fragmentation) * runtime.workspace_bytes
+        (least, most), index = self._range_in_flight(rows)
+        each, room = np.full(kept.shape, np.inf), np.zeros(len(rows))
+        of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
+        for rank in range(int(pp.max(initial=0))):
+            some = np.flatnonzero(pp > rank)
+            in_flight, up_to = least[index[some], rank, None], most[index[some], rank, None]
+            held = layer[some] + of_usual[some] * in_flight + lighter[some] * up_to
+            share = 1 / np.maximum(held[:, [usual]], 1.0)
+            room[some] += free * share[:, 0]
+            each[some] = np.minimum(each[some], share * held)
+        return np.asarray((each * whole).sum(axis=1) <= room * (1 + 1e-9))
 
     def _most_layers(
         self,
@@ -198,13 +235,14 @@ class OptionBytes(Value, frozen=True, dict=True):
         layers = self.layouts.layer_counts[rows]
         count = self.layouts.stages.count[self.layouts.stage_row[rows]]
         first = np.cumsum(count, axis=1) - count
-        at_first, in_flight = self._in_flight(rows), self._least_in_flight(rows)
+        at_first, (in_flight, index) = self._in_flight(rows), self._range_in_flight(rows)
         reserved = always_reserved(self.layouts.runtime, self.layouts.tuning)
         fixed = reserved + (held - reserved) * self._share_of_ends(rows)
 
         def room(step: Ints | int) -> Floats:
             """Of the rank so many behind the first of its run."""
-            alive = _of_ranks(in_flight, first + step) / at_first
+            ranks = np.minimum(first + step, in_flight.shape[2] - 1)
+            alive = in_flight[0, index[:, None], ranks] / at_first
             peak = held + kept * alive
             each = np.maximum(held + steepest * alive - fixed, 1.0) / np.maximum(layers, 1.0)
             return np.where(
@@ -234,16 +272,19 @@ class OptionBytes(Value, frozen=True, dict=True):
         layers = self.layouts.layer_counts[rows]
         return np.divide(every, layers, out=np.full_like(every, np.inf), where=layers > 0)
 
-    def _least_in_flight(self, rows: Ints) -> Floats:
-        """The same at every rank, at least, however layers are dealt: (rows, ranks)."""
+    def _range_in_flight(self, rows: Ints) -> tuple[Floats, Ints]:
+        """The same at every rank, at least and at most, however layers are dealt.
+
+        (2, shapes, ranks), and the shape of every row; at most of a chunk.
+        """
         degrees = self.layouts.degrees
         columns = degrees.pp[rows], self.layouts.virtual[rows], degrees.num_micro_batches[rows]
         first, index = distinct_rows(*columns)
         each = zip(*(column[first].tolist() for column in columns), strict=True)
-        found = np.zeros((len(first), int(columns[0].max(initial=1))))
+        found = np.zeros((2, len(first), int(columns[0].max(initial=1))))
         for number, (pp, virtual, batches) in enumerate(each):
-            found[number, :pp] = least_in_flight(pp, virtual, batches)
-        return found[index]
+            found[:, number, :pp] = range_in_flight(pp, virtual, batches)
+        return found, index
 
     @cached_property
     def _least(self) -> Floats:
@@ -254,20 +295,28 @@ class OptionBytes(Value, frozen=True, dict=True):
         return _priced(self.layouts, self.rows, self.valid.recompute, _least_part)
 
 
-def _of_ranks(values: Floats, ranks: Ints) -> Floats:
-    return np.take_along_axis(values, np.minimum(ranks, values.shape[1] - 1), axis=1)
-
-
 def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """Of what layers keep, the part that one keeps at least in some chunk: (pairs, runs)."""
-    costs, shard = layouts.costs, layouts.shard[rows]
+    least, most = kept_by_layers(layouts.costs, layouts.shard[rows], options, layouts.runtime)
+    least, most = least.min(axis=2), most.max(axis=2)
+    part = np.divide(least, most, out=np.zeros_like(least), where=most > 0)
+    part = np.where(layouts.virtual[rows, None] > 1, part, 1.0)
+    return np.broadcast_to(part, layouts.layer_counts[rows].shape)
+
+
+def kept_by_layers(
+    costs: LayerCosts, shard: Ints, options: Options, runtime: Runtime
+) -> tuple[Floats, Floats]:
+    """What a layer of each kind keeps of a micro-batch, at least and at most in some chunk.
+
+    Of a chunk that redoes its first layers that is an input, of a group a share of one. shard:
+    (rows, ranks), and (kinds,).
+    """
     dropped = sum_over_modules(costs.dropped, shard, options.recompute_modules)
     whole, inputs = costs.activations[shard], costs.inputs[shard]
     is_full = (options.granularity == GRANULARITIES.index(Granularity.FULL))[:, None, None]
     is_group = is_full & (options.method == METHODS.index(Method.UNIFORM))[:, None, None]
     group = np.where(is_group, np.maximum(options.recompute_layers, 1)[:, None, None], 1)
-    least = np.where(is_full, inputs / group, whole - dropped).min(axis=2)
-    most = np.where(is_group, inputs, np.where(is_full, whole, whole - dropped)).max(axis=2)
-    part = np.divide(least, most, out=np.zeros_like(least), where=most > 0)
-    part = np.where(layouts.virtual[rows, None] > 1, part, 1.0)
-    return np.broadcast_to(part, layouts.layer_counts[rows].shape)
+    input_kept = inputs / group * (not runtime.checkpoints_on_host)
+    least = np.where(is_full, input_kept, whole - dropped)
+    return least, np.where(is_group, inputs, np.where(is_full, whole, whole - dropped))

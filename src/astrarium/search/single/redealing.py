@@ -26,7 +26,7 @@ from astrarium.search.single.kind_rings import KindRings
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.cases import Bundle
 from astrarium.search.split.dealing import GAIN, Ring, dealt_together, fillings
-from astrarium.search.split.dealing_bounds import DealingBounds, lifted
+from astrarium.search.split.dealing_bounds import DealingBounds, KindRing, lifted
 from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 from astrarium.value import Value
@@ -58,25 +58,27 @@ class Redealt(Value, frozen=True):
 def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
     """What is left open, with better bounds of what promises most: the least first."""
     bounds, one = DealingBounds(), np.ones(len(chosen))
-    most_work = MOST_LIFTING if len(search.model.layers_of_kind) == 1 else MOST_LIFTING_UNLIKE
+    most_work, enough_of_all = MOST_LIFTING, best * (1 - SMALL_GAIN)
+    if len(search.model.layers_of_kind) > 1:  # whose order decides about no plan
+        most_work = MOST_LIFTING_UNLIKE
+        enough_of_all = min(enough_of_all, search.state.least_open)
     per_second = search.score(one, np.zeros(len(chosen)), chosen.degrees)
+    alike = {number: rows for rows in _of_one_size(chosen.degrees) for number in rows.tolist()}
     known: dict[int, tuple[KindRings, int]] = {}
 
     def lift(number: int, rounds: int) -> float:
         if number not in known:
-            some = np.arange(number, min(number + RINGS_AT_ONCE, len(chosen)))
-            for rows in _of_one_size(chosen.degrees.take(some)):
-                rings = KindRings(search.model, chosen.take(some[rows]))
-                known.update({at: (rings, row) for row, at in enumerate(some[rows].tolist())})
+            some = alike[number][np.searchsorted(alike[number], number) :][:RINGS_AT_ONCE]
+            rings = KindRings(search.model, chosen.take(some))
+            known.update({at: (rings, row) for row, at in enumerate(some.tolist())})
         rings, row = known[number]
         enough, tied = best / per_second[number], rings.tied(row)
         ring = rings.ring(row, enough)
-        seconds = 0.0 if ring is None else bounds.least_of_kinds(ring, enough - tied, rounds)
-        return float((seconds + tied) * per_second[number])
+        if isinstance(ring, KindRing):
+            ring = bounds.least_of_kinds(ring, enough - tied, rounds)
+        return float((ring + tied) * per_second[number])
 
-    score = lifted(
-        chosen.score.tolist(), lift, best * (1 - SMALL_GAIN), lambda: bounds.work < most_work
-    )
+    score = lifted(chosen.score.tolist(), lift, enough_of_all, lambda: bounds.work < most_work)
     found = replace(chosen, score=np.array(score))
     return found.take(np.argsort(found.score, kind="stable"))
 

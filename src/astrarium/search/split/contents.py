@@ -59,24 +59,33 @@ def in_flight_of_layers(
 
 
 @cache
-def mean_in_flight(pp: int, virtual: int, batches: int) -> Floats:
-    """Micro-batches of each chunk in flight on average over some moments: (stages, chunks).
+def moments_in_flight(pp: int, virtual: int, batches: int) -> Floats:
+    """Micro-batches of each chunk in flight at some moments: (moments, stages, chunks).
 
-    A rank holds no less when it holds most, whatever the sizes of its chunks.
+    On average, and when most of one chunk, or of it and the later ones, are. When it holds most, a
+    rank holds no less, whatever the sizes of its chunks.
     """
-    return np.asarray(_at_moments(pp, virtual, batches).mean(axis=0).T)
+    held = _held(pp, virtual, batches, 1)
+    chosen = np.concatenate([np.eye(virtual), np.tri(virtual).T[1:-1]])
+    fullest = np.einsum("mvp,wv->wmp", held, chosen).argmax(axis=1)
+    return np.concatenate([held.mean(axis=0).T[None], held[fullest, :, np.arange(pp)]])
 
 
 @cache
-def least_in_flight(pp: int, virtual: int, batches: int) -> Floats:
-    """Micro-batches of a layer in flight at least, however chunks are dealt: (stages,)."""
-    at_once = _at_moments(pp, virtual, batches).min(axis=1).max(axis=0)
-    return np.maximum(at_once, mean_in_flight(pp, virtual, batches).min(axis=1))
+def range_in_flight(pp: int, virtual: int, batches: int) -> Floats:
+    """Micro-batches in flight, at least and at most, however chunks are dealt: (2, stages).
+
+    At least of all layers of a rank when it holds most, at most of any chunk.
+    """
+    step = max(pp // MOMENTS, 1)
+    held = _held(pp, virtual, batches, step)
+    least = np.maximum(held.min(axis=1).max(axis=0), held.mean(axis=0).min(axis=0))
+    return np.stack([least, held.max(axis=(0, 1)) + step - 1.0])
 
 
-def _at_moments(pp: int, virtual: int, batches: int) -> Ints:
-    moments = np.arange(0, pp * virtual, max(pp // MOMENTS, 1))
-    return in_flight_at(pp, virtual, min(batches, 2 * pp), moments)
+def _held(pp: int, virtual: int, batches: int, step: int) -> Ints:
+    """(moments, chunks, stages), every so many moments."""
+    return in_flight_at(pp, virtual, min(batches, 2 * pp), np.arange(0, pp * virtual, step))
 
 
 def _chunks(sizes: Ints, virtual: int) -> Ints:

@@ -46,8 +46,9 @@ class KindRing(Value, frozen=True):
     """A pipeline whose layers are to be dealt, of several kinds: arrays of (ranks, kinds).
 
     The figures of a `Ring` for a layer of each kind, at least. `work` is what a layer counts; ranks
-    have room for `most` of it, and for bytes: `bytes_each` of a layer, `most_bytes` in all.
-    As fewer micro-batches of later chunks are in flight, bytes are of (ranks, chunks, kinds).
+    have room for `most` of it, and for bytes: `bytes_each` of a layer, `most_bytes` in all. As
+    chunks are in flight at different moments, these are of (moments, ranks, chunks, kinds), and
+    of (moments, ranks).
     """
 
     forward: Floats
@@ -81,11 +82,11 @@ class KindRing(Value, frozen=True):
             backward=ring.backward[:, None],
             after=ring.after[:, None],
             work=np.ones(1),
-            bytes_each=np.zeros((ring.pp, ring.virtual, 1)),
+            bytes_each=np.zeros((1, ring.pp, ring.virtual, 1)),
             ends=ring.ends,
             links=ring.links,
             fixed=ring.fixed,
-            most_bytes=np.zeros(ring.pp),
+            most_bytes=np.zeros((1, ring.pp)),
             turns=tuple(_turns(ring, num_layers)),
             layers=np.array([float(num_layers)]),
             batches=ring.batches,
@@ -112,7 +113,7 @@ class DealingBounds:
 
     def __init__(self) -> None:
         self._chains: dict[Shape, list[Chain]] = {}
-        self._known: dict[Shape, list[tuple[Floats, float]]] = {}
+        self._known: dict[tuple[int, ...], list[tuple[Floats, float]]] = {}
         self.work = 0
 
     def least_seconds(
@@ -132,7 +133,8 @@ class DealingBounds:
             return np.inf
         if len(ring.layers) > 1:
             return self._least_seconds(ring, enough, rounds)
-        known, figures = self._known.setdefault(_shape(ring), []), _figures(ring)
+        figures = _figures(ring)
+        known = self._known.setdefault((*_shape(ring), len(figures)), [])
         # Bounds of what is nowhere slower and has no less room are bounds of this one, too.
         inherited = max((least for of, least in known if (of <= figures).all()), default=0.0)
         if inherited >= enough:
@@ -232,7 +234,8 @@ class _Program:
         every = np.tile(np.eye(kinds), pp * ring.virtual)
         self._add(every, (0.0, 0.0), ring.layers, ring.layers)
         if ring.bytes_each.any():
-            self._add(self._by_rank(ring.bytes_each), (0.0, 0.0), endless, ring.most_bytes)
+            for bytes_each, room in zip(ring.bytes_each, ring.most_bytes, strict=True):
+                self._add(self._by_rank(bytes_each), (0.0, 0.0), endless, room)
         self._cut(self._chains)
 
     def _by_rank(self, each: Floats) -> Floats:
