@@ -95,6 +95,7 @@ export interface Plan {
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
   readonly fit_chance?: number | null;
+  readonly twins?: readonly Twin[];
 }
 
 export interface PlanDocument {
@@ -298,6 +299,14 @@ export interface TimelineStage {
   readonly devices: number;
   readonly layers: readonly (readonly [number, number])[];
   readonly busy_seconds: number;
+}
+
+export interface Twin {
+  readonly virtual_stages: number;
+  readonly cp: number;
+  readonly dp: number;
+  readonly micro_batch: number;
+  readonly iteration_seconds: number;
 }
 
 export interface Workload {
