@@ -156,6 +156,26 @@ def test_small_layers_over_many_ranks_are_bound_by_latency() -> None:
     assert rate(2048) / rate(128) - 1 == pytest.approx(-0.372, abs=0.03)
 
 
+def test_uneven_experts_take_longer_and_more_memory() -> None:
+    even = Workload(load_model("mixtral-8x7b"), seq_length=4096, global_batch=64)
+    uneven = replace(even, expert_imbalance=1.5)
+
+    def plans(**keys: Any) -> list[Plan]:
+        one = strategy_from_dict(keys, where="test", gpus=64, global_batch=64, layers=32)
+        return [estimate(CostModel(w, pool_of("h100:64")), [one])[0] for w in (even, uneven)]
+
+    before, now = plans(pp=4, ep=8)
+    for cause in ("forward", "backward", "ep_communication"):
+        share = now.breakdown_seconds[cause] / before.breakdown_seconds[cause]
+        assert 1.1 < share < 1.51
+    kept, more = (plan.memory[0].by_cause["activations"] for plan in (before, now))
+    assert 1.05 * kept < more < 1.5 * kept
+    alone, same = plans(tp=8, pp=4, etp=8, sequence_parallel=True)
+    assert alone.iteration_seconds == same.iteration_seconds  # every rank has all experts
+    with pytest.raises(InputError, match="at least 1"):
+        replace(even, expert_imbalance=0.9)
+
+
 def test_reduced_numerics_take_half_of_the_gradients_and_of_the_moments() -> None:
     reduced = replace(SMALL, numerics=Numerics.REDUCED)
     one = strategy(zero_stage=1)

@@ -79,6 +79,7 @@ VALID: Mapping[str, Any] = {
     "nvlink": True,
     "compute_capability": 9.0,
     "memory_bytes": 80 * 2**30,
+    "host_memory_bytes": 2048 * 2**30,
 }
 MOE: Mapping[str, Any] = {
     **VALID,
@@ -166,6 +167,7 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {"offload_optimizer": True, "zero_stage": 0, "overlap_param_gather": False},
     ),
     "offload_without_fsdp": (FSDP, {"offload_optimizer": True}),
+    "offload_needs_host_memory": (VALID, {"offload_optimizer": True, "host_memory_bytes": 2**34}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
     "reduced_numerics": (FSDP, {"reduced_numerics": True}),
@@ -286,6 +288,7 @@ def test_a_rule_rejects_what_no_other_rule_rejects(name: str) -> None:
         SELECTIVE,
         {"zero_stage": 0, "overlap_param_gather": False},
         {"offload_optimizer": True},
+        {"offload_optimizer": True, "host_memory_bytes": 0},
         {"virtual_stages": 1, "schedule": "1f1b", "overlap_p2p": False, "global_batch": 8}
         | {"num_micro_batches": 2},
     ],

@@ -45,6 +45,7 @@ DENSE: Final[Mapping[str, Any]] = {
     "compute_capability": 9.0,
     "reduced_numerics": False,
     "memory_bytes": 1,
+    "host_memory_bytes": 0,
 }
 EXPERTS: Final = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "ffn": 0}
 MODELS: Final = {

@@ -139,6 +139,7 @@ export interface Pool {
   readonly interruptions_per_hour?: number | null;
   readonly oversubscription?: number;
   readonly block_nodes?: number;
+  readonly host_memory_bytes?: number;
 }
 
 export type Precision = "bf16" | "fp16" | "fp32" | "fp8";
@@ -320,5 +321,6 @@ export interface Workload {
   readonly tokens: number | null;
   readonly precision: Precision;
   readonly numerics?: Numerics;
+  readonly expert_imbalance?: number;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -52,6 +52,7 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     precision: Precision
     profile: str | None
     numerics: Numerics | None = None  # None: strict, or as a configuration has it
+    expert_imbalance: float = 1.0
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
     runtime: str = "megatron"

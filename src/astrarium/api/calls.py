@@ -80,6 +80,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     runtime: str = "megatron",
     numerics: Numerics = "strict",
+    expert_imbalance: Amount = 1.0,
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",
@@ -114,6 +115,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     runtime: str = "megatron",
     precision: Precision = "bf16",
     numerics: Numerics = "strict",
+    expert_imbalance: Amount = 1.0,
     **terms: Unpack[PriceTerms],
 ) -> Plans:
     """What one strategy takes in time, memory and money; as `astrarium predict`.

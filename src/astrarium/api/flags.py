@@ -136,6 +136,12 @@ FLAGS: Final[Mapping[str, Flag]] = {
         default="strict",
         words=("strict", "reduced"),
     ),
+    "expert_imbalance": Flag(
+        "Tokens of the busiest rank of experts over the mean.",
+        "FACTOR",
+        readers.factor,
+        default=1.0,
+    ),
     "runtime": Flag(
         "Software that runs it; `astrarium catalog runtimes` lists them.",
         "NAME",
@@ -311,7 +317,7 @@ PLAN_FLAGS: Final = flags(
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
 PREDICT_FLAGS: Final = flags(
     *("strategy", "model", "global_batch", "gpus", "cluster", "seq_length", "tokens"),
-    *("as_type", "precision", "numerics", "runtime", *PRICES),
+    *("as_type", "precision", "numerics", "expert_imbalance", "runtime", *PRICES),
     strategy=NEEDED,
     model={"help": _CONFIG_MODEL},
     global_batch={"help": _CONFIG_BATCH},
@@ -337,7 +343,7 @@ ANSWER_FLAGS: Final = {
 }
 FIT_FLAGS: Final = flags(
     *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "as_type"),
-    *("precision", "numerics", "runtime", *PRICES),
+    *("precision", "numerics", "expert_imbalance", "runtime", *PRICES),
     model={"help": _CONFIG_MODEL},
     strategy={"help": f"{_STRATEGY} Default: any that fits."},
     global_batch={"help": "Sequences in an iteration. Default: 1024."},

@@ -130,7 +130,8 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
     numerics = asked.numerics or Numerics.STRICT
-    workload = Workload(loaded, length, batch, asked.tokens, asked.precision, numerics)
+    sizes = loaded, length, batch, asked.tokens, asked.precision
+    workload = Workload(*sizes, numerics, asked.expert_imbalance)
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))

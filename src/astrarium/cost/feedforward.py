@@ -76,7 +76,9 @@ def _slower(layer: Tally, module: Module) -> Floats | float:
 def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     """Router, dispatch, expert GEMMs, combine; and the shared experts beside them."""
     shards, topk = layer.shards, block.experts_per_token
-    routed = layer.residual_tokens * topk  # token copies a rank sends, and receives, when even
+    # Token copies that the busiest rank receives; all wait for it.
+    busiest = np.where(shards.ep > 1, layer.workload.expert_imbalance, 1.0)
+    routed = layer.residual_tokens * topk * busiest
     local_experts = block.experts / shards.ep
     worked = routed * shards.etp  # gathered among expert-tensor-parallel ranks
     before = layer.out["forward"].copy()

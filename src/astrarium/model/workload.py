@@ -43,11 +43,15 @@ class Workload(Value, frozen=True):
     tokens: int | None = None
     precision: Precision = Precision.BF16
     numerics: Numerics = Numerics.STRICT
+    # Tokens of the busiest rank of experts over the mean; those of one rank are all its own.
+    expert_imbalance: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.expert_imbalance < 1:
+            raise InputError(f"expert_imbalance is {self.expert_imbalance}; it must be at least 1")
         if self.tokens is not None and self.tokens < 1:
             raise InputError(f"tokens is {self.tokens}; it must be at least 1")
 

@@ -49,6 +49,7 @@ class WorkloadPart(Value, frozen=True):
     tokens: int | None
     precision: Precision
     numerics: Numerics = Numerics.STRICT
+    expert_imbalance: float = 1.0
     model_config: dict[str, Any] | None = None
 
     @property

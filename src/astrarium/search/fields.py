@@ -148,6 +148,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "nvlink": pool.link in NVLINK,
         "compute_capability": pool.gpu.compute_capability,
         "memory_bytes": pool.gpu.memory_bytes,
+        "host_memory_bytes": pool.host_memory,
     }
 
 

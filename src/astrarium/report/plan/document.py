@@ -359,6 +359,7 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         tokens=workload.tokens,
         precision=workload.precision,
         numerics=workload.numerics,
+        expert_imbalance=workload.expert_imbalance,
         model_config=_plain(workload.model.config),
     )
 

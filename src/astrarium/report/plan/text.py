@@ -130,10 +130,12 @@ def facts(
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
     reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
     states = "" if workload.numerics == "strict" else reduced
+    factor = workload.expert_imbalance
+    uneven = f", {factor:g} times the mean load on the busiest experts" if factor > 1 else ""
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
-        f" {workload.precision}, Adam{states}{tokens}",
+        f" {workload.precision}, Adam{states}{uneven}{tokens}",
     )
     pools = cluster.pools
     if used and len(pools) > MANY_POOLS:
