@@ -37,6 +37,8 @@ export interface Evaluation {
   readonly iterations: number;
 }
 
+export type ExpertMessages = "alltoall" | "deepep" | "overlapped";
+
 export type Granularity = "full" | "none" | "selective";
 
 export type LayerSplit = "balanced" | "even" | "free";
@@ -322,5 +324,6 @@ export interface Workload {
   readonly precision: Precision;
   readonly numerics?: Numerics;
   readonly expert_imbalance?: number;
+  readonly expert_messages?: ExpertMessages;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -101,7 +101,7 @@ def cluster(
 
 def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     """The workload and the cluster, which is read first: its mistakes cost least to find."""
-    from astrarium.model.workload import Numerics, Workload
+    from astrarium.model.workload import ExpertMessages, Numerics, Workload
 
     notes = []
     batch = asked.global_batch
@@ -131,7 +131,8 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         )
     numerics = asked.numerics or Numerics.STRICT
     sizes = loaded, length, batch, asked.tokens, asked.precision
-    workload = Workload(*sizes, numerics, asked.expert_imbalance)
+    messages = asked.expert_messages or ExpertMessages.ALLTOALL
+    workload = Workload(*sizes, numerics, asked.expert_imbalance, messages)
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))

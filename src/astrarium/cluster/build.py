@@ -44,7 +44,7 @@ class Machines(Value, frozen=True):
     rented_sizes: tuple[int, ...] = ()  # whole nodes only
     oversubscription: float = 1.0
     block_nodes: int = 0
-    host_memory: int | None = None
+    host_memory: int = 0  # bytes of a node; 0: what its usual instance has
 
 
 def build_pool(
@@ -87,7 +87,7 @@ def build_pool(
         rented_sizes=given.rented_sizes,
         oversubscription=given.oversubscription,
         block_nodes=given.block_nodes,
-        host_memory=_first(given.host_memory, _host_memory(gpu, gpus_per_node)),
+        host_memory=given.host_memory or _host_memory(gpu, gpus_per_node),
     )
 
 

@@ -124,7 +124,7 @@ def _pool(entry: _PoolEntry) -> Pool:
         network=entry.network,
         oversubscription=entry.oversubscription,
         block_nodes=_block(entry),
-        host_memory=entry.host_memory_gib and round(entry.host_memory_gib * 2**30),
+        host_memory=round((entry.host_memory_gib or 0) * 2**30),
         usd_per_gpu_hour=_price(entry, "usd_per_gpu_hour"),
         spot_usd_per_gpu_hour=_price(entry, "spot_usd_per_gpu_hour"),
     )

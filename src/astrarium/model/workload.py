@@ -34,6 +34,14 @@ class Numerics(StrEnum):
     REDUCED = "reduced"  # both in bf16; the master weights stay in 32 bits
 
 
+class ExpertMessages(StrEnum):
+    """How tokens travel to experts on other ranks, and back."""
+
+    ALLTOALL = "alltoall"  # a copy for each expert, while nothing else runs
+    DEEPEP = "deepep"  # DeepEP: a copy for each node, where it is handed on
+    OVERLAPPED = "overlapped"  # the same, beside the passes of another micro-batch
+
+
 class Workload(Value, frozen=True):
     """`global_batch` counts sequences; `tokens` is the length of the whole run, if stated."""
 
@@ -45,6 +53,7 @@ class Workload(Value, frozen=True):
     numerics: Numerics = Numerics.STRICT
     # Tokens of the busiest rank of experts over the mean; those of one rank are all its own.
     expert_imbalance: float = 1.0
+    expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):

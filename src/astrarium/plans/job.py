@@ -107,7 +107,7 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
 def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
     length, batch, tokens = part.seq_length, part.global_batch, part.tokens
     precision = plan.precision or part.precision
-    states = part.numerics, part.expert_imbalance
+    states = part.numerics, part.expert_imbalance, part.expert_messages
     return Workload(_model(part, where), length, batch, tokens, precision, *states)
 
 

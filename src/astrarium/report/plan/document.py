@@ -360,6 +360,7 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         precision=workload.precision,
         numerics=workload.numerics,
         expert_imbalance=workload.expert_imbalance,
+        expert_messages=workload.expert_messages,
         model_config=_plain(workload.model.config),
     )
 

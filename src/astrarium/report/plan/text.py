@@ -29,6 +29,10 @@ from astrarium.units import DAY, format_count, format_rate, format_seconds
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # the smallest gap that is shown as a number
+EXPERT_MESSAGES = {
+    "deepep": ", tokens sent to experts by DeepEP",
+    "overlapped": ", tokens sent to experts by DeepEP beside another micro-batch",
+}
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
 KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
@@ -132,6 +136,7 @@ def facts(
     states = "" if workload.numerics == "strict" else reduced
     factor = workload.expert_imbalance
     uneven = f", {factor:g} times the mean load on the busiest experts" if factor > 1 else ""
+    uneven += EXPERT_MESSAGES.get(workload.expert_messages, "")
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
