@@ -34,6 +34,7 @@ from astrarium.validate.readings import as_run, runtime_as_run
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import (
     MemoryReport,
+    expert_messages_of,
     flag_of,
     memory_report_of,
     offload_of,
@@ -112,6 +113,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         seq_length,
         batch.dp * batch.micro_batch * batch.num_micro_batches,
         precision=resolve_precision(row, gpu),
+        expert_messages=expert_messages_of(row),
     )
     return Scenario(
         workload=workload,
@@ -219,8 +221,8 @@ def _virtual_stages(
     if pp == 1:
         return [1]
     if row.vpp is not None:
-        # Where embedding and head count as layers of their own, some chunks hold no others.
-        return [min(row.vpp, max(layers // pp, 1))]
+        # Embedding and head may have chunks of their own.
+        return [row.vpp if pp * row.vpp <= layers + ENDS else max(layers // pp, 1)]
     interleaves = program.tuned or re.search(r"interleaved|pp overlap", row.overlap.lower())
     if not interleaves or micro_batches % pp:
         return [1]
