@@ -74,15 +74,16 @@ the expert's strategy, which takes the error of the prediction out of the compar
 share it. A star marks experts' strategies that are predicted not to fit: they use what is not
 modelled (offload of activations, weights or activations kept in 8 bits, tensors freed early). *In*:
 the measured time lies in the predicted interval. Sources that end with "-run" are runs of large
-models ([table](../benchmarks/accuracy/large_runs.csv)); no constant was fitted to them. Plans that do
-what [nobody has measured](commands.md#recommended-and-fastest) are left out, as they are not
+models ([table](../benchmarks/accuracy/large_runs.csv)); no constant was fitted to them. Plans that
+do what [nobody has measured](commands.md#recommended-and-fastest) are left out, as they are not
 recommended. A dagger marks rows with a choice that the source does not state (a micro-batch,
 recomputation) and that was assumed: they do not count in the near-tie.
 """
 
 SUMMARY = """Of {runs} configurations that ran, {fit} are predicted to fit; of {timed} with a time,
-{inside} lie in their interval. Of {stated} whose choices are all stated, {tied} are in the near-tie of ours.
-{much} times ours claims more than {claim:.0f} %. Why the others are outside, by what saves most:
+{inside} lie in their interval. Of {stated} whose choices are all stated, {tied} are in the near-tie
+of ours. {much} times ours claims more than {claim:.0f} %. Why the others are outside, by what saves
+most:
 
 {classes}
 """

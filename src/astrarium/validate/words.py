@@ -106,9 +106,7 @@ def zero_stage_of(row: MeasuredRow, program: TrainingProgram) -> int:
 
 def expert_messages_of(row: MeasuredRow) -> ExpertMessages:
     """Whether messages of experts hide behind computation; runtimes say how they are sent."""
-    hidden = re.search(
-        r"hides expert messages|ep a2a overlap", f"{row.overlap} {row.notes}".lower()
-    )
+    hidden = re.search(r"hides expert messages", row.notes)
     return ExpertMessages.OVERLAPPED if hidden else ExpertMessages.ALLTOALL
 
 
