@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 
 from page import strategy_text, table
 
+from astrarium.cluster import Cluster
 from astrarium.cost.layouts import CostModel
 from astrarium.report.wording import time_cause
-from astrarium.search.outcome import Limits, Objective
+from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Objective
 from astrarium.search.plan import Plan, estimate
+from astrarium.search.planner import with_margin
 from astrarium.search.recommended import is_tied, unmeasured
 from astrarium.search.rules import overlaps_named, user_rules
 from astrarium.search.single.engine import Search
@@ -29,8 +31,9 @@ from astrarium.validate.scenario import Scenario
 
 SOURCES = ("Megatron-SC21", "Megatron-Core-r", "Megatron-Bridge", "NeMo")
 RUNS = "-run"  # how sources of runs end that no constant was fitted to
-LISTED = 100  # plans that are searched for, to find the expert's rank among them
+LISTED = 20  # plans that are searched for, to find the expert's rank among them
 MUCH_BETTER = 1.15
+ROOM = KeptFree(DEFAULT_FIT_CHANCE)  # as `astrarium plan` leaves it
 ASSUMED = r"taken for|assumed|derived"  # in notes, of what the source does not state
 CAUSES_SHOWN = 3
 GIB = 2**30
@@ -76,8 +79,9 @@ modelled (offload of activations, weights or activations kept in 8 bits, tensors
 the measured time lies in the predicted interval. Sources that end with "-run" are runs of large
 models ([table](../benchmarks/accuracy/large_runs.csv)); no constant was fitted to them. Plans that
 do what [nobody has measured](commands.md#recommended-and-fastest) are left out, as they are not
-recommended. A dagger marks rows with a choice that the source does not state (a micro-batch,
-recomputation) and that was assumed: they do not count in the near-tie.
+recommended, and so are plans whose chance to fit is below 95 %. A dagger marks rows with a choice
+that the source does not state (a micro-batch, recomputation) and that was assumed: they do not
+count in the near-tie.
 """
 
 SUMMARY = """Of {runs} configurations that ran, {fit} are predicted to fit; of {timed} with a time,
@@ -235,13 +239,15 @@ def _compare(prediction: Prediction, measured: float | None) -> Comparison:
 
 def _search(scenario: Scenario, global_batch: int) -> tuple[Plan, ...]:
     workload = replace(scenario.workload, global_batch=global_batch)
-    model = CostModel(workload, scenario.pool, scenario.runtime)
+    roomy = with_margin(workload, Cluster((scenario.pool,)), ROOM, scenario.runtime)
+    (pool,) = roomy.pools
+    model = CostModel(workload, pool, scenario.runtime)
     rules = user_rules(OF_2021 if scenario.runtime.name == "megatron-2021" else ())
     result = Search(
         model,
         Space(
             model.workload,
-            scenario.pool,
+            pool,
             model.planner,
             exact=True,
             expanded_overlaps=overlaps_named(rules),

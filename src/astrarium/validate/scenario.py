@@ -37,6 +37,7 @@ from astrarium.validate.words import (
     expert_messages_of,
     flag_of,
     memory_report_of,
+    numerics_of,
     offload_of,
     overlap_of,
     recompute_choices,
@@ -113,6 +114,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         seq_length,
         batch.dp * batch.micro_batch * batch.num_micro_batches,
         precision=resolve_precision(row, gpu),
+        numerics=numerics_of(row),
         expert_messages=expert_messages_of(row),
     )
     return Scenario(
@@ -221,8 +223,8 @@ def _virtual_stages(
     if pp == 1:
         return [1]
     if row.vpp is not None:
-        # Embedding and head may have chunks of their own.
-        return [row.vpp if pp * row.vpp <= layers + ENDS else max(layers // pp, 1)]
+        # Where embedding and head count as layers of their own, some chunks hold no others.
+        return [min(row.vpp, max(layers // pp, 1))]
     interleaves = program.tuned or re.search(r"interleaved|pp overlap", row.overlap.lower())
     if not interleaves or micro_batches % pp:
         return [1]
