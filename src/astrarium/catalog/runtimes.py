@@ -214,6 +214,15 @@ HIDDEN_MESSAGES: Final = 1 - 20 / 132
 MERGED_KEPT: Final = 12 / 11
 
 
+def as_asked(runtime: Runtime, numerics: str, expert_messages: str) -> Runtime:
+    """The runtime with what a workload sets about it (`astrarium.model.workload`)."""
+    if numerics == "reduced":
+        runtime = with_reduced_states(runtime)
+    if expert_messages == "alltoall":
+        return runtime
+    return with_deepep(runtime, overlapped=expert_messages == "overlapped")
+
+
 def with_deepep(runtime: Runtime, *, overlapped: bool) -> Runtime:
     """The runtime that sends tokens to experts with DeepEP, beside another micro-batch or not."""
     if not runtime.parses_as_megatron:
