@@ -7,16 +7,20 @@ that software could do.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from page import strategy_text, table
 
+from astrarium.cluster import Cluster
 from astrarium.cost.layouts import CostModel
 from astrarium.report.wording import time_cause
-from astrarium.search.outcome import Limits, Objective
+from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Objective
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.recommended import is_tied
+from astrarium.search.planner import with_margin
+from astrarium.search.recommended import is_tied, unmeasured
 from astrarium.search.rules import overlaps_named, user_rules
 from astrarium.search.single.engine import Search
 from astrarium.search.space import Space
@@ -27,8 +31,10 @@ from astrarium.validate.scenario import Scenario
 
 SOURCES = ("Megatron-SC21", "Megatron-Core-r", "Megatron-Bridge", "NeMo")
 RUNS = "-run"  # how sources of runs end that no constant was fitted to
-LISTED = 100  # plans that are searched for, to find the expert's rank among them
+LISTED = 20  # plans that are searched for, to find the expert's rank among them
 MUCH_BETTER = 1.15
+ROOM = KeptFree(DEFAULT_FIT_CHANCE)  # as `astrarium plan` leaves it
+ASSUMED = r"taken for|assumed|derived"  # in notes, of what the source does not state
 CAUSES_SHOWN = 3
 GIB = 2**30
 SMALL_GAIN = 0.01  # of an iteration; causes below it are not worth a word
@@ -39,6 +45,7 @@ OF_2021 = (
     "$zero_stage > 0",
     "$offload_optimizer",
     "$recompute_granularity == 'selective'",
+    "$recompute_method == 'block'",
     "$overlap_grad_reduce",
     "$overlap_param_gather",
     "$overlap_tp",
@@ -55,6 +62,9 @@ WHY = {
     "parameter_gather": "fewer replicas, or smaller parts of the model, exchange weights",
     "forward": "larger matrices run nearer to the peak",
     "backward": "larger matrices run nearer to the peak",
+    "host": "fewer or larger micro-batches take fewer launches",
+    "zero_communication": "weights are gathered less often",
+    "cp_communication": "fewer ranks share a sequence",
 }
 
 TEXT = """## Against experts
@@ -67,12 +77,19 @@ the expert's strategy, which takes the error of the prediction out of the compar
 share it. A star marks experts' strategies that are predicted not to fit: they use what is not
 modelled (offload of activations, weights or activations kept in 8 bits, tensors freed early). *In*:
 the measured time lies in the predicted interval. Sources that end with "-run" are runs of large
-models ([table](../benchmarks/accuracy/large_runs.csv)); no constant was fitted to them.
+models ([table](../benchmarks/accuracy/large_runs.csv)); no constant was fitted to them. Plans that
+do what [nobody has measured](commands.md#recommended-and-fastest) are left out, as they are not
+recommended, and so are plans whose chance to fit is below 95 %. A dagger marks rows with a choice
+that the source does not state (a micro-batch, recomputation) and that was assumed: they do not
+count in the near-tie.
 """
 
 SUMMARY = """Of {runs} configurations that ran, {fit} are predicted to fit; of {timed} with a time,
-{inside} lie in their interval. {tied} of the experts' plans are in the near-tie of ours, {much}
-times ours claims more than {claim:.0f} %.
+{inside} lie in their interval. Of {stated} whose choices are all stated, {tied} are in the near-tie
+of ours. {much} times ours claims more than {claim:.0f} %. Why the others are outside, by what saves
+most:
+
+{classes}
 """
 
 CLAIMS = """What changes most, in seconds of an iteration, and why. Claims rest on the model alone:
@@ -113,6 +130,20 @@ class Comparison:
         return self.faster == 0 or self.first is None or is_tied(self.first, plan, experts=experts)
 
     @property
+    def is_stated(self) -> bool:
+        """Whether the source states all choices of the expert."""
+        return not re.search(ASSUMED, self.prediction.row.notes)
+
+    @property
+    def saved(self) -> dict[str, float]:
+        """Seconds that our plan takes less than the expert's, by cause."""
+        plan, first = self.prediction.plan, self.first
+        assert plan is not None
+        assert first is not None
+        ours = first.breakdown_seconds
+        return {cause: seconds - ours[cause] for cause, seconds in plan.breakdown_seconds.items()}
+
+    @property
     def claimed(self) -> float:
         """Throughput of our first plan over that of the expert's strategy, both predicted."""
         assert self.prediction.plan is not None
@@ -132,7 +163,9 @@ def experts_part(predictions: Sequence[Prediction]) -> str:
         fit=sum(one.fits for one in compared),
         timed=len(timed),
         inside=sum(one.inside for one in timed),
-        tied=sum(one.tied for one in compared),
+        stated=sum(one.is_stated for one in compared),
+        tied=sum(one.tied for one in compared if one.is_stated),
+        classes="\n".join(_classes(compared)),
         much=len(claims),
         claim=percent,
     )
@@ -141,6 +174,16 @@ def experts_part(predictions: Sequence[Prediction]) -> str:
         title = f"### Where ours claims more than {percent:.0f} %\n"
         lines += [title, CLAIMS, *map(_claim, claims)]
     return "\n".join(lines) + "\n"
+
+
+def _classes(compared: Sequence[Comparison]) -> list[str]:
+    """What saves most where the expert's plan is outside the near-tie, with the number of rows."""
+    outside = [one for one in compared if one.is_stated and not one.tied and one.first is not None]
+    main = Counter(max(one.saved, key=one.saved.__getitem__) for one in outside)
+    return [
+        f"- {count} times {time_cause(cause).title}: {WHY.get(cause, 'see the strategies')}"
+        for cause, count in main.most_common()
+    ]
 
 
 def _cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, float | None]]:
@@ -182,7 +225,13 @@ def _timed_cases(predictions: Sequence[Prediction]) -> list[tuple[Prediction, fl
 def _compare(prediction: Prediction, measured: float | None) -> Comparison:
     assert prediction.scenario is not None
     assert prediction.plan is not None
-    plans = _search(prediction.scenario, prediction.row.global_batch or 1)
+    scenario = prediction.scenario
+    experts = scenario.workload.model.max_experts > 0
+    plans = [
+        plan
+        for plan in _search(scenario, prediction.row.global_batch or 1)
+        if not unmeasured(plan.strategy, experts=experts)
+    ]
     theirs = prediction.plan.iteration_seconds
     faster = sum(plan.iteration_seconds < theirs * (1 - 1e-9) for plan in plans)
     return Comparison(prediction, measured, faster, plans[0] if plans else None)
@@ -190,13 +239,15 @@ def _compare(prediction: Prediction, measured: float | None) -> Comparison:
 
 def _search(scenario: Scenario, global_batch: int) -> tuple[Plan, ...]:
     workload = replace(scenario.workload, global_batch=global_batch)
-    model = CostModel(workload, scenario.pool, scenario.runtime)
+    roomy = with_margin(workload, Cluster((scenario.pool,)), ROOM, scenario.runtime)
+    (pool,) = roomy.pools
+    model = CostModel(workload, pool, scenario.runtime)
     rules = user_rules(OF_2021 if scenario.runtime.name == "megatron-2021" else ())
     result = Search(
         model,
         Space(
             model.workload,
-            scenario.pool,
+            pool,
             model.planner,
             exact=True,
             expanded_overlaps=overlaps_named(rules),
@@ -244,7 +295,9 @@ def _cells(one: Comparison) -> list[str]:
         row.source,
         row.model,
         f"{gpus} {row.gpu} {scenario.workload.precision}",
-        strategy_text(plan, scenario) + ("" if plan.fits else " *"),
+        strategy_text(plan, scenario)
+        + ("" if plan.fits else " *")
+        + ("" if one.is_stated else " †"),
         f"{tokens / one.measured:,.0f}" if one.measured else "",
         f"{tokens / plan.iteration_seconds:,.0f}",
         ("yes" if one.inside else "no") if one.measured else "",
@@ -260,10 +313,7 @@ def _claim(one: Comparison) -> str:
     plan, first = one.prediction.plan, one.first
     assert plan is not None
     assert first is not None
-    causes = {
-        cause: seconds - first.breakdown_seconds[cause]
-        for cause, seconds in plan.breakdown_seconds.items()
-    }
+    causes = one.saved
     worth = SMALL_GAIN * plan.iteration_seconds
     ordered = sorted(causes.items(), key=lambda item: -abs(item[1]))[:CAUSES_SHOWN]
     saved = [f"{time_cause(c).title} -{s:.2g} s" for c, s in ordered if s > worth]

@@ -94,6 +94,17 @@ def test_network_latency_and_domain_may_be_given(tmp_path: Path) -> None:
     assert wide.pools[0].gpus_per_domain == 36
 
 
+def test_nodes_have_the_memory_of_their_usual_instance_unless_stated(tmp_path: Path) -> None:
+    (pool,) = pool_with(tmp_path, "host_memory_gib: 512").pools
+    assert pool.host_memory == 512 * 2**30
+    assert Cluster.from_dict(Cluster((pool,)).to_dict()).pools == (pool,)
+    (usual,) = load(tmp_path, "pools: [{gpu: h100, nodes: 2}]").pools
+    (half,) = load(tmp_path, "pools: [{gpu: h100, nodes: 2, gpus_per_node: 4}]").pools
+    assert usual.host_memory == 2 * half.host_memory > 0
+    (unknown,) = load(tmp_path, "pools: [{gpu: h800, nodes: 2}]").pools
+    assert unknown.host_memory == 0
+
+
 def test_blocks_of_nodes_may_be_joined_by_fewer_links(tmp_path: Path) -> None:
     (pool,) = pool_with(tmp_path, "oversubscription: 7, block_nodes: 384").pools
     assert (pool.oversubscription, pool.block_nodes) == (7.0, 384)
@@ -131,6 +142,7 @@ def test_a_link_may_leave_one_figure_to_the_default(tmp_path: Path) -> None:
         ("network: infinband", "did you mean 'infiniband'"),
         ("inter_nod: 1 GB/s", "unknown key.*did you mean 'inter_node'"),
         ("oversubscription: 0.5", "oversubscription"),
+        ("host_memory_gib: 0", "host_memory_gib"),
         ("oversubscription: 7", "oversubscription 7 needs block_nodes"),
         ("nvlink_domain: 12", "not a whole number of nodes of 8"),
         ("usd_per_gpu_hour: -1", "usd_per_gpu_hour"),

@@ -16,7 +16,7 @@ from astrarium.cost.layouts import CostModel, DataMessages, message_calls
 from astrarium.cost.tally import LayerCosts, least_backward_seconds, summed_bytes
 from astrarium.errors import InputError
 from astrarium.model import load_model
-from astrarium.model.workload import Numerics, Workload
+from astrarium.model.workload import ExpertMessages, Numerics, Precision, Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.columns import degrees_of
 from astrarium.strategy.document import strategy_from_dict
@@ -154,6 +154,62 @@ def test_small_layers_over_many_ranks_are_bound_by_latency() -> None:
         return 2 * 4096 / estimate(model, [one])[0].iteration_seconds
 
     assert rate(2048) / rate(128) - 1 == pytest.approx(-0.372, abs=0.03)
+
+
+def test_uneven_experts_take_longer_and_more_memory() -> None:
+    even = Workload(load_model("mixtral-8x7b"), seq_length=4096, global_batch=64)
+    uneven = replace(even, expert_imbalance=1.5)
+
+    def plans(**keys: Any) -> list[Plan]:
+        one = strategy_from_dict(keys, where="test", gpus=64, global_batch=64, layers=32)
+        return [estimate(CostModel(w, pool_of("h100:64")), [one])[0] for w in (even, uneven)]
+
+    before, now = plans(pp=4, ep=8)
+    for cause in ("forward", "backward", "ep_communication"):
+        share = now.breakdown_seconds[cause] / before.breakdown_seconds[cause]
+        assert 1.1 < share < 1.51
+    kept, more = (plan.memory[0].by_cause["activations"] for plan in (before, now))
+    assert 1.05 * kept < more < 1.5 * kept
+    alone, same = plans(tp=8, pp=4, etp=8, sequence_parallel=True)
+    assert alone.iteration_seconds == same.iteration_seconds  # every rank has all experts
+    with pytest.raises(InputError, match="at least 1"):
+        replace(even, expert_imbalance=0.9)
+
+
+def test_messages_of_experts_cross_once_to_a_node_and_run_beside_computation() -> None:
+    model = load_model("deepseek-v3")
+    keys = {"pp": 16, "virtual_stages": 2, "ep": 64, "split": "balanced", "micro_batch": 1}
+    one = strategy_from_dict(keys, where="test", gpus=2048, global_batch=15360, layers=61)
+
+    def plan(messages: ExpertMessages) -> Plan:
+        work = Workload(model, 4096, 15360, precision=Precision.FP8, expert_messages=messages)
+        return estimate(CostModel(work, pool_of("h800:2048")), [one])[0]
+
+    every, once, beside = map(plan, ExpertMessages)
+    sent = [p.breakdown_seconds["ep_communication"] for p in (every, once, beside)]
+    assert 0.5 < sent[1] / sent[0] < 0.8  # 5.3 nodes instead of 8 experts
+    assert sent[2] / sent[1] == pytest.approx(20 / 132, rel=0.01)
+    assert every.memory == once.memory
+    assert beside.memory[0].by_cause["activations"] > once.memory[0].by_cause["activations"]
+    work = Workload(model, 4096, 64, expert_messages=ExpertMessages.DEEPEP)
+    with pytest.raises(InputError, match="other messages are Megatron's"):
+        CostModel(work, pool_of("h100:64"), find_runtime("torchtitan"))
+
+
+def test_what_computation_cannot_hide_is_seen() -> None:
+    """Messages over slow links take longer than the products beside them."""
+    keys = {"pp": 2, "virtual_stages": 2, "ep": 8}
+    one = strategy_from_dict(keys, where="test", gpus=32, global_batch=64, layers=32)
+    pool = replace(pool_of("h100:32"), gpus_per_node=1, nodes=32, nvlink_domain=1)
+    slow = replace(pool, inter_node_bandwidth=1e9)
+    work = Workload(load_model("mixtral-8x7b"), 4096, 64)
+    seconds = []
+    for messages in (ExpertMessages.DEEPEP, ExpertMessages.OVERLAPPED):
+        model = CostModel(replace(work, expert_messages=messages), slow)
+        seconds.append(estimate(model, [one])[0].breakdown_seconds)
+    computed = seconds[1]["forward"] + seconds[1]["backward"]
+    hidden = seconds[0]["ep_communication"] - seconds[1]["ep_communication"]
+    assert 0.8 * computed < hidden < computed
 
 
 def test_reduced_numerics_take_half_of_the_gradients_and_of_the_moments() -> None:

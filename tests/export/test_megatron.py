@@ -11,6 +11,7 @@ from exported_plans import CASES, GOLDEN, golden, job, jobs
 from hypothesis import given, settings
 
 from astrarium.catalog.models import model_entries
+from astrarium.configs.megatron.importing import read_launch_script
 from astrarium.export.launchers.torchrun import script
 from astrarium.export.run_length import iterations
 from astrarium.export.software.megatron import TARGET, flags, program, words
@@ -19,7 +20,7 @@ from astrarium.export.software.megatron_rebuilt import difference, shape_of
 from astrarium.export.target import refusals
 from astrarium.model import load_model, model_of_entry
 from astrarium.model.build import Architecture, assemble
-from astrarium.model.workload import Numerics, Precision
+from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.options import Treatment, megatron_options
 from astrarium.strategy.types import Granularity
@@ -35,6 +36,9 @@ def test_files_are_as_they_should_be(target: str) -> None:
         if path.is_file()
     }
     assert golden(target) == kept, "run `python tests/exported_plans.py` if the change is meant"
+
+
+DEEPEP = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
 
 
 def read_back(text: str) -> dict[str, list[str]]:
@@ -242,6 +246,27 @@ def test_precision() -> None:
         every = words(flags(replace(one, workload=work)))
         first = every.index(said[0])
         assert list(every[first : first + len(said)]) == said
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        (ExpertMessages.ALLTOALL, ["--moe-token-dispatcher-type", "alltoall"]),
+        (ExpertMessages.DEEPEP, DEEPEP),
+        (ExpertMessages.OVERLAPPED, [*DEEPEP, "--overlap-moe-expert-parallel-comm"]),
+    ],
+)
+def test_messages_of_experts(messages: ExpertMessages, said: list[str]) -> None:
+    one = job("experts")
+    chosen = replace(one, workload=replace(one.workload, expert_messages=messages))
+    every = words(flags(chosen))
+    first = every.index(said[0])
+    assert list(every[first : first + len(said)]) == said
+    assert ("--overlap-moe-expert-parallel-comm" in every) == (len(said) > 4)
+    described = read_launch_script("pretrain_gpt.py " + " ".join(every), "run.sh").described
+    assert described.expert_messages is messages
+    alone = replace(chosen, strategy=replace(one.strategy, ep=1))
+    assert "flex" not in words(flags(alone))
 
 
 def test_reduced_numerics() -> None:

@@ -9,10 +9,13 @@ import pytest
 from small import small_model
 
 from astrarium.cluster import parse_gpus
+from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.search.outcome import Mode, Objective
+from astrarium.search.families import are_twins
+from astrarium.search.outcome import Mode, Objective, Prefer
 from astrarium.search.plan import Plan
-from astrarium.search.planner import plan
+from astrarium.search.planner import plan, predict
+from astrarium.strategy.estimate import TWINS
 
 WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
 
@@ -57,3 +60,35 @@ def test_plans_are_told_in_the_order_of_the_objective() -> None:
         costs = [plan.usd_total or 0.0 for plan in plans]
         assert costs == sorted(costs)
         assert costs[0] >= (found.plans[0].usd_total or 0.0) * (1 - 1e-9)
+
+
+def test_a_list_shows_families_and_names_their_twins() -> None:
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=1024)
+    found = plan(workload, parse_gpus("h100:64"), prefer=Prefer.RECOMMENDED)
+    assert len(found.plans) == 5
+    for number, one in enumerate(found.plans):
+        assert not any(are_twins(one, other) for other in found.plans[:number])
+        own = one.strategy
+        for twin in one.twins:
+            assert twin.iteration_seconds == pytest.approx(one.iteration_seconds, rel=TWINS * 1.01)
+            assert (twin.cp, twin.virtual_stages) != (own.cp, own.virtual_stages)
+            assert twin.dp * twin.cp == own.dp * own.cp
+            assert twin.micro_batch * own.cp == own.micro_batch * twin.cp
+    assert any(twin.cp > one.strategy.cp for one in found.plans for twin in one.twins)
+
+
+def test_twins_are_as_fast_as_they_are_said_to_be() -> None:
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=1024)
+    found = plan(workload, parse_gpus("h100:64"), top=2).plans
+    for one in (one for one in found if one.twins):
+        twin = one.twins[-1]
+        strategy = replace(
+            one.strategy,
+            stages=(),
+            virtual_stages=twin.virtual_stages,
+            cp=twin.cp,
+            dp=twin.dp,
+            micro_batch=twin.micro_batch,
+        )
+        again = predict(workload, parse_gpus("h100:64"), strategy)
+        assert again.iteration_seconds == pytest.approx(twin.iteration_seconds, rel=1e-6)

@@ -331,3 +331,13 @@ def test_virtual_stages_of_unequal_layers_are_cut_anew() -> None:
     assert best.fits
     balanced = replace(best.strategy, split=LayerSplit.BALANCED, stages=())
     assert best.iteration_seconds < 0.97 * predict(workload, gpus, balanced).iteration_seconds
+
+
+def test_the_host_limits_an_optimizer_in_its_memory() -> None:
+    (pool,) = parse_gpus("h100:8").pools
+    workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64)
+    assert plan(workload, Cluster((pool,)), top=1).plans[0].strategy.offload_optimizer
+    small = Cluster((replace(pool, host_memory=512 * 2**30),))
+    with pytest.raises(NoFeasiblePlanError, match="does not fit"):
+        plan(workload, small, top=1)
+    assert not fit(workload, small, None).fits

@@ -137,7 +137,7 @@ def test_what_decides_time_or_memory_is_not_neutral() -> None:
 
 def test_values_that_differ_from_the_default_are_marked() -> None:
     marked = {o.dest: o.value for o in megatron_options() if o.differs_from_default}
-    assert marked["moe_token_dispatcher_type"] == "alltoall"
+    assert marked["moe_router_dtype"] == "fp32"
     assert marked["hidden_dropout"] == 0.0
     assert "cp_comm_type" not in marked
 

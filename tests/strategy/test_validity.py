@@ -71,14 +71,17 @@ VALID: Mapping[str, Any] = {
     "tied_embeddings": False,
     "precision": "bf16",
     "reduced_numerics": False,
+    "expert_messages": "alltoall",
     "gpu": "H100-SXM5-80GB",
     "gpus": 64,
     "nodes": 8,
     "gpus_per_node": 8,
     "nvlink_domain": 8,
     "nvlink": True,
+    "rdma": True,
     "compute_capability": 9.0,
     "memory_bytes": 80 * 2**30,
+    "host_memory_bytes": 2048 * 2**30,
 }
 MOE: Mapping[str, Any] = {
     **VALID,
@@ -166,6 +169,21 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {"offload_optimizer": True, "zero_stage": 0, "overlap_param_gather": False},
     ),
     "offload_without_fsdp": (FSDP, {"offload_optimizer": True}),
+    "deepep_needs_ampere": (
+        MOE,
+        {"expert_messages": "deepep", "nvlink": False, "overlap_tp": False},
+    ),
+    "deepep_needs_rdma": (MOE, {"expert_messages": "deepep", "ep": 16, "rdma": False}),
+    "overlapped_experts_need_ep": (MOE, {"expert_messages": "overlapped", "ep": 1}),
+    "overlapped_experts_need_virtual_stages": (
+        MOE,
+        {
+            **{"expert_messages": "overlapped", "virtual_stages": 1, "schedule": "1f1b"},
+            "overlap_p2p": False,
+        },
+    ),
+    "overlapped_experts_without_full_recompute": (MOE, {"expert_messages": "overlapped", **FULL}),
+    "offload_needs_host_memory": (VALID, {"offload_optimizer": True, "host_memory_bytes": 2**34}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
     "reduced_numerics": (FSDP, {"reduced_numerics": True}),
@@ -286,6 +304,7 @@ def test_a_rule_rejects_what_no_other_rule_rejects(name: str) -> None:
         SELECTIVE,
         {"zero_stage": 0, "overlap_param_gather": False},
         {"offload_optimizer": True},
+        {"offload_optimizer": True, "host_memory_bytes": 0},
         {"virtual_stages": 1, "schedule": "1f1b", "overlap_p2p": False, "global_batch": 8}
         | {"num_micro_batches": 2},
     ],

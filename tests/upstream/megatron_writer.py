@@ -68,7 +68,10 @@ def _model(c: Columns) -> list[Any]:
     if c["experts"]:
         words += ["--num-experts", c["experts"], "--moe-router-topk", c["topk"]]
         words += ["--moe-ffn-hidden-size", c["moe_ffn"], "--moe-grouped-gemm"]
-        words += ["--moe-token-dispatcher-type", "alltoall"]
+        words += ["--moe-token-dispatcher-type"]
+        words += ["alltoall" if c["expert_messages"] == "alltoall" else "flex"]
+        if c["expert_messages"] == "overlapped":
+            words += ["--overlap-moe-expert-parallel-comm"]
     if c["shared_ffn"]:
         words += ["--moe-shared-expert-intermediate-size", c["shared_ffn"]]
     return words

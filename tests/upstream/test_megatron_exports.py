@@ -16,7 +16,7 @@ from astrarium.catalog.models import model_entries
 from astrarium.export.software.megatron import flags, program
 from astrarium.export.software.megatron_model import model_refused
 from astrarium.model import model_of_entry
-from astrarium.model.workload import Numerics
+from astrarium.model.workload import ExpertMessages, Numerics
 from astrarium.plans.document import Evaluation, Ramp, SearchPart
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -70,6 +70,14 @@ def test_every_run_keeps_checkpoints_and_can_be_tried(megatron: Driver, case: st
             capability=OLD,
         )["args"]
         assert args[key] == value
+
+
+def test_deepep_is_taken(megatron: Driver) -> None:
+    one = job("experts")
+    chosen = replace(one, workload=replace(one.workload, expert_messages=ExpertMessages.DEEPEP))
+    args = parsed(megatron, chosen)["args"]
+    assert args["moe_token_dispatcher_type"] == "flex"
+    assert args["moe_flex_dispatcher_backend"] == "deepep"
 
 
 def test_reduced_numerics_are_taken(megatron: Driver) -> None:

@@ -42,9 +42,12 @@ DENSE: Final[Mapping[str, Any]] = {
     "gpus_per_node": 8,
     "nvlink_domain": 8,
     "nvlink": True,
+    "rdma": True,
     "compute_capability": 9.0,
     "reduced_numerics": False,
+    "expert_messages": "alltoall",
     "memory_bytes": 1,
+    "host_memory_bytes": 0,
 }
 EXPERTS: Final = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "ffn": 0}
 MODELS: Final = {
@@ -107,6 +110,7 @@ def refusal(megatron: Driver, columns: Mapping[str, Any]) -> str | None:
     return None
 
 
+LIBRARY = "asserted by DeepEP"
 OURS = "keeps strategies free of contradictions, or names what is not modelled"
 MODULES = "asserted when layers are built"
 SCHEDULE = "asserted when an iteration starts"
@@ -137,6 +141,9 @@ FULL: Final[Mapping[str, Any]] = {
 }
 INTERLEAVED: Final[Mapping[str, Any]] = {"pp": 4, "virtual_stages": 3, "overlap_p2p": True}
 FSDP_PARTS: Final[Mapping[str, Any]] = {"zero_stage": 3, "overlap_param_gather": True}
+
+EP4: Final[Mapping[str, Any]] = {"ep": 4, "dp": 4}
+DEEPEP: Final[Mapping[str, Any]] = {"model": "experts", **EP4, "expert_messages": "deepep"}
 
 CASES: Final = (
     case("degrees_positive", "by zero", pp=0, gpus=0),
@@ -202,6 +209,35 @@ CASES: Final = (
         offload_optimizer=True,
     ),
     case("offload_without_fsdp", unseen=FSDP, **FSDP_PARTS, offload_optimizer=True),
+    case("deepep_needs_ampere", unseen=LIBRARY, **DEEPEP, compute_capability=7.5),
+    case("deepep_needs_rdma", unseen=LIBRARY, **DEEPEP, nvlink_domain=2, rdma=False),
+    case(
+        "overlapped_experts_need_ep",
+        "only supported with expert model parallelism",
+        model="experts",
+        **INTERLEAVED,
+        expert_messages="overlapped",
+    ),
+    case(
+        "overlapped_experts_need_virtual_stages",
+        "virtual_pipeline_model_parallel_size must be specified",
+        model="experts",
+        **{**EP4, "pp": 2, "dp": 4, "expert_messages": "overlapped"},
+    ),
+    case(
+        "overlapped_experts_without_full_recompute",
+        "disable full recomputation",
+        model="experts",
+        **{**EP4, **INTERLEAVED, **FULL, "expert_messages": "overlapped"},
+    ),
+    case(
+        "offload_needs_host_memory",
+        unseen=OURS,
+        offload_optimizer=True,
+        zero_stage=1,
+        parameters=2**30,
+        host_memory_bytes=2**30,
+    ),
     case("tp_overlap_needs_sequence_parallel", "sequence parallelism", tp=2, overlap_tp=True),
     case(
         "tp_overlap_needs_nvlink",

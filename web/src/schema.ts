@@ -49,6 +49,8 @@ export interface Evaluation {
   readonly iterations: number;
 }
 
+export type ExpertMessages = "alltoall" | "deepep" | "overlapped";
+
 export interface FitDocument {
   readonly schema: string;
   readonly workload: Workload;
@@ -146,6 +148,7 @@ export interface Plan {
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
   readonly fit_chance?: number | null;
+  readonly twins?: readonly Twin[];
 }
 
 export interface PlanDocument {
@@ -189,6 +192,7 @@ export interface Pool {
   readonly interruptions_per_hour?: number | null;
   readonly oversubscription?: number;
   readonly block_nodes?: number;
+  readonly host_memory_bytes?: number;
 }
 
 export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";
@@ -360,6 +364,12 @@ export interface Used {
   readonly option: string;
   readonly value: string;
   readonly sets: string;
+export interface Twin {
+  readonly virtual_stages: number;
+  readonly cp: number;
+  readonly dp: number;
+  readonly micro_batch: number;
+  readonly iteration_seconds: number;
 }
 
 export interface Workload {
@@ -373,5 +383,7 @@ export interface Workload {
   readonly tokens: number | null;
   readonly precision: Precision;
   readonly numerics?: Numerics;
+  readonly expert_imbalance?: number;
+  readonly expert_messages?: ExpertMessages;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Ramp, Spot
     from astrarium.model import Model
-    from astrarium.model.workload import Numerics, Precision
+    from astrarium.model.workload import ExpertMessages, Numerics, Precision
     from astrarium.search.outcome import Mode, Objective, Prefer
 
 # A catalog name, a path, the content of a config.json or model file, or a model.
@@ -52,6 +52,8 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     precision: Precision
     profile: str | None
     numerics: Numerics | None = None  # None: strict, or as a configuration has it
+    expert_imbalance: float = 1.0
+    expert_messages: ExpertMessages | None = None  # None: alltoall, or as a configuration has it
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
     runtime: str = "megatron"

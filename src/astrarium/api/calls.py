@@ -27,6 +27,7 @@ Mode = Literal["exact", "up-to"]
 Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
 Numerics = Literal["strict", "reduced"]
+ExpertMessages = Literal["alltoall", "deepep", "overlapped"]
 
 
 class PriceTerms(TypedDict, total=False):
@@ -80,6 +81,8 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     runtime: str = "megatron",
     numerics: Numerics = "strict",
+    expert_imbalance: Amount = 1.0,
+    expert_messages: ExpertMessages = "alltoall",
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",
@@ -114,6 +117,8 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     runtime: str = "megatron",
     precision: Precision = "bf16",
     numerics: Numerics = "strict",
+    expert_imbalance: Amount = 1.0,
+    expert_messages: ExpertMessages = "alltoall",
     **terms: Unpack[PriceTerms],
 ) -> Plans:
     """What one strategy takes in time, memory and money; as `astrarium predict`.

@@ -136,6 +136,18 @@ FLAGS: Final[Mapping[str, Flag]] = {
         default="strict",
         words=("strict", "reduced"),
     ),
+    "expert_imbalance": Flag(
+        "Tokens of the busiest rank of experts over the mean.",
+        "FACTOR",
+        readers.factor,
+        default=1.0,
+    ),
+    "expert_messages": Flag(
+        "How tokens travel to experts: alltoall, DeepEP, or DeepEP beside another micro-batch.",
+        read=readers.choice("model.workload:ExpertMessages"),
+        default="alltoall",
+        words=("alltoall", "deepep", "overlapped"),
+    ),
     "runtime": Flag(
         "Software that runs it; `astrarium catalog runtimes` lists them.",
         "NAME",
@@ -309,9 +321,18 @@ PLAN_FLAGS: Final = flags(
 )
 # One strategy, as if it were an answer.
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
+OF_TRAINING: Final = ("numerics", "expert_imbalance", "expert_messages")
 PREDICT_FLAGS: Final = flags(
     *("strategy", "model", "global_batch", "gpus", "cluster", "seq_length", "tokens"),
-    *("as_type", "precision", "numerics", "runtime", *PRICES),
+    *(
+        "as_type",
+        "precision",
+        "numerics",
+        "expert_imbalance",
+        "expert_messages",
+        "runtime",
+        *PRICES,
+    ),
     strategy=NEEDED,
     model={"help": _CONFIG_MODEL},
     global_batch={"help": _CONFIG_BATCH},
@@ -337,7 +358,7 @@ ANSWER_FLAGS: Final = {
 }
 FIT_FLAGS: Final = flags(
     *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "as_type"),
-    *("precision", "numerics", "runtime", *PRICES),
+    *("precision", *OF_TRAINING, "runtime", *PRICES),
     model={"help": _CONFIG_MODEL},
     strategy={"help": f"{_STRATEGY} Default: any that fits."},
     global_batch={"help": "Sequences in an iteration. Default: 1024."},

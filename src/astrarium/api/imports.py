@@ -116,6 +116,9 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         tokens=asked.tokens or run_tokens(imported, length, batch),
         precision=_precision(asked, imported),
         numerics=asked.numerics if "numerics" in asked.given else described.numerics,
+        expert_messages=asked.expert_messages
+        if "expert_messages" in asked.given
+        else described.expert_messages,
         runtime=asked.runtime if "runtime" in asked.given else described.runtime,
     )
     return Filled(whole, imported, None if is_named else imported.source)

@@ -34,6 +34,7 @@ MOST_INTERRUPTIONS_PER_HOUR = 1000.0
 MOST_BANDWIDTH = 1e18
 MOST_CO2 = 100.0
 MOST_MEMORY = 2**40
+MOST_IMBALANCE = 100.0
 PER_NODE = "/node"
 
 
@@ -165,6 +166,14 @@ def interruptions(name: str, given: Given) -> dict[str, float]:
         value = rate(name, often)
         found["" if gpu is None else find_gpu(gpu).name] = value
     return found
+
+
+def factor(name: str, given: Given) -> float:
+    """A number from 1 to `MOST_IMBALANCE`."""
+    value: float = number("parse_number", MOST_IMBALANCE)(name, given)
+    if value < 1:
+        raise refusal(name, f" {value:g}: the least is 1, which is an even load")
+    return value
 
 
 def share(name: str, given: Given) -> float:

@@ -18,7 +18,7 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, about, flag, refusal
 from astrarium.model import Model, load_model
 from astrarium.model.load import load_as, model_of_config
-from astrarium.model.workload import Numerics, Workload
+from astrarium.model.workload import ExpertMessages, Numerics, Workload
 from astrarium.search.formats import runnable
 from astrarium.search.refusals import with_permitted_overlap
 from astrarium.strategy.document import given_strategy, read_strategy
@@ -128,7 +128,9 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
     numerics = asked.numerics or Numerics.STRICT
-    workload = Workload(loaded, length, batch, asked.tokens, asked.precision, numerics)
+    sizes = loaded, length, batch, asked.tokens, asked.precision
+    messages = asked.expert_messages or ExpertMessages.ALLTOALL
+    workload = Workload(*sizes, numerics, asked.expert_imbalance, messages)
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))

@@ -112,6 +112,8 @@ class Runtime(Value, frozen=True):
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
     dispatch: str  # a word of Dispatch
+    hidden_expert_messages: float  # share of their time that runs beside computation, if it can
+    kept_ratio: float  # activations that are alive, over those of the schedule
     rotary_kept_bytes: float  # of one query or key element, beside the rotated one
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
     checkpoints_on_host: bool  # what recomputation starts from is moved there
@@ -205,6 +207,37 @@ def with_reduced_states(runtime: Runtime) -> Runtime:
         optimizer_moved_bytes=runtime.optimizer_moved_bytes - 8.0,
         step_moved_bytes=min(runtime.step_moved_bytes, 2.0),
     )
+
+
+# DeepEP's kernels hold 20 multiprocessors (`moe_deepep_num_sms` of Megatron-Core, DeepSeek-V3's own
+# number) of the 132 of a Hopper GPU, so computation beside them is slower by that share.
+HIDDEN_MESSAGES: Final = 1 - 20 / 132
+# The merged schedule runs one chunk further ahead (`get_pp_rank_microbatches`): with pp 4 and two
+# virtual stages 12 instead of 11 on the first rank, fewer with more of either.
+MERGED_KEPT: Final = 12 / 11
+
+
+def as_asked(runtime: Runtime, numerics: str, expert_messages: str) -> Runtime:
+    """The runtime with what a workload sets about it (`astrarium.model.workload`)."""
+    if numerics == "reduced":
+        runtime = with_reduced_states(runtime)
+    if expert_messages == "alltoall":
+        return runtime
+    return with_deepep(runtime, overlapped=expert_messages == "overlapped")
+
+
+def with_deepep(runtime: Runtime, *, overlapped: bool) -> Runtime:
+    """The runtime that sends tokens to experts with DeepEP, beside another micro-batch or not."""
+    if not runtime.parses_as_megatron:
+        raise InputError(
+            f"{runtime.name} sends tokens to experts as it does: other messages are Megatron's"
+            " (--runtime megatron)",
+            "expert_messages",
+        )
+    sent = replace(runtime, dispatch=Dispatch.NODE.value)
+    if not overlapped:
+        return sent
+    return replace(sent, hidden_expert_messages=HIDDEN_MESSAGES, kept_ratio=MERGED_KEPT)
 
 
 @cache

@@ -49,6 +49,7 @@ class Machines(Value, frozen=True):
     rented_sizes: tuple[int, ...] = ()  # whole nodes only
     oversubscription: float = 1.0
     block_nodes: int = 0
+    host_memory: int = 0  # bytes of a node; 0: what its usual instance has
 
 
 def build_pool(
@@ -91,6 +92,7 @@ def build_pool(
         rented_sizes=given.rented_sizes,
         oversubscription=given.oversubscription,
         block_nodes=given.block_nodes,
+        host_memory=given.host_memory or _host_memory(gpu, gpus_per_node),
     )
 
 
@@ -122,6 +124,17 @@ def _fabric(instance: str) -> str:
         return find_instance(instance).fabric if instance else ""
     except InputError:
         return ""
+
+
+def _host_memory(gpu: Gpu, gpus_per_node: int) -> int:
+    """Bytes of a node's own memory that go with these GPUs in the type's instance; 0: not known."""
+    try:
+        usual = find_instance(gpu.inter_node_instance) if gpu.inter_node_instance else None
+    except InputError:
+        return 0
+    if usual is None or usual.host_memory_bytes is None:
+        return 0
+    return usual.host_memory_bytes * gpus_per_node // usual.gpus_per_node
 
 
 def _domain(gpu: Gpu, gpus_per_node: int, given: int | None) -> int:

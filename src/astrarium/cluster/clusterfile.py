@@ -57,6 +57,7 @@ class _PoolEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     network: Network | None = None
     oversubscription: Annotated[float, msgspec.Meta(ge=1)] = 1.0
     block_nodes: _Count | None = None
+    host_memory_gib: _Positive | None = None
     usd_per_gpu_hour: _Price | str | None = None
     spot_usd_per_gpu_hour: _Price | str | None = None
 
@@ -123,6 +124,7 @@ def _pool(entry: _PoolEntry) -> Pool:
         network=entry.network,
         oversubscription=entry.oversubscription,
         block_nodes=_block(entry),
+        host_memory=round((entry.host_memory_gib or 0) * 2**30),
         usd_per_gpu_hour=_price(entry, "usd_per_gpu_hour"),
         spot_usd_per_gpu_hour=_price(entry, "spot_usd_per_gpu_hour"),
     )

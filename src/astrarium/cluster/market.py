@@ -385,6 +385,7 @@ def _links(offer: Offer, node: int) -> Machines:
         intra_node_bandwidth=instance.intra_node_bandwidth,
         inter_node_bandwidth=inter,
         network=network_of_fabric(instance.fabric) if inter else None,
+        host_memory=instance.host_memory_bytes or 0,
     )
 
 

@@ -52,6 +52,7 @@ class Pool(Value, frozen=True):
     memory_margin: int = 0  # bytes of each GPU that plans leave free
     oversubscription: float = 1.0  # what nodes of a block can send over what can leave the block
     block_nodes: int = 0  # nodes that have the whole rate among themselves; 0: all of them
+    host_memory: int = 0  # bytes of a node that are no GPU's; 0: not known
 
     @property
     def usable_bytes(self) -> int:
@@ -193,6 +194,7 @@ _FIELDS = {
     "intra_node_latency_seconds": "intra_node_latency",
     "inter_node_bytes_per_second": "inter_node_bandwidth",
     "inter_node_latency_seconds": "inter_node_latency",
+    "host_memory_bytes": "host_memory",
 }
 
 

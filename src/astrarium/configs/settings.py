@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from astrarium.model.build import Shape
-from astrarium.model.workload import Numerics, Precision
+from astrarium.model.workload import ExpertMessages, Numerics, Precision
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
 _TRUE: Final = frozenset({"True", "true"})
@@ -66,6 +66,7 @@ class Described:
     iterations: int | None = None  # of the run, where its tokens depend on the batch
     precision: Precision = Precision.BF16
     numerics: Numerics = Numerics.STRICT
+    expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
     strategy: dict[str, Any] = field(default_factory=dict)
     recompute: str = ""  # words for it, where the strategy depends on the number of layers
     sizes: dict[str, int] = field(default_factory=dict)  # of the model, as far as they are stated

@@ -81,7 +81,9 @@ def _slower(layer: Tally, module: Module) -> Floats | float:
 def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     """Router, dispatch, expert GEMMs, combine; and the shared experts beside them."""
     shards, topk = layer.shards, block.experts_per_token
-    routed = layer.residual_tokens * topk  # token copies a rank sends, and receives, when even
+    # Token copies that the busiest rank receives; all wait for it.
+    busiest = np.where(shards.ep > 1, layer.workload.expert_imbalance, 1.0)
+    routed = layer.residual_tokens * topk * busiest
     local_experts = block.experts / shards.ep
     worked = routed * shards.etp  # gathered among expert-tensor-parallel ranks
     before = layer.out["forward"].copy()
@@ -192,5 +194,19 @@ def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
     inner = place(shards.etp, np.ones_like(shards.etp), shards.domain)
     gathered = all_gather_seconds(fabric, sent * shards.etp, inner)
     reduced = reduce_scatter_seconds(fabric, sent * shards.etp, inner)
-    layer.add("ep_forward", exchange + gathered + reduced)
-    layer.add("ep_backward", exchange + gathered + reduced)
+    seen = _seen_share(layer, 2 * exchange)
+    layer.add("ep_forward", seen * exchange + gathered + reduced)
+    layer.add("ep_backward", seen * exchange + gathered + reduced)
+
+
+def _seen_share(layer: Tally, exchange: Floats) -> Floats | float:
+    """The part of the messages of both passes that computation of another micro-batch cannot hide.
+
+    Both passes of a layer run together, so messages of one run beside the products of the other.
+    """
+    hidden = layer.runtime.hidden_expert_messages
+    if not hidden:
+        return 1.0
+    beside = layer.out["forward"] + layer.out["backward"]
+    over = 1.0 - beside / np.where(exchange > 0, exchange, np.inf)
+    return np.where(exchange > 0, np.maximum(1.0 - hidden, over), 1.0)

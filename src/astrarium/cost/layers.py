@@ -7,7 +7,8 @@ once, as arrays with one row per shard and one column per kind of layer.
 Modelled: the three GEMMs of every weight, flash-class attention, bandwidth of norms, activations,
 rotary embedding, residuals and token permutation, kernel launches, tensor-, context- and
 expert-parallel messages with what Megatron hides behind computation, activations that stay until
-the backward pass. Not modelled: imbalance of expert routing (tokens spread evenly).
+the backward pass. Experts on other ranks get
+`Workload.expert_imbalance` times their share of the tokens.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
-from astrarium.catalog.runtimes import Runtime, find_runtime, with_reduced_states
+from astrarium.catalog.runtimes import Runtime, as_asked, find_runtime
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import Network
 from astrarium.cost.collectives import (
@@ -41,7 +41,7 @@ from astrarium.cost.shard_memory import remembered
 from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.model.workload import Numerics, Workload
+from astrarium.model.workload import Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 from astrarium.value import Value
 
@@ -170,8 +170,7 @@ class CostModel:
         self.pool = pool
         measured = tuning.runtime if pool.gpu.is_processor else ""
         self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
-        if workload.numerics is Numerics.REDUCED:
-            self.runtime = with_reduced_states(self.runtime)
+        self.runtime = as_asked(self.runtime, workload.numerics, workload.expert_messages)
         self.tuning = tuning
         self.ops: OperatorModel = operators_of(pool.gpu, tuning)
         self.fabric: Fabric = replace(

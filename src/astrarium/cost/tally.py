@@ -185,11 +185,11 @@ class Tally:
         """What redoing `module` costs and the bytes it spares."""
         column = RECOMPUTE_MODULES.index(module)
         self.out["module_recompute"][:, column] += seconds
-        self.out["dropped"][:, column] += dropped
+        self.out["dropped"][:, column] += dropped * self.runtime.kept_ratio
 
     def keep(self, num_bytes: Floats) -> None:
         """Bytes that stay from the forward to the backward pass."""
-        self.add("activations", num_bytes)
+        self.add("activations", num_bytes * self.runtime.kept_ratio)
 
     def pass_through(self, num_bytes: Floats) -> None:
         """Bytes alive only inside the layer; of several such the most counts."""

@@ -38,6 +38,7 @@ class PoolPart(Value, frozen=True):
     interruptions_per_hour: float | None = None
     oversubscription: float = 1.0
     block_nodes: int = 0
+    host_memory_bytes: int = 0  # of a node; 0: not known
 
 
 _LINK_KEYS = {"bandwidth": "bandwidth_bytes_per_second", "latency": "latency_seconds"}

@@ -345,6 +345,11 @@ class Feature(Enum):
         lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",
         None,  # the whole plan rests on it
     )
+    DEEPEP = (
+        "tokens sent to experts by DeepEP",
+        lambda job: "" if job.workload.expert_messages == "alltoall" else "expert_messages",
+        None,  # the whole plan rests on it
+    )
     NODES = "nodes of these sorts", _nodes, _ONE_POOL
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use", _unequal_nodes, _ONE_POOL
     PROCESSORS = "cores of a processor", _processors, None

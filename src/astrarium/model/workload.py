@@ -35,6 +35,14 @@ class Numerics(StrEnum):
     REDUCED = "reduced"  # both in bf16; the master weights stay in 32 bits
 
 
+class ExpertMessages(StrEnum):
+    """How tokens travel to experts on other ranks, and back."""
+
+    ALLTOALL = "alltoall"  # a copy for each expert, while nothing else runs
+    DEEPEP = "deepep"  # DeepEP: a copy for each node, where it is handed on
+    OVERLAPPED = "overlapped"  # the same, beside the passes of another micro-batch
+
+
 class Workload(Value, frozen=True):
     """`global_batch` counts sequences; `tokens` is the length of the whole run, if stated."""
 
@@ -44,11 +52,16 @@ class Workload(Value, frozen=True):
     tokens: int | None = None
     precision: Precision = Precision.BF16
     numerics: Numerics = Numerics.STRICT
+    # Tokens of the busiest rank of experts over the mean; those of one rank are all its own.
+    expert_imbalance: float = 1.0
+    expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.expert_imbalance < 1:
+            raise InputError(f"expert_imbalance is {self.expert_imbalance}; it must be at least 1")
         if self.tokens is not None and self.tokens < 1:
             raise InputError(f"tokens is {self.tokens}; it must be at least 1")
 

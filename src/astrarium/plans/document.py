@@ -19,7 +19,7 @@ from astrarium.documents.clusters import Link as Link
 from astrarium.documents.clusters import PoolPart as PoolPart
 from astrarium.errors import InputError, check_printable
 from astrarium.model.workload import Evaluation as Evaluation
-from astrarium.model.workload import Numerics, Precision
+from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.model.workload import Ramp as Ramp
 from astrarium.strategy.estimate import MEMORY_KEYS as MEMORY_KEYS
 from astrarium.strategy.estimate import Plan as Plan
@@ -58,6 +58,8 @@ class WorkloadPart(Value, frozen=True):
     tokens: int | None
     precision: Precision
     numerics: Numerics = Numerics.STRICT
+    expert_imbalance: float = 1.0
+    expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
     model_config: dict[str, Any] | None = None
 
     @property

@@ -106,7 +106,8 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
 def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
     length, batch, tokens = part.seq_length, part.global_batch, part.tokens
     precision = plan.precision or part.precision
-    return Workload(_model(part, where), length, batch, tokens, precision, part.numerics)
+    states = part.numerics, part.expert_imbalance, part.expert_messages
+    return Workload(_model(part, where), length, batch, tokens, precision, *states)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:

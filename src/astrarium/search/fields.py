@@ -15,7 +15,7 @@ import numpy as np
 
 from astrarium.arrays import Ints
 from astrarium.cluster import Pool
-from astrarium.cluster.interconnect import NVLINK
+from astrarium.cluster.interconnect import NVLINK, Network
 from astrarium.model.blocks import Block, Module
 from astrarium.model.workload import Numerics, Workload
 from astrarium.strategy.columns import (
@@ -142,12 +142,15 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "global_batch": workload.global_batch,
         "precision": workload.precision.value,
         "reduced_numerics": workload.numerics is Numerics.REDUCED,
+        "expert_messages": workload.expert_messages.value,
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,
         "nvlink_domain": pool.nvlink_domain,
         "nvlink": pool.link in NVLINK,
+        "rdma": pool.network in (Network.INFINIBAND, Network.ROCE),
         "compute_capability": pool.gpu.compute_capability,
         "memory_bytes": pool.gpu.memory_bytes,
+        "host_memory_bytes": pool.host_memory,
     }
 
 

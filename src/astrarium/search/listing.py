@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from astrarium.search.families import are_twins, families, folded
 from astrarium.search.money import Runs, best_paid, keeps, rank_key
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan
@@ -17,18 +18,15 @@ def no_progress(phase: str, done: int, total: int, plans: Callable[[], Sequence[
     """Nobody wants to know."""
 
 
-def layout_key(plan: Plan) -> tuple[object, ...]:
-    """What tells plans apart in a list: not virtual stages, cuts or switches."""
-    s = plan.strategy
-    degrees = (s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch)
-    return (*degrees, tuple(sorted(plan.gpus.items())))
-
-
 def listed(plans: Sequence[Plan], objective: Objective) -> list[Plan]:
-    """The best plan of every layout, the best first."""
-    ordered = sorted(plans, key=lambda plan: rank_key(plan, objective))
-    best_of = {layout_key(plan): plan for plan in reversed(ordered)}
-    return sorted(best_of.values(), key=lambda plan: rank_key(plan, objective))
+    """The best plan of every family, the best first."""
+    return families(sorted(plans, key=lambda plan: rank_key(plan, objective)))
+
+
+def before_others(first: Plan, plans: Sequence[Plan]) -> list[Plan]:
+    """A list that begins with one plan; its twins are folded into it."""
+    same = [plan for plan in plans if plan != first and are_twins(first, plan)]
+    return [folded(first, same), *(plan for plan in plans if plan != first and plan not in same)]
 
 
 def telling(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from astrarium.strategy.estimate import Twin
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
 
 # Plans that every search looks for and begins with; of longer lists the others are those met on the
 # way. So what is looked at, and which plan is the first, does not depend on how many are shown.
-LISTED: Final = 8
+LISTED: Final = 5
 
 
 class Objective(StrEnum):
@@ -83,6 +84,7 @@ class Found(Value, frozen=True):
     seconds: float
     score: float
     peak_bytes: float
+    twins: tuple[Twin, ...] = ()
 
 
 @dataclass(slots=True)

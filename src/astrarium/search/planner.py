@@ -24,7 +24,7 @@ from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.fields import constant_fields
 from astrarium.search.formats import runnable
-from astrarium.search.listing import Progress, listed, no_progress, telling
+from astrarium.search.listing import Progress, before_others, listed, no_progress, telling
 from astrarium.search.money import (
     Front,
     Runs,
@@ -151,7 +151,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
     results = searched.results
     rejected = sum((result.rejected for result in results), Counter())
-    first = shown if choice is None else [choice.plan, *(p for p in shown if p != choice.plan)]
+    first = shown if choice is None else before_others(choice.plan, shown)
     rejected[Rejection.SLOWER] += max(len(searched.plans) - searched.of_front - len(first[:top]), 0)
     return Planned(
         workload=workload,

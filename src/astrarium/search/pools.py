@@ -298,4 +298,6 @@ def search_pool(
     if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
         claim = Claim.ALL  # nobody solves the others
     result = search.run(claim)
-    return estimate(model, [found.strategy for found in result.found]), result
+    plans = estimate(model, [found.strategy for found in result.found])
+    twins = [found.twins for found in result.found]
+    return tuple(replace(p, twins=t) for p, t in zip(plans, twins, strict=True)), result

@@ -5,6 +5,8 @@ In the search as in a file: the fields are the keys of the document, units in th
 
 from __future__ import annotations
 
+from typing import Final
+
 from astrarium.model.workload import Precision
 from astrarium.strategy.types import Reach, Strategy
 from astrarium.value import Value
@@ -94,6 +96,19 @@ class Run(Value, frozen=True):
         return sum(self.breakdown_seconds.values())
 
 
+TWINS: Final = 0.001  # plans of one family whose times differ by less are twins
+
+
+class Twin(Value, frozen=True):
+    """A plan that differs from a listed one in these figures and takes the same time."""
+
+    virtual_stages: int
+    cp: int
+    dp: int
+    micro_batch: int
+    iteration_seconds: float
+
+
 class Plan(Value, frozen=True):
     """A strategy with its estimate; `rank` is 0 until it is one of a list."""
 
@@ -117,6 +132,7 @@ class Plan(Value, frozen=True):
     megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
     run: Run | None = None  # null without a number of tokens, or in older files
     fit_chance: float | None = None  # that no GPU runs out of memory; null in older files
+    twins: tuple[Twin, ...] = ()  # met by the search and not listed
 
     @property
     def pools(self) -> dict[str, int]:

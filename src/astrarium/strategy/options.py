@@ -19,7 +19,9 @@ from astrarium.value import Value
 _OPTIONS: Final = Path(__file__).parent / "data" / "megatron_options.json"
 
 # What an option can be derived from besides the fields of a strategy, a model and a cluster.
-WORKLOAD_SOURCES: Final = frozenset({"model", "precision", "numerics", "optimizer", "tokens"})
+WORKLOAD_SOURCES: Final = frozenset(
+    {"model", "precision", "numerics", "expert_messages", "optimizer", "tokens"}
+)
 
 
 class Treatment(StrEnum):

@@ -34,8 +34,10 @@ from astrarium.validate.readings import as_run, runtime_as_run
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import (
     MemoryReport,
+    expert_messages_of,
     flag_of,
     memory_report_of,
+    numerics_of,
     offload_of,
     overlap_of,
     recompute_choices,
@@ -114,6 +116,8 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         seq_length,
         batch.dp * batch.micro_batch * batch.num_micro_batches,
         precision=resolve_precision(row, gpu),
+        numerics=numerics_of(row),
+        expert_messages=expert_messages_of(row),
     )
     return Scenario(
         workload=workload,

@@ -13,6 +13,7 @@ from typing import Final
 from astrarium.catalog.runtimes import ReportedMemory, Runtime
 from astrarium.configs.recomputation import recompute_of
 from astrarium.errors import InputError
+from astrarium.model.workload import ExpertMessages, Numerics
 from astrarium.strategy.types import (
     Granularity,
     Overlap,
@@ -101,6 +102,16 @@ def zero_stage_of(row: MeasuredRow, program: TrainingProgram) -> int:
             return int(distributed)
         stated = first_match(SHARDING, row.framework)
     return program.shards if stated is None else stated
+
+
+def expert_messages_of(row: MeasuredRow) -> ExpertMessages:
+    """Whether messages of experts hide behind computation; runtimes say how they are sent."""
+    hidden = re.search(r"hides expert messages", row.notes)
+    return ExpertMessages.OVERLAPPED if hidden else ExpertMessages.ALLTOALL
+
+
+def numerics_of(row: MeasuredRow) -> Numerics:
+    return Numerics.REDUCED if "moments in bf16" in row.notes else Numerics.STRICT
 
 
 def offload_of(row: MeasuredRow) -> bool:

@@ -334,6 +334,25 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
             if option.field == "numerics"
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
+    out += _dispatch_as_if(s)
+    return out
+
+
+def _dispatch_as_if(s: Settings) -> list[AsIf]:
+    """What is set about messages of experts and not predicted so."""
+    if _OF_EXPERTS not in s:
+        return []
+    way, flag = s.text("moe_token_dispatcher_type") or "allgather", "--moe-token-dispatcher-type"
+    backend = s.text("moe_flex_dispatcher_backend") or "deepep"
+    if way == "flex" and backend != "deepep":
+        why = "both send a token to a node once"
+        return [AsIf("--moe-flex-dispatcher-backend", backend, "deepep", why)]
+    out = []
+    if way == "allgather" and (s.count("expert_model_parallel_size") or 1) > 1:
+        out.append(AsIf(flag, way, "alltoall", "the exchange that is modelled for experts"))
+    if way != "flex" and s.flag("overlap_moe_expert_parallel_comm"):
+        why = "messages beside another micro-batch are predicted with DeepEP only"
+        out.append(AsIf("--overlap-moe-expert-parallel-comm", "on", "off", why))
     return out
 
 

@@ -20,7 +20,7 @@ from astrarium.configs.pipeline import (
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.tables import table
 from astrarium.configs.vocabulary import vocabulary_of
-from astrarium.model.workload import Numerics, Precision
+from astrarium.model.workload import ExpertMessages, Numerics, Precision
 
 # Of the options read here: what Megatron 0.19.2 takes where they are not given.
 DEFAULTS: Final[Mapping[str, str]] = table("names")["defaults"]
@@ -51,6 +51,7 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
         iterations=s.count("train_iters"),
         precision=_precision(s),
         numerics=numerics_of(s),
+        expert_messages=expert_messages_of(s),
         strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
         sizes=_sizes(s),
         vocabulary=vocabulary_of([s.text(name) for name in _TOKENIZERS], s.text("tokenizer_type")),
@@ -83,6 +84,15 @@ def numerics_of(s: Settings) -> Numerics:
     moments = {s.text(f"{state}_dtype") for state in ("exp_avg", "exp_avg_sq")}
     reduced = s.flag("grad_reduce_in_bf16") and moments <= {"bf16", "torch.bfloat16"}
     return Numerics.REDUCED if reduced else Numerics.STRICT
+
+
+def expert_messages_of(s: Settings) -> ExpertMessages:
+    """Of the flex dispatcher's backends DeepEP alone is predicted."""
+    if s.text("moe_token_dispatcher_type") != "flex":
+        return ExpertMessages.ALLTOALL
+    if not s.flag("overlap_moe_expert_parallel_comm"):
+        return ExpertMessages.DEEPEP
+    return ExpertMessages.OVERLAPPED
 
 
 def _tokens(s: Settings) -> int | None:

@@ -261,6 +261,9 @@ TARGET = Target(
     title="Megatron-Bridge",
     version=VERSION,
     program=program,
-    lacks={Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict"},
+    lacks={
+        Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
+        Feature.DEEPEP: "plans for it send them all to all; plan with --expert-messages alltoall",
+    },
     model_refused=model_refused,
 )

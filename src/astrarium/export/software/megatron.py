@@ -27,7 +27,7 @@ from astrarium.export.run_length import (
 from astrarium.export.software.megatron_model import model_flags, model_refused
 from astrarium.export.software.megatron_rebuilt import Flags
 from astrarium.export.target import Target
-from astrarium.model.workload import Numerics, Precision
+from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.options import Option, Treatment, megatron_options
 from astrarium.strategy.types import Granularity
@@ -42,7 +42,6 @@ CUDA_QUEUES: Final = "8"  # CUDA's own default; Megatron-FSDP refuses 1
 # Of models with experts, or of Megatron-FSDP; the others hold for every plan.
 _ONLY_WITH: Final[Mapping[str, str]] = {
     "moe_router_dtype": "experts",
-    "moe_token_dispatcher_type": "experts",
     "moe_permute_fusion": "experts",
     "megatron_fsdp_main_grads_dtype": "fsdp",
     "accumulate_allreduce_grads_in_fp32": "strict",
@@ -187,8 +186,20 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
             yield option.flags[0].removeprefix("--"), _value(option)
     if job.model.max_experts:
         yield "moe-grouped-gemm", True
+        yield from _expert_messages(job)
     if on_amd(job):
         yield from ((switch, True) for switch in MEGATRON_OFF)
+
+
+def _expert_messages(job: Job) -> Iterator[tuple[str, object]]:
+    messages = job.workload.expert_messages
+    if messages is ExpertMessages.ALLTOALL or job.strategy.ep == 1:
+        yield "moe-token-dispatcher-type", "alltoall"
+        return
+    yield "moe-token-dispatcher-type", "flex"
+    yield "moe-flex-dispatcher-backend", "deepep"
+    if messages is ExpertMessages.OVERLAPPED:
+        yield "overlap-moe-expert-parallel-comm", True
 
 
 def _value(option: Option) -> object:

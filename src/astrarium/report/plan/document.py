@@ -363,6 +363,8 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         tokens=workload.tokens,
         precision=workload.precision,
         numerics=workload.numerics,
+        expert_imbalance=workload.expert_imbalance,
+        expert_messages=workload.expert_messages,
         model_config=_plain(workload.model.config),
     )
 

@@ -23,11 +23,16 @@ from astrarium.plans.document import (
 )
 from astrarium.report import tables, wording
 from astrarium.report.plan.stages import FULL_NAMES, memory_table
+from astrarium.strategy.estimate import TWINS
 from astrarium.units import DAY, format_count, format_rate, format_seconds
 
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # the smallest gap that is shown as a number
+EXPERT_MESSAGES = {
+    "deepep": ", tokens sent to experts by DeepEP",
+    "overlapped": ", tokens sent to experts by DeepEP beside another micro-batch",
+}
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
 KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
@@ -52,6 +57,9 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     if document.choice is not None and document.choice.why:
         yield ""
         yield tables.indented(choice_words(document.choice))
+    if twins := "; ".join(filter(None, map(twins_words, listed))):
+        yield ""
+        yield tables.indented(f"Equal within {tables.percent(TWINS)}: {twins}.")
     yield from pipelines(listed)
     if document.compare is not None:
         from astrarium.report.plan.compare import compare_section
@@ -126,10 +134,13 @@ def facts(
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
     reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
     states = "" if workload.numerics == "strict" else reduced
+    factor = workload.expert_imbalance
+    uneven = f", {factor:g} times the mean load on the busiest experts" if factor > 1 else ""
+    uneven += EXPERT_MESSAGES.get(workload.expert_messages, "")
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
-        f" {workload.precision}, Adam{states}{tokens}",
+        f" {workload.precision}, Adam{states}{uneven}{tokens}",
     )
     pools = cluster.pools
     if used and len(pools) > MANY_POOLS:
@@ -311,6 +322,21 @@ def choice_words(choice: ChoicePart) -> str:
         f" {slower} slower than {fastest}, which is too little to tell them apart"
         f" (the odds are {100 * choice.chance:.0f} to {100 * (1 - choice.chance):.0f})."
     )
+
+
+def twins_words(plan: Plan) -> str:
+    """What could be set otherwise without changing the time of a plan; "" if nothing."""
+    virtual = {twin.virtual_stages for twin in plan.twins if twin.cp == plan.strategy.cp}
+    parts = []
+    if virtual:
+        virtual.add(plan.strategy.virtual_stages)
+        parts.append(f"with {min(virtual)} to {max(virtual)} virtual stages")
+    others = {twin.cp: twin for twin in plan.twins if twin.cp != plan.strategy.cp}
+    parts += [
+        f"with cp {twin.cp}, dp {twin.dp:,}, micro-batch {twin.micro_batch}"
+        for twin in others.values()
+    ]
+    return f"plan {plan.rank} {' or '.join(parts)}" if parts else ""
 
 
 def chance(share: float) -> str:

@@ -33,6 +33,7 @@ from astrarium.cost.step import (
     walk,
 )
 from astrarium.model.blocks import CustomBlock
+from astrarium.search.families import family_of, with_twins
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
@@ -46,6 +47,7 @@ from astrarium.strategy.columns import (
     Options,
     strategy_at,
 )
+from astrarium.strategy.estimate import TWINS, Twin
 from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import HOUR
 from astrarium.value import Value
@@ -73,7 +75,8 @@ class _State:
     reasons: Counter[str] = field(default_factory=Counter)
     evaluated: int = 0
     least_bytes: float = float("inf")
-    best: dict[tuple[int, ...], Found] = field(default_factory=dict)
+    best: dict[tuple[float, ...], Found] = field(default_factory=dict)
+    met: dict[tuple[float, ...], list[Twin]] = field(default_factory=dict)  # by family
     least_open: float = float("inf")  # score that other ways to deal the layers could reach
 
 
@@ -388,6 +391,7 @@ class Search:
         least, degrees = total_seconds(layouts, rows, options), layouts.degrees.take(rows)
         _, group = np.unique(self._group_of(layouts, rows), return_inverse=True)
         best = np.full(int(group.max()) + 1, np.inf)  # of each group, so far
+        families, family = self._families(layouts, rows)
         once = np.ones(len(rows), np.int64)
         waiting = np.flatnonzero(self._within_limits(least, degrees, once))
         at_once = FIRST_EXECUTED
@@ -396,6 +400,7 @@ class Search:
             alive = (score <= self._worst_kept()) & (
                 self._cost(least, peak)[waiting] < best[group[waiting]]
             )
+            alive &= least[waiting] <= self._slowest_twins(families)[family[waiting]]
             waiting, score = waiting[alive], score[alive]
             order = np.lexsort((waiting, peak[waiting], score))
             _, first = np.unique(group[waiting[order]], return_index=True)
@@ -407,16 +412,31 @@ class Search:
             waiting = np.setdiff1d(waiting, now, assume_unique=True)
             at_once = MOST_EXECUTED_AT_ONCE
 
+    def _families(self, layouts: Layouts, rows: Ints) -> tuple[list[tuple[float, ...]], Ints]:
+        """The families of some rows, and which of them each belongs to."""
+        several, place = np.unique(rows, return_inverse=True)
+        numbers: dict[tuple[float, ...], int] = {}
+        of = [numbers.setdefault(key, len(numbers)) for key in self.keys(layouts, several)]
+        return list(numbers), np.array(of, np.int64)[place]
+
+    def _slowest_twins(self, families: Sequence[tuple[float, ...]]) -> Floats:
+        """Seconds beyond which a plan is neither the best of its family nor a twin of it."""
+        if self.objective is Objective.MEMORY:
+            return np.full(len(families), np.inf)
+        best = self.state.best
+        known = [best[key].seconds if key in best else np.inf for key in families]
+        return np.array(known) * (1 + TWINS)
+
     def _best_score(self) -> float:
         best = (found.score for found in self.state.best.values())
         return min([*self._known, *best], default=np.inf)
 
     @staticmethod
-    def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[int, ...]]:
+    def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[float, ...]]:
         """What plans are told apart by."""
         d = layouts.degrees
         columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
-        return zip(*(column[rows].tolist() for column in columns), strict=True)
+        return map(family_of, *(column[rows].tolist() for column in columns))
 
     @property
     def _deals_freely(self) -> bool:
@@ -517,6 +537,8 @@ class Search:
         best = self.state.best
         for i, key in enumerate(self.keys(layouts, at)):
             value = float(score[i])
+            twin = _twin(layouts, int(at[i]), float(seconds[i]))
+            self.state.met.setdefault(key, []).append(twin)
             if key in best and best[key].score <= value:
                 continue
             if len(best) >= self.top and key not in best and value >= self._worst_kept():
@@ -543,7 +565,15 @@ class Search:
 
     def ranked(self) -> list[Found]:
         best = self.state.best
-        return [best[key] for key in sorted(best, key=lambda k: (best[k].score, k))]
+        order = sorted(best, key=lambda k: (best[k].score, k))
+        return [with_twins(best[key], self.state.met[key]) for key in order]
+
+
+def _twin(layouts: Layouts, row: int, seconds: float) -> Twin:
+    d = layouts.degrees
+    return Twin(
+        int(layouts.virtual[row]), int(d.cp[row]), int(d.dp[row]), int(d.micro_batch[row]), seconds
+    )
 
 
 def strategy_of_row(layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:

@@ -69,6 +69,7 @@ def _likeness(pool: Pool) -> tuple[object, ...]:
         pool.inter_node_latency,
         pool.oversubscription,
         pool.block_nodes,
+        pool.host_memory,
         -1.0 if price is None else price,
         pool.rented_sizes,
     )

@@ -37,11 +37,11 @@ arguments=(
   --hidden-dropout 0.0
   --attention-dropout 0.0
   --moe-router-dtype fp32
-  --moe-token-dispatcher-type alltoall
   --moe-permute-fusion
   --accumulate-allreduce-grads-in-fp32
   --no-create-attention-mask-in-dataloader
   --moe-grouped-gemm
+  --moe-token-dispatcher-type alltoall
   --num-layers 61
   --hidden-size 7168
   --ffn-hidden-size 18432
