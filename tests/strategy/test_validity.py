@@ -71,6 +71,7 @@ VALID: Mapping[str, Any] = {
     "tied_embeddings": False,
     "precision": "bf16",
     "reduced_numerics": False,
+    "optimizer": "adamw",
     "gpu": "H100-SXM5-80GB",
     "gpus": 64,
     "nodes": 8,
@@ -169,6 +170,9 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
     "reduced_numerics": (FSDP, {"reduced_numerics": True}),
+    "reduced_moments": (FSDP, {"optimizer": "adamw-8bit"}),
+    "sgd_whole": (VALID, {"optimizer": "sgd"}),
+    "emerging_optimizers": (FSDP, {"optimizer": "muon"}),
     "cp_needs_ampere": (VALID, {"compute_capability": 7.5}),
     "tp_overlap_domain": (VALID, {"nvlink_domain": 1}),
     "tp_overlap_without_mla": (VALID, {"mla": True}),
@@ -243,6 +247,12 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "no_fp8": ("deepspeed", ZERO, {"precision": "fp8"}),
     "no_fp16": ("torchtitan", TITAN, {"precision": "fp16"}),
     "no_reduced_numerics": ("fsdp", ALONE, {"reduced_numerics": True}),
+    "adafactor_whole": ("fsdp", ALONE, {"optimizer": "adafactor"}),
+    "deepspeed_states_on_gpu": (
+        "deepspeed",
+        {**ZERO, "optimizer": "sgd"},
+        {"offload_optimizer": True},
+    ),
 }
 
 

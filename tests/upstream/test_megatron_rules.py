@@ -44,6 +44,7 @@ DENSE: Final[Mapping[str, Any]] = {
     "nvlink": True,
     "compute_capability": 9.0,
     "reduced_numerics": False,
+    "optimizer": "adamw",
     "memory_bytes": 1,
 }
 EXPERTS: Final = {**DENSE, "experts": 8, "topk": 2, "moe_ffn": 256, "ffn": 0}
@@ -159,6 +160,9 @@ CASES: Final = (
     case("sequence_by_tp", unseen=MODULES, **SEQUENCE_TP2, seq_length=511),
     case("sequence_by_cp", "multiple of 2 * context-parallel-size", cp=2, seq_length=510),
     case("reduced_numerics", unseen=OURS, zero_stage=0, reduced_numerics=True),
+    case("reduced_moments", unseen=OURS, zero_stage=0, optimizer="adamw-bf16"),
+    case("sgd_whole", unseen=OURS, zero_stage=1, optimizer="sgd"),
+    case("emerging_optimizers", unseen=OURS, zero_stage=2, optimizer="muon"),
     case(
         "cp_needs_ampere",
         unseen="asserted by Transformer Engine",

@@ -50,7 +50,7 @@ def test_a_row_without_a_size_ran_on_a_node(tmp_path: Path) -> None:
         ({"seq_len": None}, "seq_len not stated"),
         ({"tp": None, "pp": None, "dp": None}, "no degree of parallelism stated"),
         ({"iter_time_s": "nan"}, "iter_time_s is not a finite number"),
-        ({"notes": "LoRA; container"}, "training of adapters only is not modelled"),
+        ({"notes": "LoRA; container"}, "training of adapters only is compared apart"),
         ({"gpu": "H1000"}, "unknown GPU type 'H1000'"),
         ({"framework": "abacus"}, "unknown framework 'abacus'"),
         ({"precision": "fp32"}, "precision fp32 is not modelled"),

@@ -52,6 +52,10 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     precision: Precision
     profile: str | None
     numerics: Numerics | None = None  # None: strict, or as a configuration has it
+    optimizer: str = "adamw"
+    finetune: str | None = None  # None: all weights
+    lora_rank: int | None = None
+    lora_modules: str | None = None  # joined by commas
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
     runtime: str = "megatron"

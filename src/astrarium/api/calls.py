@@ -80,6 +80,10 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     runtime: str = "megatron",
     numerics: Numerics = "strict",
+    optimizer: str = "adamw",
+    finetune: str | None = None,
+    lora_rank: Amount | None = None,
+    lora_modules: str | None = None,
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",
@@ -114,6 +118,10 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     runtime: str = "megatron",
     precision: Precision = "bf16",
     numerics: Numerics = "strict",
+    optimizer: str = "adamw",
+    finetune: str | None = None,
+    lora_rank: Amount | None = None,
+    lora_modules: str | None = None,
     **terms: Unpack[PriceTerms],
 ) -> Plans:
     """What one strategy takes in time, memory and money; as `astrarium predict`.

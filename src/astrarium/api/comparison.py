@@ -148,7 +148,12 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     imports.check_agreement(imported, own, flag("compare_gpus"))
     imports.check_accepted(imported)
     described = imported.described
-    workload = replace(own.workload, precision=described.precision, numerics=described.numerics)
+    workload = replace(
+        own.workload,
+        precision=described.precision,
+        numerics=described.numerics,
+        optimizer=described.optimizer,
+    )
     workload, fallbacks = request.usable_format(workload, own.cluster)
     notes = [*own.notes, *fallbacks]
     if workload.precision is not own.workload.precision:

@@ -68,6 +68,7 @@ _STRATEGY = (
     "Strategy file, plan.json, pairs such as tp=8,pp=4,recompute=full, or what you launch with:"
     " a Megatron-LM script, a DeepSpeed, torchtitan or accelerate file."
 )
+_MOST_RANK = 2**14
 _TOKENS = readers.count(readers.MOST_TOKENS)
 _GPUS = "TYPE:N[,TYPE:N...]"
 _PAIRS = "FILE|k=v,..."
@@ -135,6 +136,24 @@ FLAGS: Final[Mapping[str, Flag]] = {
         read=readers.choice("model.workload:Numerics"),
         default="strict",
         words=("strict", "reduced"),
+    ),
+    "optimizer": Flag(
+        "What updates the weights; its states decide memory.",
+        read=readers.text,
+        default="adamw",
+        words=("adamw", "adamw-bf16", "adamw-8bit", "adafactor", "lion", "sgd", "muon"),
+    ),
+    "finetune": Flag(
+        "Train all weights, or adapters beside frozen ones; all: side by side.",
+        read=readers.text,
+        words=("full", "lora", "qlora", "dora", "all"),
+    ),
+    "lora_rank": Flag("Rank of adapters. Default: 16.", "RANK", readers.count(_MOST_RANK)),
+    "lora_modules": Flag(
+        "Weights with adapters, such as q_proj,v_proj, or all-linear, attention, mlp. Default:"
+        " all-linear, attention where there are experts.",
+        "NAME,...",
+        readers.text,
     ),
     "runtime": Flag(
         "Software that runs it; `astrarium catalog runtimes` lists them.",
@@ -300,6 +319,7 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
     return {name: FLAGS[name]._replace(**changes.get(name, {})) for name in names}
 
 
+_FINETUNING: Final = ("finetune", "lora_rank", "lora_modules")
 NEEDED: Final = {"required": True}
 PLAN_FLAGS: Final = flags(
     *(name for name in FLAGS if name != "strategy"),
@@ -311,7 +331,7 @@ PLAN_FLAGS: Final = flags(
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
 PREDICT_FLAGS: Final = flags(
     *("strategy", "model", "global_batch", "gpus", "cluster", "seq_length", "tokens"),
-    *("as_type", "precision", "numerics", "runtime", *PRICES),
+    *("as_type", "precision", "numerics", "optimizer", *_FINETUNING, "runtime", *PRICES),
     strategy=NEEDED,
     model={"help": _CONFIG_MODEL},
     global_batch={"help": _CONFIG_BATCH},
@@ -337,7 +357,7 @@ ANSWER_FLAGS: Final = {
 }
 FIT_FLAGS: Final = flags(
     *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "as_type"),
-    *("precision", "numerics", "runtime", *PRICES),
+    *("precision", "numerics", "optimizer", *_FINETUNING, "runtime", *PRICES),
     model={"help": _CONFIG_MODEL},
     strategy={"help": f"{_STRATEGY} Default: any that fits."},
     global_batch={"help": "Sequences in an iteration. Default: 1024."},

@@ -120,6 +120,7 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         tokens=asked.tokens or run_tokens(imported, length, batch),
         precision=_precision(asked, imported),
         numerics=asked.numerics if "numerics" in asked.given else described.numerics,
+        optimizer=asked.optimizer if "optimizer" in asked.given else described.optimizer,
         runtime=asked.runtime if "runtime" in asked.given else described.runtime,
     )
     return Filled(whole, imported, None if is_named else imported.source)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 from astrarium.api import comparison, money, request
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime
     from astrarium.cost.training_run import RunTerms
     from astrarium.cost.tuning import Tuning
+    from astrarium.model.adapters import Adapters
     from astrarium.plans.document import ComparePart, Plan, PlanDocument
     from astrarium.search.comparison import OwnPlan
     from astrarium.search.listing import Progress
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from astrarium.search.rules import UserRule
     from astrarium.strategy.types import Strategy
 
-ALL = "all"
 # With `--runtime all`: the software that most people train with.
 COMPARED_RUNTIMES = ("megatron", "megatron-bridge", "torchtitan", "fsdp", "deepspeed")
 
@@ -47,6 +49,7 @@ class Question(Value, frozen=True):
     terms: RunTerms
     tuning: Tuning
     runtimes: tuple[Runtime, ...]  # each with its best plan, if there are several
+    finetunes: tuple[Adapters | None, ...]  # likewise
     yours: comparison.Yours | None
 
     @property
@@ -110,6 +113,7 @@ def read(given: PlanAsked) -> Question:
         terms=run,
         tuning=tuning,
         runtimes=runtimes,
+        finetunes=request.adapters_of(stated, asked.workload.model),
         yours=yours,
     )
 
@@ -118,9 +122,12 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
     """The software to plan for: what was named, or all that plans are often made for."""
     from astrarium.catalog.runtimes import find_runtime
 
-    if given.runtime != ALL:
+    if given.runtime != request.ALL:
         with about("runtime"):
-            return (find_runtime(given.runtime),)
+            return (find_runtime(request.runtime_of(given)),)
+    if given.finetune == request.ALL:
+        ways = f" all and {flag('finetune')} all: ask for one of them"
+        raise refusal("runtime", ways)
     for name in ("profile", "sensitivity"):
         if getattr(given, name):
             raise refusal(
@@ -149,9 +156,9 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     from astrarium.search.listing import no_progress
     from astrarium.search.planner import plan, side_by_side
 
-    def under(runtime: Runtime) -> Planned:
+    def under(runtime: Runtime, adapters: Adapters | None) -> Planned:
         return plan(
-            question.asked.workload,
+            replace(question.asked.workload, adapters=adapters),
             question.asked.cluster,
             objective=question.objective,
             mode=question.mode,
@@ -167,9 +174,17 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
             runtime=runtime,
         )
 
-    if len(question.runtimes) == 1:
-        return under(question.runtime)
-    return side_by_side(under, question.runtimes, question.objective)
+    ways = list(product(question.runtimes, question.finetunes))
+    if len(ways) == 1:
+        return under(*ways[0])
+    several = len(question.runtimes) > 1
+    asked = {
+        runtime.name if several else adapters.kind.value if adapters else "full": partial(
+            under, runtime, adapters
+        )
+        for runtime, adapters in ways
+    }
+    return side_by_side(asked, question.objective)
 
 
 def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDocument:
@@ -245,7 +260,7 @@ def prediction(given: AskedValues) -> PlanDocument:
     assert given.strategy is not None
     with about("strategy"):
         chosen = request.strategy(filled.imported or given.strategy, asked)
-    program = find_runtime(filled.asked.runtime)
+    program = find_runtime(request.runtime_of(filled.asked))
     asked = request.under(asked, program)
     asked, tuning = request.tuned(asked, given.profile, program.name)
     with about("strategy"):

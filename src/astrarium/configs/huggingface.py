@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, Used
 from astrarium.configs.neighbours import is_there
@@ -31,6 +32,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "file": ("deepspeed", "deepspeed_config", "deepspeed_config_file"),
     "recompute": ("gradient_checkpointing",),
     "iterations": ("max_steps", "max_train_steps"),
+    "optimizer": ("optim", "optimizer"),
 }
 # Ways to train less than all weights, or for something else than the next token.
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
@@ -118,6 +120,8 @@ def _read(
     described.why_no_shape = f"'{shown(model)}' is no model of the catalog"
     described.seq_length = _count(flags, "seq_length")
     described.iterations = _count(flags, "iterations")
+    named = optimizer_called(str(_first(flags, "optimizer") or described.optimizer))
+    described.optimizer = named or described.optimizer
     recompute = "full" if str(_first(flags, "recompute")).lower() in ("true", "full") else "none"
     described.strategy["recompute"] = recompute
     inner = read.strategy_of

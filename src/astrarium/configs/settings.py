@@ -66,6 +66,7 @@ class Described:
     iterations: int | None = None  # of the run, where its tokens depend on the batch
     precision: Precision = Precision.BF16
     numerics: Numerics = Numerics.STRICT
+    optimizer: str = "adamw"  # a name of `catalog/optimizers.py`
     strategy: dict[str, Any] = field(default_factory=dict)
     recompute: str = ""  # words for it, where the strategy depends on the number of layers
     sizes: dict[str, int] = field(default_factory=dict)  # of the model, as far as they are stated

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.catalog.optimizers import find_optimizer, with_optimizer
 from astrarium.catalog.runtimes import Runtime, find_runtime, with_reduced_states
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import Network
@@ -127,8 +128,11 @@ class Layouts(Value, frozen=True):
     pace: Floats  # how much longer computation takes than on one GPU as modelled
     on_rank: RankSeconds  # arrays of (layouts, ranks)
     ends: EndSeconds
-    dense_parameters: Floats
+    dense_parameters: Floats  # that train
     expert_parameters: Floats
+    frozen_dense: Floats  # that do not, counted as weights of the runtime's size
+    frozen_expert: Floats
+    end_states: Floats  # by how many parameters more the states of embedding and head count
     head_activations: Floats
     head_transient: Floats
     hop_seconds: Floats  # to the next stage, one direction: (layouts, ranks), or (layouts, 1)
@@ -143,6 +147,8 @@ class Layouts(Value, frozen=True):
     largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
     weight_tensors: Floats
     expert_tensors: Floats
+    matrix_update: Floats  # seconds of matrix products in updates of all weights of a rank
+    expert_matrix_update: Floats
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -172,6 +178,8 @@ class CostModel:
         self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
         if workload.numerics is Numerics.REDUCED:
             self.runtime = with_reduced_states(self.runtime)
+        self.runtime = with_optimizer(self.runtime, workload.optimizer)
+        self.optimizer = find_optimizer(workload.optimizer)
         self.tuning = tuning
         self.ops: OperatorModel = operators_of(pool.gpu, tuning)
         self.fabric: Fabric = replace(
@@ -263,14 +271,18 @@ class CostModel:
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
-        dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
+        of_ends, trained = ends.parameters(degrees.pp > 1), shards.ends.trained[shard][:, None]
+        dense_parameters = dealt(costs.dense_parameters) + of_ends * trained
         expert_parameters = dealt(costs.expert_parameters)
+        frozen_dense = dealt(costs.frozen_dense) + of_ends * (1 - trained)
+        frozen_expert = dealt(costs.frozen_expert)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
-        dense = (dense_parameters, held.sum(axis=2), dense_group(degrees, domain))
-        with_experts = dealt((costs.expert_parameters > 0.0).astype(float))
+        dense = (dense_parameters, frozen_dense, held.sum(axis=2), dense_group(degrees, domain))
+        has_experts = costs.expert_parameters + costs.frozen_expert > 0.0
+        with_experts = dealt(has_experts.astype(float))
         sharing = place(expert_ranks, degrees.ep * degrees.etp, domain)
-        expert = (expert_parameters, with_experts, sharing)
+        expert = (expert_parameters, frozen_expert, with_experts, sharing)
         others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
         return Layouts(
             models=(self,),
@@ -288,6 +300,9 @@ class CostModel:
             ends=_end_seconds(shards, pace),
             dense_parameters=dense_parameters,
             expert_parameters=expert_parameters,
+            frozen_dense=frozen_dense,
+            frozen_expert=frozen_expert,
+            end_states=of_ends * self._more_of_ends,
             head_activations=ends.last(shards.ends.head_activations),
             head_transient=ends.last(shards.ends.head_transient),
             hop_seconds=at_cuts(hop, stages.stop[stage_row]),
@@ -299,10 +314,18 @@ class CostModel:
             largest_unit=self._largest_unit(shards, ends),
             weight_tensors=dealt(costs.weight_tensors),
             expert_tensors=dealt(costs.expert_tensors),
+            matrix_update=dealt(costs.matrix_update),
+            expert_matrix_update=dealt(costs.expert_matrix_update),
             dense_ranks=dense_ranks[:, None],
             expert_ranks=expert_ranks[:, None],
             messages=self._data_messages(degrees, domain, ends, others, dense, expert),
         )
+
+    @property
+    def _more_of_ends(self) -> float:
+        """The states of a parameter of embedding or head beyond those of others, as a share."""
+        more = self.optimizer.end_state_bytes - self.optimizer.state_bytes
+        return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
     def _pace(self, gpus: Ints) -> Floats:
         return slowest_of(gpus) * self.tuning.compute
@@ -330,25 +353,30 @@ class CostModel:
         domain: Ints,
         ends: PlacedEnds,
         others: Floats,
-        *groups: tuple[Floats, Floats, Group],
+        *groups: tuple[Floats, Floats, Floats, Group],
     ) -> DataMessages:
-        """Each group: parameters of a rank, in how many layers, and the ranks that share them."""
+        """Each group: parameters of a rank, in how many layers, and the ranks that share them.
+
+        Parameters are those that train, and those that do not.
+        """
         fabric = self.fabric
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         sent: tuple[Exchange, ...] = (Exchange(*(np.zeros(shape) for _ in range(3))),) * 3
         crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
-        for parameters, layers, sharing in groups:
-            if not parameters.any():
+        for parameters, frozen, layers, sharing in groups:
+            if not parameters.any() and not frozen.any():
                 continue
             stride = np.broadcast_to(sharing.stride, sharing.size.shape)[:, None]
             group = Group(sharing.size[:, None], sharing.per_domain[:, None], stride)
             ranks = group.size
-            exchanges, of_last = self._exchanges(parameters, layers, group)
+            exchanges, of_last = self._exchanges(parameters, frozen, layers, group)
             last = np.maximum(last, of_last)
             sent = tuple(map(_together, sent, exchanges))
             slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
-            moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
+            moved = np.where(
+                ranks > 1, self.runtime.gathered_moved_bytes * (parameters + frozen), 0.0
+            )
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
         apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
@@ -378,13 +406,14 @@ class CostModel:
         along = (slice(None), *(None,) * (parameters.ndim - 1))
         apart = np.broadcast_to(pair.stride, pair.size.shape)[along]
         group = Group(pair.size[along], pair.per_domain[along], apart)
-        table = self.runtime.tied_gradient_bytes * parameters
+        trains = self.workload.adapters is None
+        table = self.runtime.tied_gradient_bytes * parameters * trains
         contended = table * adapter_share(self.fabric, stride[along])
         table = np.where(crosses_domains(group), contended, table)
         return np.where(table > 0, all_reduce_seconds(self.fabric, table, group), 0.0)
 
     def _exchanges(
-        self, parameters: Floats, layers: Floats, group: Group
+        self, parameters: Floats, frozen: Floats, layers: Floats, group: Group
     ) -> tuple[tuple[Exchange, ...], Floats | float]:
         """Messages with `parameters` on each rank of a group: whole, in buckets, layer by layer.
 
@@ -400,18 +429,26 @@ class CostModel:
         ]
         values, size = np.unique(parameters, return_inverse=True)
         count = layers.reshape(-1).astype(np.int64)
+        others, of_frozen = np.zeros(1), np.zeros_like(count)
+        if frozen.any():
+            others, of_frozen = np.unique(frozen.reshape(-1), return_inverse=True)
+            placed.append(of_frozen)
         first, row_of = distinct_rows(size.reshape(-1), count, *placed)
         row_of = row_of.reshape(shape)
-        held = values[size.reshape(-1)[first]]
-        group = Group(*(column[first] for column in placed))
+        held, kept = values[size.reshape(-1)[first]], others[of_frozen[first]]
+        group = Group(*(column[first] for column in placed[:3]))
         units = np.maximum(count[first], 1.0)
         buckets = message_calls(self.runtime, held, group.size)
         calls = np.stack([np.ones(len(held)), buckets, units])
         gradients = self.runtime.reduced_gradient_bytes * held / calls
         weights = self.runtime.weight_bytes * held / calls
+        # Layer by layer ranks gather what they divide for the passes, frozen or not.
+        weights[2] += self.runtime.weight_bytes * kept / units
         reduce = calls[:2] * all_reduce_seconds(self.fabric, gradients[:2], group)
         scatter = calls * reduce_scatter_seconds(self.fabric, gradients, group)
         gather = calls * all_gather_seconds(self.fabric, weights, group)
+        if self.optimizer.whole_gradients:
+            scatter[:2] = reduce
         found = tuple(
             Exchange(reduce[min(way, 1)][row_of], scatter[way][row_of], gather[way][row_of])
             for way in range(len(calls))
@@ -420,7 +457,9 @@ class CostModel:
 
     def _largest_unit(self, shards: ShardCosts, ends: PlacedEnds) -> Floats:
         costs, e = shards.layers, shards.ends
-        layer = (costs.dense_parameters + costs.expert_parameters).max(axis=1)[shards.shard_of]
+        every = costs.dense_parameters + costs.expert_parameters
+        every = every + (costs.frozen_dense + costs.frozen_expert)
+        layer = every.max(axis=1)[shards.shard_of]
         outer = np.maximum(ends.first(e.embedding_parameters), ends.last(e.head_parameters))
         return np.maximum(layer[:, None], outer)
 

@@ -49,6 +49,9 @@ class WorkloadPart(Value, frozen=True):
     tokens: int | None
     precision: Precision
     numerics: Numerics = Numerics.STRICT
+    optimizer: str = "adamw"
+    lora_rank: int | None = None  # of adapters, where a plan trains them
+    lora_modules: tuple[str, ...] = ()
     model_config: dict[str, Any] | None = None
 
     @property

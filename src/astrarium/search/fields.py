@@ -142,6 +142,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "global_batch": workload.global_batch,
         "precision": workload.precision.value,
         "reduced_numerics": workload.numerics is Numerics.REDUCED,
+        "optimizer": workload.optimizer,
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,
         "nvlink_domain": pool.nvlink_domain,

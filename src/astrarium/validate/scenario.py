@@ -87,7 +87,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
     if row.problem:
         raise InputError(row.problem)
     if re.search(r"LoRA|PEFT|QLoRA", row.notes):
-        raise InputError("training of adapters only is not modelled")
+        raise InputError("training of adapters only is compared apart")
     row = as_run(row)
     gpu = resolve_gpu(row.gpu)
     program, runtime = resolve_program(row)

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.imported import (
     AsIf,
     Imported,
@@ -29,7 +30,12 @@ from astrarium.configs.megatron.conflicts import (
     layer_conflicts,
     world_conflict,
 )
-from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron, numerics_of
+from astrarium.configs.megatron.settings import (
+    DEFAULTS,
+    describe_megatron,
+    numerics_of,
+    optimizer_of,
+)
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.shell.expansion import marked, unset_in
 from astrarium.configs.shell.launch import Launch, read_launch
@@ -346,7 +352,7 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
     if not (s.flag("bf16") or s.flag("fp16")):
         why = "training in 32 bits is not modelled"
         out.append(AsIf("--bf16", "not given", "bf16", why))
-    if s.text("optimizer") not in ("", "adam"):
+    if optimizer_called(s.text("optimizer") or ADAMW) is None:
         why = "its states and its step are those of Adam"
         out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
     if numerics_of(s) is Numerics.STRICT:
@@ -355,6 +361,7 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
             AsIf(option.flags[0], _shown(s.text(option.dest)), "fp32", why)
             for option in megatron_options()
             if option.field == "numerics"
+            and not (option.dest.startswith("exp_avg") and optimizer_of(s) != ADAMW)
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
     if "mtp_num_layers" in s:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
     counted_chunks,
@@ -48,6 +49,7 @@ _SIZES: Final = {
     "num_experts": "experts",
     "vocab_size": "entries of the vocabulary",
 }
+_MOMENTS: Final = {"bf16": "adamw-bf16", "bfloat16": "adamw-bf16", "fp8": "adamw-8bit"}
 SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -66,6 +68,7 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
         iterations=s.count("train_iters"),
         precision=_precision(s),
         numerics=numerics_of(s),
+        optimizer=optimizer_of(s),
         strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
         sizes=_sizes(s),
         vocabulary=vocabulary_of([s.text(name) for name in _TOKENIZERS], s.text("tokenizer_type")),
@@ -98,6 +101,15 @@ def numerics_of(s: Settings) -> Numerics:
     moments = {s.text(f"{state}_dtype") for state in ("exp_avg", "exp_avg_sq")}
     reduced = s.flag("grad_reduce_in_bf16") and moments <= {"bf16", "torch.bfloat16"}
     return Numerics.REDUCED if reduced else Numerics.STRICT
+
+
+def optimizer_of(s: Settings) -> str:
+    """The optimizer, and the format of Adam's moments where nothing else is reduced."""
+    named = optimizer_called(s.text("optimizer") or ADAMW) or ADAMW
+    moments = {s.text(f"{state}_dtype") for state in ("exp_avg", "exp_avg_sq")}
+    if named != ADAMW or numerics_of(s) is Numerics.REDUCED:
+        return named
+    return _MOMENTS.get("".join(moments).removeprefix("torch."), ADAMW)
 
 
 def _tokens(s: Settings) -> int | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import find_optimizer
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.launchers import torchrun
@@ -23,6 +24,15 @@ from astrarium.strategy.types import Granularity
 
 VERSION: Final = "1.15.0"
 FILE: Final = "accelerate.yaml"
+
+_TORCH: Final = "import torch\n"
+_ADAMW_ENDS: Final = "\n    )\n    model, optimizer ="
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    "torch.optim.AdamW": "lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1",
+    "torchao.optim.AdamW8bit": "lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1",
+    "torch.optim.Adafactor": "lr=1e-2",
+    "torch.optim.SGD": "lr=0.1, momentum=0.9",
+}
 
 _LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE: "it has no pipelines of its own; Megatron-LM can be exported to directly",
@@ -128,13 +138,11 @@ def program(job: Job) -> RankProgram:
         # Otherwise whole gradients would be kept from micro-batch to micro-batch.
         "SYNC_EACH_BATCH": _is_sharded(job),
     }
+    files = causal.training_files(job, TARGET.label, "train_accelerate.txt", constants)
     return RankProgram(
         software=TARGET.label,
         script=causal.SCRIPT,
-        files={
-            FILE: text(job),
-            **causal.training_files(job, TARGET.label, "train_accelerate.txt", constants),
-        },
+        files={FILE: text(job), **files, causal.SCRIPT: _updated(job, files[causal.SCRIPT])},
         environment=environment(job),
         needs=(
             f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
@@ -147,6 +155,18 @@ def program(job: Job) -> RankProgram:
             f" `{causal.SCRIPT}` builds the whole model in the host memory of every process.",
             *causal.script_notes(job),
         ),
+    )
+
+
+def _updated(job: Job, script: str) -> str:
+    """The script with the plan's optimizer."""
+    made = find_optimizer(job.workload.optimizer).software["fsdp"]
+    begin, end = script.index("torch.optim.AdamW("), script.index(_ADAMW_ENDS)
+    own = f"{made}(\n        model.parameters(), {_ARGUMENTS[made]}"
+    script = script[:begin] + own + script[end:]
+    module = made.rpartition(".")[0]
+    return (
+        script if module == "torch.optim" else script.replace(_TORCH, f"{_TORCH}import {module}\n")
     )
 
 
@@ -180,4 +200,5 @@ TARGET = Target(
     launch=launch,
     lacks=_LACKS,
     model_refused=causal.causal_refused,
+    optimizers="fsdp",
 )

@@ -359,6 +359,9 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         tokens=workload.tokens,
         precision=workload.precision,
         numerics=workload.numerics,
+        optimizer=workload.optimizer,
+        lora_rank=None if workload.adapters is None else workload.adapters.rank,
+        lora_modules=() if workload.adapters is None else workload.adapters.modules,
         model_config=_plain(workload.model.config),
     )
 

@@ -30,7 +30,7 @@ REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # the smallest gap that is shown as a number
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
-KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
+KEY_HEADS = ("trains", "runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
 # Targets of `astrarium export` by runtime; others are Megatron's relatives.
 EXPORTED_TO = {
     "megatron-bridge": "bridge",
@@ -126,10 +126,14 @@ def facts(
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
     reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
     states = "" if workload.numerics == "strict" else reduced
+    optimizer = "Adam" if workload.optimizer == "adamw" else f"optimizer {workload.optimizer}"
+    adapters = ""
+    if workload.lora_rank is not None:
+        adapters = f", adapters of rank {workload.lora_rank} on {', '.join(workload.lora_modules)}"
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
-        f" {workload.precision}, Adam{states}{tokens}",
+        f" {workload.precision}, {optimizer}{states}{adapters}{tokens}",
     )
     pools = cluster.pools
     if used and len(pools) > MANY_POOLS:
@@ -269,6 +273,8 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
     if len({plan.runtimes for plan in plans}) > 1:
         fields.insert(0, of("runtime", lambda p: ", ".join(p.runtimes), prose=True))
+    if any(plan.finetune for plan in plans):
+        fields.insert(0, of("trains", lambda p: p.finetune or "full", prose=True))
     if len({plan.precision for plan in plans}) > 1:
         fields.append(of("format", lambda p: p.precision or ""))
     if any(plan.is_mixed for plan in plans):
