@@ -22,7 +22,7 @@ ADAMW: Final = "adamw"
 MASTER_BYTES: Final = 4.0  # of an fp32 weight, which is part of `Runtime.optimizer_bytes`
 
 
-class Optimizer(Value, frozen=True):
+class OptimizerFacts(Value, frozen=True):
     """Bytes are of one parameter, beside its master weight and its gradient."""
 
     name: str
@@ -40,7 +40,7 @@ def optimizer_names() -> tuple[str, ...]:
 
 
 @cache
-def find_optimizer(name: str = ADAMW) -> Optimizer:
+def find_optimizer(name: str = ADAMW) -> OptimizerFacts:
     entries = _entries()
     if name not in entries:
         hint = did_you_mean(name, entries)
@@ -49,7 +49,7 @@ def find_optimizer(name: str = ADAMW) -> Optimizer:
         )
     values = {one.name: one.value for one in describe_optimizer(name)}
     values.setdefault("end_state_bytes", values["state_bytes"])
-    return Optimizer(
+    return OptimizerFacts(
         name=name, title=entries[name]["title"], software=entries[name]["as"], **values
     )
 

@@ -7,10 +7,9 @@ Recompute, ZeRO, offload and overlap are applied on top by `memory` and `step`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, replace
-from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +34,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
+from astrarium.cost.groups import data_ranks, dense_group, message_calls, slowest_of
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
@@ -46,10 +46,12 @@ from astrarium.model.workload import Numerics, Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 from astrarium.value import Value
 
-# One standard deviation of the time that GPUs of one type take for the same work at their power
-# limit. Five centres found 8 % between the ends of the box plot (arXiv 2208.11035, 2022-08), which
-# are 5.4 deviations apart if times are normal.
-GPU_DEVIATION: Final = 0.015
+# Of a layer, what a rank has of each of its layers: names of `LayerCosts` and of `Layouts`.
+_DEALT: Final = (
+    *("dense_parameters", "expert_parameters", "frozen_dense", "frozen_expert"),
+    *("scaled_weights", "weight_tensors", "expert_tensors"),
+    *("matrix_update", "expert_matrix_update"),
+)
 
 
 class ShardCosts(Value, frozen=True):
@@ -272,17 +274,17 @@ class CostModel:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
         of_ends, trained = ends.parameters(degrees.pp > 1), shards.ends.trained[shard][:, None]
-        dense_parameters = dealt(costs.dense_parameters) + of_ends * trained
-        expert_parameters = dealt(costs.expert_parameters)
-        frozen_dense = dealt(costs.frozen_dense) + of_ends * (1 - trained)
-        frozen_expert = dealt(costs.frozen_expert)
+        held_of = {name: dealt(getattr(costs, name)) for name in _DEALT}
+        held_of["dense_parameters"] += of_ends * trained
+        held_of["frozen_dense"] += of_ends * (1 - trained)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
-        dense = (dense_parameters, frozen_dense, held.sum(axis=2), dense_group(degrees, domain))
+        counts = held.sum(axis=2)
+        dense = (*_both(held_of, "dense"), counts, dense_group(degrees, domain))
         has_experts = costs.expert_parameters + costs.frozen_expert > 0.0
         with_experts = dealt(has_experts.astype(float))
         sharing = place(expert_ranks, degrees.ep * degrees.etp, domain)
-        expert = (expert_parameters, frozen_expert, with_experts, sharing)
+        expert = (*_both(held_of, "expert"), with_experts, sharing)
         others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
         return Layouts(
             models=(self,),
@@ -298,24 +300,16 @@ class CostModel:
             pace=pace,
             on_rank=_at_pace(on_rank, pace[:, None], self.tuning.host),
             ends=_end_seconds(shards, pace),
-            dense_parameters=dense_parameters,
-            expert_parameters=expert_parameters,
-            frozen_dense=frozen_dense,
-            frozen_expert=frozen_expert,
+            **held_of,
             end_states=of_ends * self._more_of_ends,
             head_activations=ends.last(shards.ends.head_activations),
             head_transient=ends.last(shards.ends.head_transient),
             hop_seconds=at_cuts(hop, stages.stop[stage_row]),
-            layer_counts=held.sum(axis=2),
+            layer_counts=counts,
             redone_of_layer=largest_held(held, (costs.activations - costs.inputs)[shard]),
             transient_of_layer=largest_held(held, costs.transient[shard]),
             stand_ins=largest_held(held, costs.stand_ins[shard]),
-            scaled_weights=dealt(costs.scaled_weights),
             largest_unit=self._largest_unit(shards, ends),
-            weight_tensors=dealt(costs.weight_tensors),
-            expert_tensors=dealt(costs.expert_tensors),
-            matrix_update=dealt(costs.matrix_update),
-            expert_matrix_update=dealt(costs.expert_matrix_update),
             dense_ranks=dense_ranks[:, None],
             expert_ranks=expert_ranks[:, None],
             messages=self._data_messages(degrees, domain, ends, others, dense, expert),
@@ -553,6 +547,11 @@ class CostModel:
         return placed.per_domain, stages
 
 
+def _both(held: Mapping[str, Floats], kind: str) -> tuple[Floats, Floats]:
+    """Parameters of a kind that train, and those that do not."""
+    return held[f"{kind}_parameters"], held[f"frozen_{kind}"]
+
+
 def at_cuts(hop: Floats, stop: Ints) -> Floats:
     """Transfers (rows, cuts) at the cuts behind ranks; the widest where a rank has several."""
     if hop.shape[1] == 1:
@@ -560,50 +559,11 @@ def at_cuts(hop: Floats, stop: Ints) -> Floats:
     return np.where(stop < 0, hop.max(axis=1)[:, None], np.take_along_axis(hop, stop, axis=1))
 
 
-def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
-    """Ranks that share dense, and expert, parameters. Context ranks share both."""
-    dense = degrees.dp * degrees.cp
-    return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
-
-
-def dense_group(degrees: Degrees, domain: Ints) -> Group:
-    """The ranks that share dense parameters: context ranks next to each other, then replicas."""
-    size, _ = data_ranks(degrees)
-    together = place(size, degrees.tp, domain)
-    context = place(degrees.cp, degrees.tp, domain).per_domain
-    replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * degrees.dp, domain)
-    replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, degrees.dp)
-    apart = np.where(context == degrees.cp, context * replicas, context)
-    return Group(
-        size,
-        np.where(degrees.pipeline_inside, apart, together.per_domain),
-        degrees.tp * np.where(degrees.pipeline_inside, degrees.pp, 1),
-    )
-
-
-def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:
-    """Buckets that so many parameters of a rank fill, shared by so many ranks."""
-    if not runtime.message_parameters:
-        return np.ones_like(parameters)
-    size = np.maximum(runtime.message_parameters, runtime.message_parameters_per_rank * ranks)
-    return np.maximum(np.ceil(parameters / size), 1.0)
-
-
 def _together(one: Exchange, other: Exchange) -> Exchange:
     """Both, one after the other."""
     return Exchange(
         one.reduce + other.reduce, one.scatter + other.scatter, one.gather + other.gather
     )
-
-
-def slowest_of(gpus: Ints) -> Floats:
-    """How much longer the slowest of so many GPUs takes than one in the middle.
-
-    Every step waits for it. The expected largest of normal deviates, by Blom's formula.
-    """
-    counts, row = np.unique(gpus, return_inverse=True)
-    largest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in counts.tolist()]
-    return (1.0 + GPU_DEVIATION * np.array(largest))[row]
 
 
 def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:

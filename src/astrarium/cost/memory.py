@@ -16,7 +16,8 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_modules
+from astrarium.cost.groups import data_ranks
+from astrarium.cost.layouts import Layouts, ShardCosts, sum_over_modules
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method

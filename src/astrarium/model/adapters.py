@@ -124,8 +124,7 @@ def adapted_modules(model: Model, block: Block, adapters: Adapters) -> tuple[Ada
     for linear in block.linears:
         names = _names(model, linear)
         for name, outputs in zip(names, _parts(block, linear, len(names)), strict=True):
-            groups = (word for word, parts in GROUPS.items() if linear.module in parts)
-            if {name, *groups} & set(adapters.modules):
+            if {name, *_groups_of(linear)} & set(adapters.modules):
                 found.append(Adapted(linear, outputs))
     return tuple(found)
 
@@ -163,6 +162,25 @@ def finetuned_flops_per_token(model: Model, adapters: Adapters, seq_length: int)
         for one in adapted_modules(model, block, adapters)
     )
     return every - frozen + 6.0 * low_rank
+
+
+def module_names(model: Model, adapters: Adapters) -> tuple[str, ...] | str:
+    """The modules with adapters as PEFT takes them: a word for all, or their names."""
+    if ALL_LINEAR in adapters.modules:
+        return ALL_LINEAR
+    named = dict.fromkeys(
+        name
+        for block in model.kinds
+        if isinstance(block, Block)
+        for linear in block.linears
+        for name in _names(model, linear)
+        if {name, *_groups_of(linear)} & set(adapters.modules)
+    )
+    return tuple(named)
+
+
+def _groups_of(linear: Linear) -> list[str]:
+    return [word for word, parts in GROUPS.items() if linear.module in parts]
 
 
 def default_modules(model: Model) -> tuple[str, ...]:

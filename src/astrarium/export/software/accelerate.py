@@ -18,6 +18,7 @@ from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
+from astrarium.export.software.peft import adapted, adapter_files, adapter_needs, adapter_notes
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -138,15 +139,17 @@ def program(job: Job) -> RankProgram:
         # Otherwise whole gradients would be kept from micro-batch to micro-batch.
         "SYNC_EACH_BATCH": _is_sharded(job),
     }
-    files = causal.training_files(job, TARGET.label, "train_accelerate.txt", constants)
+    files = dict(causal.training_files(job, TARGET.label, "train_accelerate.txt", constants))
+    files[causal.SCRIPT] = adapted(job, _updated(job, files[causal.SCRIPT]))
     return RankProgram(
         software=TARGET.label,
         script=causal.SCRIPT,
-        files={FILE: text(job), **files, causal.SCRIPT: _updated(job, files[causal.SCRIPT])},
+        files={FILE: text(job), **files, **adapter_files(job)},
         environment=environment(job),
         needs=(
             f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
             f" {causal.TRANSFORMERS}, on every node",
+            *adapter_needs(job),
         ),
         notes=(
             estimate_note(job, causal.RUNTIME, causal.KERNELS),
@@ -154,6 +157,7 @@ def program(job: Job) -> RankProgram:
             " script says: the YAML has no words for it."
             f" `{causal.SCRIPT}` builds the whole model in the host memory of every process.",
             *causal.script_notes(job),
+            *adapter_notes(job),
         ),
     )
 
@@ -201,4 +205,5 @@ TARGET = Target(
     lacks=_LACKS,
     model_refused=causal.causal_refused,
     optimizers="fsdp",
+    finetunes=("lora", "qlora", "dora"),
 )
