@@ -94,6 +94,7 @@ export interface Plan {
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
+  readonly finetune?: string | null;
   readonly fit_chance?: number | null;
 }
 
@@ -311,5 +312,8 @@ export interface Workload {
   readonly tokens: number | null;
   readonly precision: Precision;
   readonly numerics?: Numerics;
+  readonly optimizer?: string;
+  readonly lora_rank?: number | null;
+  readonly lora_modules?: readonly string[];
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

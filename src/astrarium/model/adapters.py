@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import astrarium.catalog
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, did_you_mean, flag
 from astrarium.model.blocks import Block, Linear, Model, Module
 from astrarium.value import Value
 
@@ -93,7 +93,7 @@ def checked(model: Model, adapters: Adapters) -> Adapters:
     if model.architecture != "decoder" or len(blocks) < len(model.kinds):
         raise InputError(
             f"adapters are known of decoders alone, and {model.name} is of kind"
-            f" {model.architecture}; train all of it (--finetune full)",
+            f" {model.architecture}; train all of it ({flag('finetune')} full)",
             "finetune",
         )
     known = {name for block in blocks for x in block.linears for name in _names(model, x)}
@@ -108,7 +108,7 @@ def checked(model: Model, adapters: Adapters) -> Adapters:
     if model.max_experts and {ALL_LINEAR, "mlp"} & set(adapters.modules):
         raise InputError(
             f"adapters of experts are not modelled, and {model.name} has experts; adapt its"
-            " attention alone (--lora-modules attention)",
+            f" attention alone ({flag('lora_modules')} attention)",
             "lora_modules",
         )
     return adapters
@@ -195,6 +195,7 @@ def check_finetuning(adapters: Adapters | None, runtime: str) -> None:
     able = facts()["kinds"][adapters.kind]["runtimes"]
     if runtime not in able:
         raise InputError(
-            f"{runtime} has no {adapters.kind}; plan it for {' or '.join(able)} (--runtime)",
+            f"{runtime} has no {adapters.kind}; plan it for {' or '.join(able)}"
+            f" ({flag('runtime')})",
             "runtime",
         )

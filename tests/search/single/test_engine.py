@@ -111,7 +111,6 @@ CASES = {
     "sgd": Case("h100:8", 9, optimizer="sgd"),
     "muon": Case("h100:8", 9, optimizer="muon"),
     "muon, experts": Case("h100:4", 20, experts=4, optimizer="muon"),
-    "adafactor": Case("h100:8", 20, optimizer="adafactor", runtime="fsdp"),
     "lora": Case("h100:8", 4, runtime="fsdp", adapters=Adapters(Finetune.LORA)),
     "qlora": Case("h100:8", 3, runtime="fsdp", adapters=Adapters(Finetune.QLORA, 8)),
     "dora": Case("h100:8", 9, adapters=Adapters(Finetune.DORA), runtime="megatron-bridge"),
