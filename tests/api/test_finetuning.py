@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 import astrarium
 from astrarium.errors import InputError
 
-EIGHT = {"gpus": "h100:8", "global_batch": 64, "seq_length": 4096}
+EIGHT: Final[dict[str, Any]] = {"gpus": "h100:8", "global_batch": 64, "seq_length": 4096}
 
 
 def test_ways_to_fine_tune_stand_side_by_side() -> None:
@@ -75,9 +76,9 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_words(flags: dict[str, str], message: str) -> None:
+def test_what_cannot_be_asked_is_refused_in_words(flags: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        astrarium.plan("llama-3.1-8b", **EIGHT, **flags)  # type: ignore[arg-type]
+        astrarium.plan("llama-3.1-8b", **EIGHT, **flags)
 
 
 @pytest.mark.parametrize(
