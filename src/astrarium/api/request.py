@@ -136,6 +136,8 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     numerics = asked.numerics or Numerics.STRICT
     kind = find_optimizer(asked.optimizer).name
     adapters = adapters_of(asked, loaded)[0]
+    if asked.finetune == ALL and not isinstance(asked, PlanAsked):
+        raise refusal("finetune", " all is a question of `astrarium plan`; ask for one kind here")
     workload = Workload(
         loaded, length, batch, asked.tokens, asked.precision, numerics, kind, adapters
     )

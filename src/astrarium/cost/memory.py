@@ -204,7 +204,8 @@ def _parameter_bytes(
     weights = weights + layouts.scaled_weights[rows] * (zero < WEIGHTS_DIVIDED)
     if layouts.models[0].workload.adapters is not None:
         frozen = layouts.frozen_dense[rows], layouts.frozen_expert[rows]
-        gathered = gathered + runtime.weight_bytes * np.minimum(units, frozen[0] + frozen[1])
+        # Gradients of the adapters of a layer are next to nothing.
+        gathered = runtime.weight_bytes * np.minimum(units, dense + expert + sum(frozen))
         weights = weights + runtime.weight_bytes * held(WEIGHTS_DIVIDED, *frozen)
     ends = layouts.end_states[rows]
     states = held(1, dense + ends) if ends.any() else held(1)
