@@ -14,6 +14,7 @@ from astrarium.model.adapters import (
     checked,
     default_modules,
 )
+from astrarium.model.load import model_of_config
 from astrarium.model.workload import Workload
 
 ALL = "all-linear"
@@ -51,6 +52,29 @@ def test_parameters_are_those_that_peft_counts(
     model = load_model(name)
     adapters = checked(model, Adapters(Finetune.LORA, rank, tuple(modules.split(","))))
     assert adapter_parameters(model, adapters) == count
+
+
+SMALL = {
+    "hidden_size": 96,
+    "intermediate_size": 136,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "vocab_size": 211,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        *(("smollm3", 42752), ("glm4", 162560), ("seed_oss", 165632), ("cohere2", 42752)),
+        *(("arcee", 35328), ("starcoder2", 35328), ("nemotron", 35328), ("glm", 162560)),
+    ],
+)
+def test_parameters_of_other_types_are_those_that_peft_counts(kind: str, count: int) -> None:
+    model = model_of_config({"model_type": kind, **SMALL}, "small", "test")
+    assert adapter_parameters(model, Adapters(Finetune.LORA, 8)) == count
 
 
 def test_magnitudes_of_dora_are_parameters_too() -> None:

@@ -22,6 +22,7 @@ from astrarium.model.huggingface.dense import (
     LAYER_NORM_VECTORS,
     with_attention_bias,
     with_head_norms,
+    with_whole_norms,
 )
 
 
@@ -50,6 +51,20 @@ def mixtral(config: Config) -> Shape:
     shape = base(config)
     windows = same_window(config, shape.layers)
     return replace(shape, experts=experts_of(config, shape.ffn), windows=windows)
+
+
+def granitemoe(config: Config) -> Shape:
+    shape = with_attention_bias(config, base(config))
+    return replace(shape, experts=experts_of(config, shape.ffn))
+
+
+def olmoe(config: Config) -> Shape:
+    return with_whole_norms(granitemoe(config))
+
+
+def minimax_m2(config: Config) -> Shape:
+    shape = with_whole_norms(base(config))
+    return replace(shape, experts=experts_of(config, shape.ffn))
 
 
 def qwen2_moe(config: Config) -> Shape:
