@@ -110,3 +110,20 @@ def test_an_optimizer_with_fewer_states_needs_fewer_gpus() -> None:
         for name in ("adamw", "adamw-8bit", "adafactor", "sgd")
     }
     assert peaks["adamw"] > peaks["sgd"] > peaks["adamw-8bit"] > peaks["adafactor"]
+
+
+def test_number_formats_stand_side_by_side() -> None:
+    found = astrarium.plan("llama-3.1-8b", precision="best", **EIGHT)
+    plans = found.document.plans
+    assert [one.precision for one in plans] == ["fp8", "bf16"]
+    alone = astrarium.plan("llama-3.1-8b", precision="fp8", **EIGHT)
+    assert plans[0].strategy == alone.best.strategy
+    assert any(note.startswith("quality: ") for note in found.document.notes)
+
+
+def test_a_format_that_gpus_lack_is_left_out_with_a_note() -> None:
+    found = astrarium.plan("llama-3.1-8b", precision="best", gpus="a100:8", global_batch=64)
+    assert [one.precision for one in found.document.plans] == ["bf16"]
+    assert any(note.startswith("no plan for fp8: ") for note in found.document.notes)
+    with pytest.raises(InputError, match="ask for one of them"):
+        astrarium.plan("llama-3.1-8b", precision="best", finetune="all", **EIGHT)

@@ -26,6 +26,7 @@ Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
 Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
+PlanPrecision = Literal["bf16", "fp16", "fp8", "best"]
 Numerics = Literal["strict", "reduced"]
 
 
@@ -77,7 +78,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     budget_usd: Amount | None = None,
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
-    precision: Precision = "bf16",
+    precision: PlanPrecision = "bf16",
     runtime: str = "megatron",
     numerics: Numerics = "strict",
     optimizer: str = "adamw",

@@ -327,6 +327,11 @@ PLAN_FLAGS: Final = flags(
     *(name for name in FLAGS if name != "strategy"),
     model=NEEDED,
     global_batch=NEEDED,
+    precision={
+        "help": "Number format of matrix products; best: bf16 and fp8 side by side.",
+        "read": readers.precision_or_best,
+        "words": ("bf16", "fp16", "fp8", "best"),
+    },
     runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
 )
 # One strategy, as if it were an answer.
