@@ -161,10 +161,16 @@ def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | N
         return None, None, None
     if tuned not in ("full", "none", "lora"):
         raise NotModelledError(f"finetuning_type {tuned} is not modelled; lora and full are")
+    if "lora_dim" in given:
+        alone = str(flags.get("only_optimize_lora", "")).lower()
+        raise NotModelledError(
+            f"lora_dim {flags['lora_dim']}: adapters of DeepSpeed-Chat are not modelled"
+            + ("" if alone == "true" else ", and the weights beside them train, too")
+        )
     words = (str(flags.get(name, "")).lower() for name in ("adapter", *_FOUR_BITS))
     quantised = any(word in ("qlora", "4", "true") for word in words)
     dora = any(str(flags.get(name, "")).lower() == "true" for name in ("use_dora", "peft_use_dora"))
-    ranks = (str(flags.get(name, "")) for name in ("lora_rank", "lora_r", "lora_dim"))
+    ranks = (str(flags.get(name, "")) for name in ("lora_rank", "lora_r"))
     rank = next((int(text) for text in ranks if text.isdigit() and int(text) > 0), _USUAL_RANK)
     kind = "qlora" if quantised else "dora" if dora else "lora"
     return kind, rank, _adapted_modules(flags, all_of_them=tuned == "lora")
