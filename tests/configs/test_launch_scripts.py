@@ -383,8 +383,8 @@ def test_files_are_known_by_their_keys(script: Read) -> None:
     )
     assert factory.described.model == "Qwen3-8B"
     assert factory.strategy_of(36, 8)["zero_stage"] == 3
-    with pytest.raises(NotModelledError, match="adapters"):
-        script("base_model: x/y\nadapter: lora\nmicro_batch_size: 1\n", name="b.yaml")
+    axolotl = script("base_model: x/y\nadapter: lora\nmicro_batch_size: 1\n", name="b.yaml")
+    assert axolotl.described.finetune == "lora"
     with pytest.raises(NotModelledError, match="levanter trains with JAX"):
         script(
             "trainer: {train_batch_size: 8}\nmodel: {type: llama, hidden_dim: 8}\n", name="l.yaml"

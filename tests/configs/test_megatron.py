@@ -286,12 +286,12 @@ def test_sequence_parallel_without_tp_is_switched_off() -> None:
 
 def test_what_is_not_modelled_is_predicted_as_if() -> None:
     read = read_config(
-        "--micro-batch-size 1 --optimizer sgd --cp-comm-type a2a --context-parallel-size 2"
+        "--micro-batch-size 1 --optimizer soap --cp-comm-type a2a --context-parallel-size 2"
     )
     assert read is not None
     as_if = {one.option: (one.given, one.assumed) for one in read.as_if}
     assert as_if["--hidden-dropout"] == ("0.1 by default", "0.0")
-    assert as_if["--optimizer"] == ("sgd", "adam")
+    assert as_if["--optimizer"] == ("soap", "adam")
     assert as_if["--bf16"] == ("not given", "bf16")
     assert as_if["--cp-comm-type"] == ("a2a", "p2p")
 

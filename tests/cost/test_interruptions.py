@@ -29,6 +29,7 @@ from astrarium.cost.interruptions import (
     protected,
 )
 from astrarium.model import load_model
+from astrarium.model.workload import Workload
 from astrarium.units import HOUR
 
 AGREEMENT = 0.03
@@ -218,7 +219,8 @@ def test_pools_give_spot_nodes_in_the_order_of_what_they_save() -> None:
 def test_checkpoints_hold_weights_and_optimizer() -> None:
     """Megatron's distributed checkpoint: 2 bytes of weight, 12 of optimizer state."""
     model = load_model("llama-2-70b")
-    size = checkpoint_bytes(model, find_runtime("megatron"))
+    workload = Workload(model, seq_length=4096, global_batch=1)
+    size = checkpoint_bytes(workload, find_runtime("megatron"))
     assert size == 14 * model.parameters
     slow = protection(size, np.array([8, 64]))
     assert slow.checkpoint_seconds == pytest.approx(size / np.array([8e9, 64e9]))

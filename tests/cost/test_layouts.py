@@ -11,7 +11,8 @@ from small import small_model
 from astrarium.catalog import find_gpu
 from astrarium.cluster import parse_gpus
 from astrarium.cost.efficiency import operator_model
-from astrarium.cost.layouts import GPU_DEVIATION, CostModel, dense_group, slowest_of
+from astrarium.cost.groups import GPU_DEVIATION, dense_group, slowest_of
+from astrarium.cost.layouts import CostModel
 from astrarium.model import load_model
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision, Workload

@@ -72,6 +72,7 @@ VALID: Mapping[str, Any] = {
     "precision": "bf16",
     "reduced_numerics": False,
     "expert_messages": "alltoall",
+    "optimizer": "adamw",
     "gpu": "H100-SXM5-80GB",
     "gpus": 64,
     "nodes": 8,
@@ -187,6 +188,9 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
     "reduced_numerics": (FSDP, {"reduced_numerics": True}),
+    "reduced_moments": (FSDP, {"optimizer": "adamw-8bit"}),
+    "sgd_whole": (VALID, {"optimizer": "sgd"}),
+    "emerging_optimizers": (FSDP, {"optimizer": "muon"}),
     "cp_needs_ampere": (VALID, {"compute_capability": 7.5}),
     "tp_overlap_domain": (VALID, {"nvlink_domain": 1}),
     "tp_overlap_without_mla": (VALID, {"mla": True}),
@@ -261,6 +265,12 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "no_fp8": ("deepspeed", ZERO, {"precision": "fp8"}),
     "no_fp16": ("torchtitan", TITAN, {"precision": "fp16"}),
     "no_reduced_numerics": ("fsdp", ALONE, {"reduced_numerics": True}),
+    "adafactor_whole": ("fsdp", ALONE, {"optimizer": "adafactor"}),
+    "deepspeed_states_on_gpu": (
+        "deepspeed",
+        {**ZERO, "optimizer": "sgd"},
+        {"offload_optimizer": True},
+    ),
 }
 
 

@@ -91,6 +91,24 @@ def test_reduced_numerics_are_taken(megatron: Driver) -> None:
         parsed(megatron, whole)
 
 
+@pytest.mark.parametrize("name", ["lion", "muon"])
+def test_other_optimizers_are_taken(megatron: Driver, name: str) -> None:
+    """They deal whole matrices to ranks where Adam's states are cut."""
+    one = job("even")
+    args = parsed(megatron, replace(one, workload=replace(one.workload, optimizer=name)))
+    made = args["optimizer"]
+    assert made["optimizer"] == name
+    assert made["use_layer_wise_distributed_optimizer"] == (one.strategy.zero_stage == 1)
+
+
+@pytest.mark.parametrize("name", ["adamw-bf16", "adamw-8bit"])
+def test_moments_in_fewer_bits_are_taken(megatron: Driver, name: str) -> None:
+    """All checks pass but the last, as above."""
+    one = job("even")
+    with pytest.raises(RefusedError, match="requires FusedAdam from TransformerEngine"):
+        parsed(megatron, replace(one, workload=replace(one.workload, optimizer=name)))
+
+
 def test_a_batch_may_grow_and_evaluations_are_taken(megatron: Driver) -> None:
     one = job("even")
     search = SearchPart(

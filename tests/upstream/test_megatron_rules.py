@@ -46,6 +46,7 @@ DENSE: Final[Mapping[str, Any]] = {
     "compute_capability": 9.0,
     "reduced_numerics": False,
     "expert_messages": "alltoall",
+    "optimizer": "adamw",
     "memory_bytes": 1,
     "host_memory_bytes": 0,
 }
@@ -166,6 +167,9 @@ CASES: Final = (
     case("sequence_by_tp", unseen=MODULES, **SEQUENCE_TP2, seq_length=511),
     case("sequence_by_cp", "multiple of 2 * context-parallel-size", cp=2, seq_length=510),
     case("reduced_numerics", unseen=OURS, zero_stage=0, reduced_numerics=True),
+    case("reduced_moments", unseen=OURS, zero_stage=0, optimizer="adamw-bf16"),
+    case("sgd_whole", unseen=OURS, zero_stage=1, optimizer="sgd"),
+    case("emerging_optimizers", unseen=OURS, zero_stage=2, optimizer="muon"),
     case(
         "cp_needs_ampere",
         unseen="asserted by Transformer Engine",

@@ -50,7 +50,7 @@ def test_a_row_without_a_size_ran_on_a_node(tmp_path: Path) -> None:
         ({"seq_len": None}, "seq_len not stated"),
         ({"tp": None, "pp": None, "dp": None}, "no degree of parallelism stated"),
         ({"iter_time_s": "nan"}, "iter_time_s is not a finite number"),
-        ({"notes": "LoRA; container"}, "training of adapters only is not modelled"),
+        ({"notes": "LoRA; container"}, "training of adapters only is compared apart"),
         ({"pp": 2, "dp": "", "notes": "schedule ZB-2p"}, "zero-bubble schedules are not modelled"),
         ({"pp": 2, "dp": "", "framework": "Zero Bubble (Megatron fork)"}, "zero-bubble schedules"),
         ({"gpu": "H1000"}, "unknown GPU type 'H1000'"),

@@ -147,6 +147,7 @@ export interface Plan {
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
+  readonly finetune?: string | null;
   readonly fit_chance?: number | null;
   readonly twins?: readonly Twin[];
 }
@@ -385,5 +386,8 @@ export interface Workload {
   readonly numerics?: Numerics;
   readonly expert_imbalance?: number;
   readonly expert_messages?: ExpertMessages;
+  readonly optimizer?: string;
+  readonly lora_rank?: number | null;
+  readonly lora_modules?: readonly string[];
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

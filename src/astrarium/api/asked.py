@@ -52,6 +52,10 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     precision: Precision
     profile: str | None
     numerics: Numerics | None = None  # None: strict, or as a configuration has it
+    optimizer: str = "adamw"
+    finetune: str | None = None  # None: all weights
+    lora_rank: int | None = None
+    lora_modules: str | None = None  # joined by commas
     expert_imbalance: float = 1.0
     expert_messages: ExpertMessages | None = None  # None: alltoall, or as a configuration has it
     tokens: int | None = None

@@ -26,6 +26,7 @@ Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
 Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
+PlanPrecision = Literal["bf16", "fp16", "fp8", "best"]
 Numerics = Literal["strict", "reduced"]
 ExpertMessages = Literal["alltoall", "deepep", "overlapped"]
 
@@ -78,9 +79,13 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     budget_usd: Amount | None = None,
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
-    precision: Precision = "bf16",
+    precision: PlanPrecision = "bf16",
     runtime: str = "megatron",
     numerics: Numerics = "strict",
+    optimizer: str = "adamw",
+    finetune: str | None = None,
+    lora_rank: Amount | None = None,
+    lora_modules: str | None = None,
     expert_imbalance: Amount = 1.0,
     expert_messages: ExpertMessages = "alltoall",
     rules: Sequence[str] = (),
@@ -117,6 +122,10 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     runtime: str = "megatron",
     precision: Precision = "bf16",
     numerics: Numerics = "strict",
+    optimizer: str = "adamw",
+    finetune: str | None = None,
+    lora_rank: Amount | None = None,
+    lora_modules: str | None = None,
     expert_imbalance: Amount = 1.0,
     expert_messages: ExpertMessages = "alltoall",
     **terms: Unpack[PriceTerms],

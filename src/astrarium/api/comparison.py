@@ -144,6 +144,7 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
         own.workload,
         precision=described.precision,
         numerics=described.numerics,
+        optimizer=described.optimizer,
         expert_messages=described.expert_messages,
     )
     workload, fallbacks = request.usable_format(workload, own.cluster)

@@ -68,6 +68,7 @@ _STRATEGY = (
     "Strategy file, plan.json, pairs such as tp=8,pp=4,recompute=full, or what you launch with:"
     " a Megatron-LM script, a DeepSpeed, torchtitan or accelerate file."
 )
+_MOST_RANK = 2**14
 _TOKENS = readers.count(readers.MOST_TOKENS)
 _GPUS = "TYPE:N[,TYPE:N...]"
 _PAIRS = "FILE|k=v,..."
@@ -135,6 +136,26 @@ FLAGS: Final[Mapping[str, Flag]] = {
         read=readers.choice("model.workload:Numerics"),
         default="strict",
         words=("strict", "reduced"),
+    ),
+    "optimizer": Flag(
+        "What updates the weights: adamw, adamw-bf16, adamw-8bit, adafactor, lion, sgd or muon.",
+        "NAME",
+        readers.text,
+        default="adamw",
+        words=("adamw", "adamw-bf16", "adamw-8bit", "adafactor", "lion", "sgd", "muon"),
+    ),
+    "finetune": Flag(
+        "What trains: full (all weights), adapters (lora, qlora or dora), or all side by side.",
+        "WHAT",
+        readers.text,
+        words=("full", "lora", "qlora", "dora", "all"),
+    ),
+    "lora_rank": Flag("Rank of adapters. Default: 16.", "RANK", readers.count(_MOST_RANK)),
+    "lora_modules": Flag(
+        "Weights with adapters, such as q_proj,v_proj, or all-linear, attention, mlp. Default:"
+        " all-linear, attention where there are experts.",
+        "NAME,...",
+        readers.text,
     ),
     "expert_imbalance": Flag(
         "Tokens of the busiest rank of experts over the mean.",
@@ -312,27 +333,27 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
     return {name: FLAGS[name]._replace(**changes.get(name, {})) for name in names}
 
 
+OF_TRAINING: Final = (
+    *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules"),
+    *("expert_imbalance", "expert_messages"),
+)
 NEEDED: Final = {"required": True}
 PLAN_FLAGS: Final = flags(
     *(name for name in FLAGS if name != "strategy"),
     model=NEEDED,
     global_batch=NEEDED,
+    precision={
+        "help": "Number format of matrix products; best: bf16 and fp8 side by side.",
+        "read": readers.precision_or_best,
+        "words": ("bf16", "fp16", "fp8", "best"),
+    },
     runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
 )
 # One strategy, as if it were an answer.
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
-OF_TRAINING: Final = ("numerics", "expert_imbalance", "expert_messages")
 PREDICT_FLAGS: Final = flags(
     *("strategy", "model", "global_batch", "gpus", "cluster", "seq_length", "tokens"),
-    *(
-        "as_type",
-        "precision",
-        "numerics",
-        "expert_imbalance",
-        "expert_messages",
-        "runtime",
-        *PRICES,
-    ),
+    *("as_type", "precision", *OF_TRAINING, "runtime", *PRICES),
     strategy=NEEDED,
     model={"help": _CONFIG_MODEL},
     global_batch={"help": _CONFIG_BATCH},

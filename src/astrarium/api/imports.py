@@ -7,7 +7,7 @@ cost days.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astrarium.api import request
 from astrarium.api.money import MoneyTerms
@@ -116,12 +116,21 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         tokens=asked.tokens or run_tokens(imported, length, batch),
         precision=_precision(asked, imported),
         numerics=asked.numerics if "numerics" in asked.given else described.numerics,
+        **_finetuning(asked, imported),
+        optimizer=asked.optimizer if "optimizer" in asked.given else described.optimizer,
         expert_messages=asked.expert_messages
         if "expert_messages" in asked.given
         else described.expert_messages,
         runtime=asked.runtime if "runtime" in asked.given else described.runtime,
     )
     return Filled(whole, imported, None if is_named else imported.source)
+
+
+def _finetuning(asked: AskedValues, imported: Imported) -> dict[str, Any]:
+    """What trains, as it was asked for or as the configuration says."""
+    names = ("finetune", "lora_rank", "lora_modules")
+    source = asked if asked.given & {*names} else imported.described
+    return {name: getattr(source, name) for name in names}
 
 
 def counted(gpus: GpusGiven | None, count: int | None) -> GpusGiven | None:

@@ -96,6 +96,9 @@ def duration(
     return number("parse_seconds", most, bare_unit=bare_unit, allow_zero=allow_zero)
 
 
+BEST = "best"  # of the number formats that GPUs have
+
+
 def choice(place: str, *, without: Sequence[str] = ()) -> Reader:
     """Reads a word of the enumeration at this place, "module:Class", in upper or lower case.
 
@@ -112,6 +115,13 @@ def choice(place: str, *, without: Sequence[str] = ()) -> Reader:
         raise refusal(name, f" '{given}': expected one of {', '.join(known)}{hint}")
 
     return read
+
+
+def precision_or_best(name: str, given: Given) -> str:
+    """A number format, or the word for all that plans may choose among."""
+    if str(given).lower() == BEST:
+        return BEST
+    return choice("model.workload:Precision", without=("fp32",))(name, given)
 
 
 def rank(name: str, given: Given) -> int:

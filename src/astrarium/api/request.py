@@ -10,6 +10,7 @@ from astrarium.api import money
 from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
 from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
+from astrarium.catalog.optimizers import find_optimizer
 from astrarium.cluster import Cluster, load_cluster, parse_gpus
 from astrarium.configs.imported import Imported
 from astrarium.cost.checkpoints import Storage
@@ -27,6 +28,7 @@ from astrarium.value import Value, replace
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster.build import GpusGiven
+    from astrarium.model.adapters import Adapters
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
 
@@ -48,6 +50,8 @@ PROFILE_ENDINGS = (".json", ".yaml", ".yml", ".toml")
 NAME_KEY = "_name_or_path"  # where a config.json says what its model is called
 NAMELESS = "model"
 DEFAULT_RUNTIME = "megatron"
+FINETUNING_RUNTIME = "fsdp"  # Accelerate with PEFT, which has all kinds of adapters
+ALL = "all"  # runtimes, or ways to fine-tune, side by side
 
 
 class Request(Value, frozen=True):
@@ -128,14 +132,49 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
             " pipeline layout has no place: plans with pp > 1 need another program"
         )
     numerics = asked.numerics or Numerics.STRICT
-    sizes = loaded, length, batch, asked.tokens, asked.precision
-    messages = asked.expert_messages or ExpertMessages.ALLTOALL
-    workload = Workload(*sizes, numerics, asked.expert_imbalance, messages)
+    kind = find_optimizer(asked.optimizer).name
+    adapters = adapters_of(asked, loaded)[0]
+    if asked.finetune == ALL and not isinstance(asked, PlanAsked):
+        raise refusal("finetune", " all is a question of `astrarium plan`; ask for one kind here")
+    workload = Workload(
+        loaded,
+        length,
+        batch,
+        asked.tokens,
+        asked.precision,
+        numerics,
+        asked.expert_imbalance,
+        asked.expert_messages or ExpertMessages.ALLTOALL,
+        kind,
+        adapters,
+    )
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))
     used, fallbacks = usable_format(workload, pools)
     return Request(used, pools, (*notes, *fallbacks))
+
+
+def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
+    """What trains: None is all weights; several with --finetune all, of which the first."""
+    from astrarium.model.adapters import Adapters, Finetune, checked, default_modules
+
+    given = asked.finetune
+    if given in (None, Finetune.FULL):
+        for name in ("lora_rank", "lora_modules"):
+            if getattr(asked, name) is not None:
+                needed = f" is about adapters; add {flag('finetune')} lora, qlora or dora"
+                raise refusal(name, needed)
+        return (None,)
+    if given != ALL and given not in list(Finetune):
+        words = ", ".join((*Finetune, ALL))
+        raise refusal("finetune", f" '{given}': expected one of {words}")
+    rank = {} if asked.lora_rank is None else {"rank": asked.lora_rank}
+    named = asked.lora_modules
+    modules = tuple(named.replace(" ", "").split(",")) if named else default_modules(loaded)
+    kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
+    made = tuple(checked(loaded, Adapters(kind, modules=modules, **rank)) for kind in kinds)
+    return (None, *made) if given == ALL else made
 
 
 def _able(asked: Workload, market: Cluster) -> tuple[Cluster, list[str]]:
@@ -368,6 +407,14 @@ def _device_profile(path: Path) -> UsedProfile:
     if tuning.runtime:
         note += f"; predicted under {tuning.runtime}"
     return UsedProfile(read.gpu, None, tuning, note, read.header)
+
+
+def runtime_of(asked: AskedValues) -> str:
+    """The runtime that was named, or the usual one, which is another where adapters train."""
+    full = asked.finetune in (None, "full")
+    if full or "runtime" in asked.given or asked.runtime != DEFAULT_RUNTIME:
+        return asked.runtime
+    return FINETUNING_RUNTIME
 
 
 def under(asked: Request, runtime: RuntimeProfile) -> Request:

@@ -54,7 +54,7 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
             "global_batch",
         )
     asked = filled.read()
-    runtime = find_runtime(filled.asked.runtime)
+    runtime = find_runtime(request.runtime_of(filled.asked))
     asked = request.under(asked, runtime)
     asked, tuning = request.tuned(asked, given.profile, runtime.name)
     asked = _with_order_of_pools(asked)

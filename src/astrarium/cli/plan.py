@@ -71,7 +71,7 @@ def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN4
         imports.check_accepted(filled.imported)
     strategy = filled.imported or given.strategy
     chosen = None if strategy is None else request.strategy(strategy, asked)
-    program = find_runtime(filled.asked.runtime)
+    program = find_runtime(request.runtime_of(filled.asked))
     asked, tuning = request.tuned(request.under(asked, program), given.profile, program.name)
     with output.progress("searching"):
         report = search.fit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
 from astrarium.configs.tables import table
@@ -35,6 +36,7 @@ def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
         global_batch=batch,
         batch_of_replica=None if batch or not micro else micro * (steps or 1),
         precision=_precision(reader),
+        optimizer=optimizer_called(reader.section("optimizer").text("type", ADAMW)) or ADAMW,
         strategy=strategy,
     )
     conflicts = list(_conflicts(reader, _KEYS))
@@ -116,7 +118,7 @@ def _as_if(reader: Values, zero: Values) -> list[AsIf]:
         why = "Ulysses divides heads where context parallelism passes keys on; both divide tokens"
         out.append(AsIf("sequence_parallel_size", "Ulysses", "cp", why))
     name = reader.section("optimizer").text("type", "Adam")
-    if not name.lower().startswith("adam"):
+    if optimizer_called(name) is None:
         out.append(AsIf("optimizer", name, "Adam", "its states are those of Adam"))
     return out
 

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, Used
 from astrarium.configs.neighbours import beside, json_beside
@@ -20,8 +21,10 @@ from astrarium.configs.shell.launch import Launch
 from astrarium.configs.tables import table
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
-# Ways to train less than all weights, or for something else than the next token.
+# Ways to train adapters; and to train for something else than the next token.
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
+_FOUR_BITS: Final = ("quantization_bit", "load_in_4bit")
+_USUAL_RANK: Final = 8  # of PEFT and LLaMA-Factory
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
 _OTHERWISE: Final = {"gpt2": "gpt2small", "qwen3600m": "qwen30.6b"}  # other names of models
 _OFF: Final = ("", "0", "none", "null", "false", "full")
@@ -133,6 +136,9 @@ def _read(
     described.why_no_shape = f"'{shown(model)}' is no model of the catalog"
     described.seq_length = _count(flags, "seq_length")
     described.iterations = _count(flags, "iterations")
+    named = optimizer_called(str(_first(flags, "optimizer") or described.optimizer))
+    described.optimizer = named or described.optimizer
+    described.finetune, described.lora_rank, described.lora_modules = _adapters(flags)
     recompute = "full" if str(_first(flags, "recompute")).lower() in ("true", "full") else "none"
     described.strategy["recompute"] = recompute
     inner = read.strategy_of
@@ -161,17 +167,42 @@ def _read(
 
 
 def _refuse(flags: Mapping[str, Any], source: str) -> None:
-    adapters = [name for name in _ADAPTERS if str(flags.get(name, "")).lower() not in _OFF]
-    tuned = str(flags.get("finetuning_type", "full"))
-    if adapters or tuned not in ("full", "None"):
-        what = f"{adapters[0]} {flags[adapters[0]]}" if adapters else f"finetuning_type {tuned}"
-        raise NotModelledError(
-            f"{source}: trains adapters ({what}), which is not modelled: most weights have neither"
-            " gradients nor states; for training of all weights drop it"
-        )
     stage = str(flags.get("stage") or flags.get("rl") or "sft")
     if stage in _OTHER_STAGES:
         raise NotModelledError(f"{source}: trains by {stage}, which is not modelled")
+
+
+def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
+    """What trains, the rank of adapters, and the modules that have them; as programs say it."""
+    tuned = str(flags.get("finetuning_type", "full")).lower()
+    given = [name for name in _ADAPTERS if str(flags.get(name, "")).lower() not in _OFF]
+    if not given and tuned in ("full", "none"):
+        return None, None, None
+    if tuned not in ("full", "none", "lora"):
+        raise NotModelledError(f"finetuning_type {tuned} is not modelled; lora and full are")
+    if "lora_dim" in given:
+        alone = str(flags.get("only_optimize_lora", "")).lower()
+        raise NotModelledError(
+            f"lora_dim {flags['lora_dim']}: adapters of DeepSpeed-Chat are not modelled"
+            + ("" if alone == "true" else ", and the weights beside them train, too")
+        )
+    words = (str(flags.get(name, "")).lower() for name in ("adapter", *_FOUR_BITS))
+    quantised = any(word in ("qlora", "4", "true") for word in words)
+    dora = any(str(flags.get(name, "")).lower() == "true" for name in ("use_dora", "peft_use_dora"))
+    ranks = (str(flags.get(name, "")) for name in ("lora_rank", "lora_r"))
+    rank = next((int(text) for text in ranks if text.isdigit() and int(text) > 0), _USUAL_RANK)
+    kind = "qlora" if quantised else "dora" if dora else "lora"
+    return kind, rank, _adapted_modules(flags, all_of_them=tuned == "lora")
+
+
+def _adapted_modules(flags: Mapping[str, Any], *, all_of_them: bool) -> str:
+    given = flags.get("lora_target") or flags.get("lora_target_modules")
+    if str(flags.get("lora_target_linear", "")).lower() == "true" or (all_of_them and not given):
+        return "all-linear"
+    if not given:
+        return "q_proj,v_proj"  # PEFT's own choice for models like Llama
+    words = given if isinstance(given, list) else str(given).replace(",", " ").split()
+    return "all-linear" if words[0] in ("all", "all-linear") else ",".join(map(str, words))
 
 
 def _first(flags: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.imported import (
     AsIf,
     Imported,
@@ -86,6 +87,9 @@ def _values(keys: Mapping[str, Any]) -> dict[str, str]:
     out |= {"fp16": str(is_fp16 and not bfloat)}
     offload = zero.get("cpu_offload") if isinstance(zero, Mapping) else False
     out["optimizer_cpu_offload"] = str(bool(offload))
+    named = keys.get("optimizer")
+    if isinstance(named, Mapping):
+        out["optimizer"] = str(named.get("type", ADAMW))
     return out
 
 
@@ -94,7 +98,7 @@ def _as_if(keys: Mapping[str, Any], entries: int) -> list[AsIf]:
     out = [AsIf("vocab_file", "no number of entries", f"{entries:,}", why)]
     name = keys.get("optimizer")
     kind = str(name.get("type", "Adam")) if isinstance(name, Mapping) else "Adam"
-    if "adam" not in kind.lower():
+    if optimizer_called(kind) is None:
         out.append(AsIf("optimizer", kind, "Adam", "its states are those of Adam"))
     if "sparse" in str(keys.get("attention_config", "")):
         out.append(AsIf("attention_config", "sparse", "global", "sparse attention is not modelled"))

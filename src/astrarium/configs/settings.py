@@ -67,6 +67,10 @@ class Described:
     precision: Precision = Precision.BF16
     numerics: Numerics = Numerics.STRICT
     expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
+    optimizer: str = "adamw"  # a name of `catalog/optimizers.py`
+    finetune: str | None = None  # what trains, if not all weights
+    lora_rank: int | None = None
+    lora_modules: str | None = None  # joined by commas
     strategy: dict[str, Any] = field(default_factory=dict)
     recompute: str = ""  # words for it, where the strategy depends on the number of layers
     sizes: dict[str, int] = field(default_factory=dict)  # of the model, as far as they are stated

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
+from astrarium.catalog.optimizers import with_optimizer
 from astrarium.catalog.runtimes import Runtime
-from astrarium.model import Model
+from astrarium.model.workload import Workload
 from astrarium.value import Value
 
 # Of one node: the storage behind Llama 3 405B sustained 2 TB/s ("The Llama 3 Herd of Models"), and
@@ -42,9 +43,13 @@ class Protection(Value, frozen=True):
     shortest_interval: Floats | float = 0.0
 
 
-def checkpoint_bytes(model: Model, runtime: Runtime) -> float:
-    """Weights and optimizer state; what ranks hold in common is written once, gradients never."""
-    return model.parameters * (runtime.weight_bytes + runtime.optimizer_bytes)
+def checkpoint_bytes(workload: Workload, runtime: Runtime) -> float:
+    """Weights and optimizer state; what ranks hold in common is written once, gradients never.
+
+    Frozen weights are not written: they are those that training began with.
+    """
+    runtime = with_optimizer(runtime, workload.optimizer)
+    return workload.trained_parameters * (runtime.weight_bytes + runtime.optimizer_bytes)
 
 
 def protection(

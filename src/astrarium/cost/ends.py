@@ -53,6 +53,7 @@ class EndCosts(Value, frozen=True):
     shared_parameters: Floats  # the same of a later input that reads the first one's table
     head_activations: Floats
     head_transient: Floats  # what the head's 16-bit weight gradient needs beyond the logits' peak
+    trained: Floats  # 1, or 0 where all of it is frozen
     boundary_bytes: Floats  # what one rank hands to the next stage, by cut: see `boundary_bytes`
 
 
@@ -74,6 +75,7 @@ def end_costs(
     projection = _projection(workload, shards, ops, runtime)
     logits = tokens * outputs
     table = dealt(model.embedding.vocab, tp, pads=pads) * model.embedding.hidden
+    trains = workload.adapters is None
 
     def passed(kind: Pointwise, elements: Floats, *, backward: bool) -> Floats:
         return ops.pointwise(kind, elements, backward=backward, fused=kind in runtime.fused)
@@ -81,14 +83,16 @@ def end_costs(
     loss_forward, loss_backward = (
         passed(Pointwise.RMS_NORM, residual / element, backward=backward)
         + passed(Pointwise.CROSS_ENTROPY, logits, backward=backward)
-        + (projection.added if backward else 0.0)
+        + (projection.added if backward and trains else 0.0)
         for backward in (False, True)
     )
     return EndCosts(
         embedding_forward=passed(Pointwise.EMBEDDING, entered / element, backward=False),
         # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
         embedding_backward=passed(Pointwise.EMBEDDING, entered / element, backward=True)
-        + summed_seconds(ops, runtime, table),
+        + summed_seconds(ops, runtime, table)
+        if trains
+        else np.zeros(len(shards)),
         # Without sequence parallelism the way back needs no message.
         embedding_message=enter_reduce + np.where(sequence, enter_gather, 0.0),
         embedding_parameters=table + model.embedding.other_parameters,
@@ -104,8 +108,9 @@ def end_costs(
         head_activations=2 * residual + logits * runtime.logit_bytes,
         # The gradient of the head's weight follows when the fp32 copy is gone.
         head_transient=np.maximum(
-            outputs * model.head.inputs * element - logits * FLOAT_BYTES, 0.0
+            outputs * model.head.inputs * element * trains - logits * FLOAT_BYTES, 0.0
         ),
+        trained=np.full(len(shards), float(trains)),
         # A mask goes forward only: half of it in each direction stands for that.
         boundary_bytes=boundary_bytes(workload, shards)
         + runtime.sent_mask_bytes * workload.seq_length**2 / 2,
@@ -140,11 +145,13 @@ def _projection(
     dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)
     forward, dgrad, wgrad, added = weight_products(ops, runtime, tokens, outputs, inputs, dtype)
     flops = 2 * tokens * outputs * inputs
+    settled = ops.settled_seconds(flops, dtype)
+    trains = workload.adapters is None
     predicted = _Projection(
         forward,
-        ops.settled_seconds(flops, dtype),
-        dgrad + wgrad,
-        least_backward_seconds(ops, runtime, flops, dtype),
+        settled,
+        dgrad + wgrad if trains else dgrad,
+        least_backward_seconds(ops, runtime, flops, dtype) if trains else settled,
         added,
         np.ones(len(shards)),
     )

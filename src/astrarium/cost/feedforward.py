@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.arrays import Floats, Ints, distinct_rows
+from astrarium.cost.adapters import is_adapted
 from astrarium.cost.collectives import (
     Group,
     all_gather_seconds,
@@ -65,6 +66,7 @@ def _feed_forward(
     seconds = layer.pointwise(kind, wide / layer.element_bytes, _slower(layer, module))
     extra = wide / layer.element_bytes * layer.runtime.gated_kept_bytes if block.gated else 0.0
     entered = narrow * layer.input_bytes / layer.element_bytes
+    entered = entered * is_adapted(layer, block, ways_out[-1])
     layer.keep(wide + entered + extra)
     # Gradients of both are alive together in the backward pass.
     layer.pass_through(wide + narrow)
@@ -107,7 +109,7 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         for role, name in (
             (GemmRole.FORWARD, "forward"),
             (GemmRole.DGRAD, "backward"),
-            (GemmRole.WGRAD, "backward"),
+            *(() if layer.frozen else ((GemmRole.WGRAD, "backward"),)),
         ):
             groups, rows = local_experts[first], (worked / local_experts)[first]
             product, limit, summed = _expert_products(layer, role, groups, rows, n, k)
@@ -117,9 +119,12 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
         if linear.bias and linear.split is Split.ROW:
             layer.stream(*(each * worked * linear.outputs for each in OUTPUT_BIAS_BYTES))
-        layer.add("expert_parameters", linear.parameters / (shards.ep * shards.etp))
+        layer.weigh("expert", linear.parameters / (shards.ep * shards.etp))
         layer.hold_weights(linear.parameters / (shards.ep * shards.etp))
-        if layer.runtime.accumulates_in_product:
+        if not layer.frozen:
+            each = linear.inputs * linear.outputs / shards.etp
+            layer.orthogonalise("expert_", linear.outputs / out_split, each, local_experts)
+        if layer.runtime.accumulates_in_product and not layer.frozen:
             layer.add(
                 "stand_ins", linear.inputs * linear.outputs * layer.element_bytes / shards.etp
             )

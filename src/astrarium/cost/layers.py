@@ -19,6 +19,10 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.catalog.runtimes import Runtime
+from astrarium.cost.adapters import (
+    add_adapters,
+    entered_share,
+)
 from astrarium.cost.attention import add_attention, add_latent_recompute
 from astrarium.cost.collectives import (
     Fabric,
@@ -110,8 +114,9 @@ def _add_block(layer: Tally, block: Block) -> None:
         add_experts(layer, block, gemm_seconds)
     else:
         add_mlp(layer, block, gemm_seconds)
+    add_adapters(layer, block)
     layer.hold_power()
-    layer.everywhere("dense_parameters", float(block.extra_parameters))
+    layer.weigh("dense", np.full(len(layer.shards), float(block.extra_parameters)), False)
     _add_launches(layer, block)
     layer.add("inputs", layer.residual_tokens * block.hidden * layer.element_bytes)
 
@@ -146,6 +151,8 @@ def _add_launches(layer: Tally, block: Block) -> None:
         layer.add("launch_backward", backward)
         layer.add("launch_again", forward + runtime.layer_recompute_seconds)
     experts = [linear for linear in block.linears if linear.module is Module.EXPERTS]
+    if layer.frozen:
+        return
     tensors = sum(1 + linear.bias for linear in block.linears if linear not in experts)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
     if experts:
@@ -190,9 +197,10 @@ def _add_norms(layer: Tally, block: Block) -> None:
             layer.keep(size * layer.input_bytes / layer.element_bytes)
         if _is_separate(block, norm):
             layer.recompute(RecomputeModule.LAYERNORM, forward, size)
-        layer.everywhere("dense_parameters", float(norm.parameters))
+        layer.weigh("dense", np.full(len(layer.shards), float(norm.parameters)), False)
     scaled, whole = _entries(block)
-    layer.keep(residual * (scaled * layer.input_bytes / layer.element_bytes + whole))
+    entries = scaled * layer.input_bytes / layer.element_bytes + whole
+    layer.keep(residual * (entries * entered_share(layer, block)))
     dropout = layer.runtime.dropout
     for _ in range(1 if block.parallel_residual else 2):
         kind = Pointwise.DROPOUT_RESIDUAL if dropout else Pointwise.RESIDUAL
@@ -240,19 +248,25 @@ def _add_dense_linears(layer: Tally, block: Block) -> GemmSeconds:
     flops = 2 * (m * n * k).sum(axis=0)[shape_of]
     limit = layer.ops.settled_seconds(flops, layer.dtype)
     layer.products("forward", forward.sum(axis=0), limit)
-    limit = least_backward_seconds(layer.ops, layer.runtime, flops, layer.dtype)
+    if layer.frozen:
+        wgrad, added = np.zeros_like(wgrad), np.zeros_like(added)
+    else:
+        limit = least_backward_seconds(layer.ops, layer.runtime, flops, layer.dtype)
     layer.products("backward", (dgrad + wgrad).sum(axis=0), limit)
     layer.add("backward", added.sum(axis=0))
     layer.quantise((m * k).sum(axis=0)[shape_of], (m * n).sum(axis=0)[shape_of])
     for linear, tokens, outputs in zip(dense, m, n, strict=True):
         share = np.where(linear.split is Split.REPLICATED, 1, layer.shards.tp)
-        layer.add("dense_parameters", linear.parameters / share)
+        layer.weigh("dense", linear.parameters / share)
         if linear.module is not Module.ROUTER:
             layer.hold_weights(linear.inputs * linear.outputs / share)
         if linear.bias:
             layer.pointwise(Pointwise.BIAS, (tokens * outputs)[shape_of])
             layer.pointwise(Pointwise.BIAS_GRADIENT, (tokens * outputs)[shape_of])
-        if linear.module is not Module.ROUTER and layer.runtime.accumulates_in_product:
+        if layer.frozen or linear.module is Module.ROUTER:
+            continue
+        layer.orthogonalise("", outputs[shape_of], linear.inputs * linear.outputs / share)
+        if layer.runtime.accumulates_in_product:
             layer.add("stand_ins", linear.inputs * linear.outputs * layer.element_bytes / share)
     return {x.name: (forward[i], dgrad[i], wgrad[i]) for i, x in enumerate(dense)}
 

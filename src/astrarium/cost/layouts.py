@@ -7,15 +7,15 @@ Recompute, ZeRO, offload and overlap are applied on top by `memory` and `step`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, replace
-from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.catalog.optimizers import find_optimizer, with_optimizer
 from astrarium.catalog.runtimes import Runtime, as_asked, find_runtime
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import Network
@@ -34,6 +34,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
+from astrarium.cost.groups import data_ranks, dense_group, message_calls, slowest_of
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
@@ -45,10 +46,12 @@ from astrarium.model.workload import Workload
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 from astrarium.value import Value
 
-# One standard deviation of the time that GPUs of one type take for the same work at their power
-# limit. Five centres found 8 % between the ends of the box plot (arXiv 2208.11035, 2022-08), which
-# are 5.4 deviations apart if times are normal.
-GPU_DEVIATION: Final = 0.015
+# Of a layer, what a rank has of each of its layers: names of `LayerCosts` and of `Layouts`.
+_DEALT: Final = (
+    *("dense_parameters", "expert_parameters", "frozen_dense", "frozen_expert"),
+    *("scaled_weights", "weight_tensors", "expert_tensors"),
+    *("matrix_update", "expert_matrix_update"),
+)
 
 
 class ShardCosts(Value, frozen=True):
@@ -127,8 +130,11 @@ class Layouts(Value, frozen=True):
     pace: Floats  # how much longer computation takes than on one GPU as modelled
     on_rank: RankSeconds  # arrays of (layouts, ranks)
     ends: EndSeconds
-    dense_parameters: Floats
+    dense_parameters: Floats  # that train
     expert_parameters: Floats
+    frozen_dense: Floats  # that do not, counted as weights of the runtime's size
+    frozen_expert: Floats
+    end_states: Floats  # by how many parameters more the states of embedding and head count
     head_activations: Floats
     head_transient: Floats
     hop_seconds: Floats  # to the next stage, one direction: (layouts, ranks), or (layouts, 1)
@@ -143,6 +149,8 @@ class Layouts(Value, frozen=True):
     largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
     weight_tensors: Floats
     expert_tensors: Floats
+    matrix_update: Floats  # seconds of matrix products in updates of all weights of a rank
+    expert_matrix_update: Floats
 
     def __len__(self) -> int:
         return len(self.degrees)
@@ -171,6 +179,8 @@ class CostModel:
         measured = tuning.runtime if pool.gpu.is_processor else ""
         self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
         self.runtime = as_asked(self.runtime, workload.numerics, workload.expert_messages)
+        self.runtime = with_optimizer(self.runtime, workload.optimizer)
+        self.optimizer = find_optimizer(workload.optimizer)
         self.tuning = tuning
         self.ops: OperatorModel = operators_of(pool.gpu, tuning)
         self.fabric: Fabric = replace(
@@ -262,14 +272,18 @@ class CostModel:
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
-        dense_parameters = dealt(costs.dense_parameters) + ends.parameters(degrees.pp > 1)
-        expert_parameters = dealt(costs.expert_parameters)
+        of_ends, trained = ends.parameters(degrees.pp > 1), shards.ends.trained[shard][:, None]
+        held_of = {name: dealt(getattr(costs, name)) for name in _DEALT}
+        held_of["dense_parameters"] += of_ends * trained
+        held_of["frozen_dense"] += of_ends * (1 - trained)
         pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
-        dense = (dense_parameters, held.sum(axis=2), dense_group(degrees, domain))
-        with_experts = dealt((costs.expert_parameters > 0.0).astype(float))
+        counts = held.sum(axis=2)
+        dense = (*_both(held_of, "dense"), counts, dense_group(degrees, domain))
+        has_experts = costs.expert_parameters + costs.frozen_expert > 0.0
+        with_experts = dealt(has_experts.astype(float))
         sharing = place(expert_ranks, degrees.ep * degrees.etp, domain)
-        expert = (expert_parameters, with_experts, sharing)
+        expert = (*_both(held_of, "expert"), with_experts, sharing)
         others = self._between_domains(degrees, domain, virtual * hop.max(axis=1), on_rank.ep)
         return Layouts(
             models=(self,),
@@ -285,23 +299,26 @@ class CostModel:
             pace=pace,
             on_rank=_at_pace(on_rank, pace[:, None], self.tuning.host),
             ends=_end_seconds(shards, pace),
-            dense_parameters=dense_parameters,
-            expert_parameters=expert_parameters,
+            **held_of,
+            end_states=of_ends * self._more_of_ends,
             head_activations=ends.last(shards.ends.head_activations),
             head_transient=ends.last(shards.ends.head_transient),
             hop_seconds=at_cuts(hop, stages.stop[stage_row]),
-            layer_counts=held.sum(axis=2),
+            layer_counts=counts,
             redone_of_layer=largest_held(held, (costs.activations - costs.inputs)[shard]),
             transient_of_layer=largest_held(held, costs.transient[shard]),
             stand_ins=largest_held(held, costs.stand_ins[shard]),
-            scaled_weights=dealt(costs.scaled_weights),
             largest_unit=self._largest_unit(shards, ends),
-            weight_tensors=dealt(costs.weight_tensors),
-            expert_tensors=dealt(costs.expert_tensors),
             dense_ranks=dense_ranks[:, None],
             expert_ranks=expert_ranks[:, None],
             messages=self._data_messages(degrees, domain, ends, others, dense, expert),
         )
+
+    @property
+    def _more_of_ends(self) -> float:
+        """The states of a parameter of embedding or head beyond those of others, as a share."""
+        more = self.optimizer.end_state_bytes - self.optimizer.state_bytes
+        return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
     def _pace(self, gpus: Ints) -> Floats:
         return slowest_of(gpus) * self.tuning.compute
@@ -329,25 +346,30 @@ class CostModel:
         domain: Ints,
         ends: PlacedEnds,
         others: Floats,
-        *groups: tuple[Floats, Floats, Group],
+        *groups: tuple[Floats, Floats, Floats, Group],
     ) -> DataMessages:
-        """Each group: parameters of a rank, in how many layers, and the ranks that share them."""
+        """Each group: parameters of a rank, in how many layers, and the ranks that share them.
+
+        Parameters are those that train, and those that do not.
+        """
         fabric = self.fabric
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         sent: tuple[Exchange, ...] = (Exchange(*(np.zeros(shape) for _ in range(3))),) * 3
         crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
-        for parameters, layers, sharing in groups:
-            if not parameters.any():
+        for parameters, frozen, layers, sharing in groups:
+            if not parameters.any() and not frozen.any():
                 continue
             stride = np.broadcast_to(sharing.stride, sharing.size.shape)[:, None]
             group = Group(sharing.size[:, None], sharing.per_domain[:, None], stride)
             ranks = group.size
-            exchanges, of_last = self._exchanges(parameters, layers, group)
+            exchanges, of_last = self._exchanges(parameters, frozen, layers, group)
             last = np.maximum(last, of_last)
             sent = tuple(map(_together, sent, exchanges))
             slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
-            moved = np.where(ranks > 1, self.runtime.gathered_moved_bytes * parameters, 0.0)
+            moved = np.where(
+                ranks > 1, self.runtime.gathered_moved_bytes * (parameters + frozen), 0.0
+            )
             unpack = unpack + self.ops.streaming(moved)
             crosses |= crosses_domains(group)
         apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
@@ -377,13 +399,14 @@ class CostModel:
         along = (slice(None), *(None,) * (parameters.ndim - 1))
         apart = np.broadcast_to(pair.stride, pair.size.shape)[along]
         group = Group(pair.size[along], pair.per_domain[along], apart)
-        table = self.runtime.tied_gradient_bytes * parameters
+        trains = self.workload.adapters is None
+        table = self.runtime.tied_gradient_bytes * parameters * trains
         contended = table * adapter_share(self.fabric, stride[along])
         table = np.where(crosses_domains(group), contended, table)
         return np.where(table > 0, all_reduce_seconds(self.fabric, table, group), 0.0)
 
     def _exchanges(
-        self, parameters: Floats, layers: Floats, group: Group
+        self, parameters: Floats, frozen: Floats, layers: Floats, group: Group
     ) -> tuple[tuple[Exchange, ...], Floats | float]:
         """Messages with `parameters` on each rank of a group: whole, in buckets, layer by layer.
 
@@ -399,18 +422,26 @@ class CostModel:
         ]
         values, size = np.unique(parameters, return_inverse=True)
         count = layers.reshape(-1).astype(np.int64)
+        others, of_frozen = np.zeros(1), np.zeros_like(count)
+        if frozen.any():
+            others, of_frozen = np.unique(frozen.reshape(-1), return_inverse=True)
+            placed.append(of_frozen)
         first, row_of = distinct_rows(size.reshape(-1), count, *placed)
         row_of = row_of.reshape(shape)
-        held = values[size.reshape(-1)[first]]
-        group = Group(*(column[first] for column in placed))
+        held, kept = values[size.reshape(-1)[first]], others[of_frozen[first]]
+        group = Group(*(column[first] for column in placed[:3]))
         units = np.maximum(count[first], 1.0)
         buckets = message_calls(self.runtime, held, group.size)
         calls = np.stack([np.ones(len(held)), buckets, units])
         gradients = self.runtime.reduced_gradient_bytes * held / calls
         weights = self.runtime.weight_bytes * held / calls
+        # Layer by layer ranks gather what they divide for the passes, frozen or not.
+        weights[2] += self.runtime.weight_bytes * kept / units
         reduce = calls[:2] * all_reduce_seconds(self.fabric, gradients[:2], group)
         scatter = calls * reduce_scatter_seconds(self.fabric, gradients, group)
         gather = calls * all_gather_seconds(self.fabric, weights, group)
+        if self.optimizer.whole_gradients:
+            scatter[:2] = reduce
         found = tuple(
             Exchange(reduce[min(way, 1)][row_of], scatter[way][row_of], gather[way][row_of])
             for way in range(len(calls))
@@ -419,7 +450,9 @@ class CostModel:
 
     def _largest_unit(self, shards: ShardCosts, ends: PlacedEnds) -> Floats:
         costs, e = shards.layers, shards.ends
-        layer = (costs.dense_parameters + costs.expert_parameters).max(axis=1)[shards.shard_of]
+        every = costs.dense_parameters + costs.expert_parameters
+        every = every + (costs.frozen_dense + costs.frozen_expert)
+        layer = every.max(axis=1)[shards.shard_of]
         outer = np.maximum(ends.first(e.embedding_parameters), ends.last(e.head_parameters))
         return np.maximum(layer[:, None], outer)
 
@@ -513,6 +546,11 @@ class CostModel:
         return placed.per_domain, stages
 
 
+def _both(held: Mapping[str, Floats], kind: str) -> tuple[Floats, Floats]:
+    """Parameters of a kind that train, and those that do not."""
+    return held[f"{kind}_parameters"], held[f"frozen_{kind}"]
+
+
 def at_cuts(hop: Floats, stop: Ints) -> Floats:
     """Transfers (rows, cuts) at the cuts behind ranks; the widest where a rank has several."""
     if hop.shape[1] == 1:
@@ -520,50 +558,11 @@ def at_cuts(hop: Floats, stop: Ints) -> Floats:
     return np.where(stop < 0, hop.max(axis=1)[:, None], np.take_along_axis(hop, stop, axis=1))
 
 
-def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
-    """Ranks that share dense, and expert, parameters. Context ranks share both."""
-    dense = degrees.dp * degrees.cp
-    return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
-
-
-def dense_group(degrees: Degrees, domain: Ints) -> Group:
-    """The ranks that share dense parameters: context ranks next to each other, then replicas."""
-    size, _ = data_ranks(degrees)
-    together = place(size, degrees.tp, domain)
-    context = place(degrees.cp, degrees.tp, domain).per_domain
-    replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * degrees.dp, domain)
-    replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, degrees.dp)
-    apart = np.where(context == degrees.cp, context * replicas, context)
-    return Group(
-        size,
-        np.where(degrees.pipeline_inside, apart, together.per_domain),
-        degrees.tp * np.where(degrees.pipeline_inside, degrees.pp, 1),
-    )
-
-
-def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:
-    """Buckets that so many parameters of a rank fill, shared by so many ranks."""
-    if not runtime.message_parameters:
-        return np.ones_like(parameters)
-    size = np.maximum(runtime.message_parameters, runtime.message_parameters_per_rank * ranks)
-    return np.maximum(np.ceil(parameters / size), 1.0)
-
-
 def _together(one: Exchange, other: Exchange) -> Exchange:
     """Both, one after the other."""
     return Exchange(
         one.reduce + other.reduce, one.scatter + other.scatter, one.gather + other.gather
     )
-
-
-def slowest_of(gpus: Ints) -> Floats:
-    """How much longer the slowest of so many GPUs takes than one in the middle.
-
-    Every step waits for it. The expected largest of normal deviates, by Blom's formula.
-    """
-    counts, row = np.unique(gpus, return_inverse=True)
-    largest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in counts.tolist()]
-    return (1.0 + GPU_DEVIATION * np.array(largest))[row]
 
 
 def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:

@@ -16,7 +16,8 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cost.layouts import Layouts, ShardCosts, data_ranks, sum_over_modules
+from astrarium.cost.groups import data_ranks
+from astrarium.cost.layouts import Layouts, ShardCosts, sum_over_modules
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
@@ -134,11 +135,16 @@ def least_bytes_of_degrees(
     """No strategy with these degrees needs less: the fullest rank holds at least the mean."""
     c, e, s = shards.layers, shards.ends, shards.shard_of
     ends = e.embedding_parameters + e.head_parameters
-    dense = (c.dense_parameters @ layers_of_kind + ends)[s] / degrees.pp
-    expert = (c.expert_parameters @ layers_of_kind)[s] / degrees.pp
+    trained, pp = ends * e.trained, degrees.pp
+    dense = (c.dense_parameters @ layers_of_kind + trained)[s] / pp
+    expert = (c.expert_parameters @ layers_of_kind)[s] / pp
+    frozen = (c.frozen_dense @ layers_of_kind + (ends - trained))[s] / pp
+    frozen_expert = (c.frozen_expert @ layers_of_kind)[s] / pp
     dense_ranks, expert_ranks = data_ranks(degrees)
     one_layer = (c.activations - c.inputs).min(axis=1)[s]
-    held = _least_parameter_bytes(runtime, degrees.pp, (dense, dense_ranks), (expert, expert_ranks))
+    held = _least_parameter_bytes(
+        runtime, pp, (dense, frozen, dense_ranks), (expert, frozen_expert, expert_ranks)
+    )
     moving = (1 + runtime.fragmentation) * one_layer
     return held + always_reserved(runtime, tuning) + moving
 
@@ -149,8 +155,8 @@ def least_bytes(layouts: Layouts) -> Floats:
     parameters = _least_parameter_bytes(
         layouts.runtime,
         layouts.degrees.pp[:, None],
-        (layouts.dense_parameters, layouts.dense_ranks),
-        (layouts.expert_parameters, layouts.expert_ranks),
+        (layouts.dense_parameters, layouts.frozen_dense, layouts.dense_ranks),
+        (layouts.expert_parameters, layouts.frozen_expert, layouts.expert_ranks),
     )
     one_layer = (costs.activations - costs.inputs).min(axis=1)[layouts.shard]
     moving = (1 + layouts.runtime.fragmentation) * one_layer * (layouts.layer_counts > 0)
@@ -159,17 +165,22 @@ def least_bytes(layouts: Layouts) -> Floats:
 
 
 def _least_parameter_bytes(
-    runtime: Runtime, pp: Ints, dense: tuple[Floats, Ints], expert: tuple[Floats, Ints]
+    runtime: Runtime,
+    pp: Ints,
+    dense: tuple[Floats, Floats, Ints],
+    expert: tuple[Floats, Floats, Ints],
 ) -> Floats:
     """Everything on the host that can be; ZeRO-3 divides the rest, without a pipeline only.
 
-    `dense` and `expert`: parameters, and the ranks that share them.
+    `dense` and `expert`: parameters, frozen ones, and the ranks that share them.
     """
     gradient = 0.0 if runtime.late_gradients else runtime.gradient_bytes
     offloaded = (runtime.weight_bytes + gradient) * (dense[0] + expert[0])
-    shared = dense[0] / dense[1] + expert[0] / expert[1]
+    offloaded = offloaded + runtime.weight_bytes * (dense[1] + expert[1])
+    shared = dense[0] / dense[2] + expert[0] / expert[2]
     kept = runtime.sharded_weight_bytes + gradient + runtime.optimizer_bytes
     divided = kept * shared
+    divided = divided + runtime.weight_bytes * (dense[1] / dense[2] + expert[1] / expert[2])
     return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
 
 
@@ -182,7 +193,7 @@ def _parameter_bytes(
     expert_ranks = layouts.expert_ranks[rows]
     zero = options.zero_stage[:, None]
 
-    def held(from_stage: int) -> Floats:
+    def held(from_stage: int, dense: Floats = dense, expert: Floats = expert) -> Floats:
         """Parameters a rank keeps of something that ZeRO divides from `from_stage` on."""
         divided = zero >= from_stage
         return dense / np.where(divided, dense_ranks, 1) + expert / np.where(
@@ -191,14 +202,23 @@ def _parameter_bytes(
 
     runtime = layouts.runtime
     sent = runtime.bucket_bytes * (dense * (dense_ranks > 1) + expert * (expert_ranks > 1))
-    whole = runtime.weight_bytes + runtime.reduced_gradient_bytes
     units = runtime.gathered_layers * layouts.largest_unit[rows]
-    gathered = np.minimum(units, dense + expert) * whole
+    gathered = np.minimum(units, dense + expert)
+    gathered = gathered * (runtime.weight_bytes + runtime.reduced_gradient_bytes)
     kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
+    weights = kept * held(WEIGHTS_DIVIDED)
+    weights = weights + layouts.scaled_weights[rows] * (zero < WEIGHTS_DIVIDED)
+    if layouts.models[0].workload.adapters is not None:
+        frozen = layouts.frozen_dense[rows], layouts.frozen_expert[rows]
+        # Gradients of the adapters of a layer are next to nothing.
+        gathered = runtime.weight_bytes * np.minimum(units, dense + expert + sum(frozen))
+        weights = weights + runtime.weight_bytes * held(WEIGHTS_DIVIDED, *frozen)
+    ends = layouts.end_states[rows]
+    states = held(1, dense + ends) if ends.any() else held(1)
     return (
-        kept * held(WEIGHTS_DIVIDED) + layouts.scaled_weights[rows] * (zero < WEIGHTS_DIVIDED),
+        weights,
         runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent,
-        np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * held(1)),
+        np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * states),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
     )
 

@@ -381,7 +381,8 @@ class ClusterModel:
         cuts = parts[0].shards.ends.boundary_bytes.shape[1]
         hop, tied = np.zeros((*shape, cuts)), np.zeros(shape)
         ends = Group(np.where(layouts.degrees.pp > 1, 2, 1), np.ones(len(layouts), np.int64))
-        gradient = layouts.runtime.tied_gradient_bytes
+        trains = layouts.models[0].workload.adapters is None
+        gradient = layouts.runtime.tied_gradient_bytes * trains
         senders = layouts.degrees.stage_stride[:, None]
         for i, one in enumerate(parts):
             hop[:, i, i], tied[:, i, i] = one.hop, one.layouts.messages.tied
@@ -452,6 +453,9 @@ _OF_RANKS = (
     "on_rank",
     "dense_parameters",
     "expert_parameters",
+    "frozen_dense",
+    "frozen_expert",
+    "end_states",
     "head_activations",
     "head_transient",
     "layer_counts",
@@ -464,6 +468,8 @@ _OF_RANKS = (
     "largest_unit",
     "weight_tensors",
     "expert_tensors",
+    "matrix_update",
+    "expert_matrix_update",
 )
 
 

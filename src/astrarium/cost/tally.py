@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.catalog.optimizers import find_optimizer
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster.interconnect import overlap_profile
 from astrarium.cost.collectives import Fabric
@@ -78,7 +79,9 @@ class LayerCosts(Value, frozen=True):
     tensors, one per shape, kept to hand autograd in place of gradients summed into fp32 ones.
     `scaled_weights`: bytes of 8-bit copies that stay beside the weights.
     `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many weights there
-    are beside those of experts, of which each has its own (`expert_tensors`).
+    are beside those of experts, of which each has its own (`expert_tensors`). `*_parameters` train;
+    `frozen_*` do not, counted as weights of the runtime's size. `*matrix_update`: seconds of matrix
+    products in the update of all weights of the shard.
     """
 
     forward: Floats
@@ -100,6 +103,10 @@ class LayerCosts(Value, frozen=True):
     scaled_weights: Floats
     dense_parameters: Floats
     expert_parameters: Floats
+    frozen_dense: Floats
+    frozen_expert: Floats
+    matrix_update: Floats
+    expert_matrix_update: Floats
     launch_forward: Floats
     launch_backward: Floats
     launch_again: Floats
@@ -151,6 +158,37 @@ class Tally:
     def scaled(self) -> bool:
         """Whether products are of 8 bits or fewer."""
         return self.dtype in NARROW
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the weights of the model do not train, but adapters beside them."""
+        return self.workload.adapters is not None
+
+    def weigh(self, kind: str, weights: Floats, in_products: bool = True) -> None:
+        """Weights of a shard, dense or of experts: trained, or frozen in fewer bits."""
+        adapters = self.workload.adapters
+        if adapters is None:
+            self.add(f"{kind}_parameters", weights)
+            return
+        share = adapters.frozen_bytes / self.element_bytes if in_products else 1.0
+        self.add(f"frozen_{kind}", weights * share)
+
+    def orthogonalise(
+        self, kind: str, rows: Floats, weights: Floats, copies: Floats | float = 1.0
+    ) -> None:
+        """Matrix products in the update of a weight with so many rows, where there are any.
+
+        Muon's steps of Newton and Schulz: each X X^T, its square, and both times X.
+        """
+        steps = find_optimizer(self.workload.optimizer).newton_schulz_steps
+        if not steps:
+            return
+        columns = weights / rows
+        small, large = np.minimum(rows, columns), np.maximum(rows, columns)
+        products = ((small, small, large), (small, small, small), (small, large, small))
+        dtype = "bf16" if self.scaled else self.dtype
+        each = sum(self.ops.gemm(*shape, dtype=dtype) for shape in products)
+        self.add(f"{kind}matrix_update", np.asarray(steps * copies * each))
 
     def tokens_of(self, weight: Linear) -> Floats:
         """Tokens of a micro-batch that a weight multiplies."""

@@ -29,6 +29,8 @@ def update_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     for index, model in enumerate(layouts.models):
         on_gpu = tensors * model.tensor_seconds + _update_on_gpu(model, updated, dense + expert)
         on_gpu = on_gpu + _cast_seconds(model, layouts.scaled_weights[rows])
+        if model.optimizer.newton_schulz_steps:
+            on_gpu = on_gpu + _matrix_seconds(layouts, rows, of_dense, of_expert)
         launches = model.runtime.optimizer_launch_seconds * model.tuning.host * launched
         on_gpu = smooth_maximum(on_gpu, launches, LAUNCH_HALVINGS)
         sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
@@ -42,6 +44,14 @@ def _update_on_gpu(model: CostModel, updated: Floats, held: Floats) -> Floats:
     runtime, ops = model.runtime, model.ops
     step = ops.optimizer_step(updated, runtime.optimizer_moved_bytes)
     return step + ops.streaming(runtime.step_moved_bytes * held)
+
+
+def _matrix_seconds(layouts: Layouts, rows: Ints, of_dense: Floats, of_expert: Floats) -> Floats:
+    """Matrix products of the update; ranks that share it own whole matrices, at least one."""
+    owners = np.minimum(of_dense, np.maximum(layouts.weight_tensors[rows], 1.0))
+    experts = np.minimum(of_expert, np.maximum(layouts.expert_tensors[rows], 1.0))
+    shared = layouts.matrix_update[rows] / owners
+    return np.asarray(shared + layouts.expert_matrix_update[rows] / experts)
 
 
 def _cast_seconds(model: CostModel, copies: Floats) -> Floats:

@@ -350,6 +350,16 @@ class Feature(Enum):
         lambda job: "" if job.workload.expert_messages == "alltoall" else "expert_messages",
         None,  # the whole plan rests on it
     )
+    OPTIMIZER = (
+        "the optimizer",
+        lambda job: f"optimizer {job.workload.optimizer}",
+        None,  # the memory of the plan rests on it
+    )
+    ADAPTERS = (
+        "adapters beside frozen weights",
+        lambda job: "" if job.workload.adapters is None else job.workload.adapters.kind.value,
+        None,  # as above
+    )
     NODES = "nodes of these sorts", _nodes, _ONE_POOL
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use", _unequal_nodes, _ONE_POOL
     PROCESSORS = "cores of a processor", _processors, None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Final
 
 from msgspec import field
 
+from astrarium.catalog.optimizers import ADAMW, find_optimizer, optimizer_names
 from astrarium.errors import InputError, did_you_mean, flag, with_flags
 from astrarium.export.features import Feature, asked_by
 from astrarium.export.program import LaunchFiles, RankProgram
@@ -23,6 +24,8 @@ class Target(Value, frozen=True):
 
     `lacks` maps features that it cannot express to a reason for the user. `model_refused` says why
     a model cannot be built, "" if it can; `nodes_refused` says the same for the nodes of a plan.
+    `optimizers` is its name in `catalog/data/optimizers.json`, "" if it is written with AdamW
+    alone; `finetunes` are the kinds of fine-tuning that it is written for.
     `runtime` has the most similar kernels; a plan must fit by it as well. Software that `resumes`
     can start from its checkpoints. Training software has a `program`; it is started by torchrun,
     unless it has a `launch` of its own. A launcher only has a `launch`, which starts any program;
@@ -37,6 +40,8 @@ class Target(Value, frozen=True):
     lacks: Mapping[Feature, str] = field(default_factory=dict)
     model_refused: Callable[[Job], str] = lambda job: ""
     nodes_refused: Callable[[Job], str] = lambda job: ""
+    optimizers: str = ""
+    finetunes: tuple[str, ...] = ()
     resumes: bool = False
     runtime: str = MEGATRON
 
@@ -129,7 +134,28 @@ def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     if target.program and not target.resumes:
         lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}
     found = [Refusal(f, asked[f], with_flags(why)) for f, why in lacks.items() if f in asked]
+    if not target.is_launcher:
+        found += _training_refusals(job, target, asked)
     if nodes := target.nodes_refused(job):
         found.append(Refusal(Feature.NODES, asked[Feature.NODES], nodes))
     model = target.model_refused(job)
     return (*([Refusal(None, job.model.name, model)] if model else []), *found)
+
+
+def _training_refusals(job: Job, target: Target, asked: Mapping[Feature, str]) -> Iterator[Refusal]:
+    """An optimizer or a kind of fine-tuning that the target is not written with."""
+    optimizer, adapters = find_optimizer(job.workload.optimizer), job.workload.adapters
+    if optimizer.name != ADAMW and target.optimizers not in optimizer.software:
+        words = [name for name in optimizer_names() if _writes(target, name)]
+        why = f"it is written with {', '.join(words)}; plan with {flag('optimizer')} {words[0]}"
+        yield Refusal(Feature.OPTIMIZER, asked[Feature.OPTIMIZER], why)
+    if adapters is not None and adapters.kind not in target.finetunes:
+        kinds = ", ".join(target.finetunes) or "training of all weights alone"
+        why = (
+            f"it is written for {kinds}; plan with {flag('finetune')} full, or export to accelerate"
+        )
+        yield Refusal(Feature.ADAPTERS, asked[Feature.ADAPTERS], why)
+
+
+def _writes(target: Target, optimizer: str) -> bool:
+    return optimizer == ADAMW or target.optimizers in find_optimizer(optimizer).software

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from astrarium.errors import InputError
+from astrarium.model.adapters import Adapters, adapter_parameters, finetuned_flops_per_token
 from astrarium.model.blocks import Model
 from astrarium.value import Value
 
@@ -55,6 +56,8 @@ class Workload(Value, frozen=True):
     # Tokens of the busiest rank of experts over the mean; those of one rank are all its own.
     expert_imbalance: float = 1.0
     expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
+    optimizer: str = "adamw"  # a name of `catalog/optimizers.py`
+    adapters: Adapters | None = None  # beside frozen weights; None: all weights train
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):
@@ -64,6 +67,12 @@ class Workload(Value, frozen=True):
             raise InputError(f"expert_imbalance is {self.expert_imbalance}; it must be at least 1")
         if self.tokens is not None and self.tokens < 1:
             raise InputError(f"tokens is {self.tokens}; it must be at least 1")
+        if self.numerics is Numerics.REDUCED and self.optimizer != "adamw":
+            raise InputError(
+                f"reduced numerics are about moments of Adam in bf16, and the optimizer is"
+                f" {self.optimizer}; leave one of them out",
+                "optimizer",
+            )
 
     @property
     def tokens_per_iteration(self) -> int:
@@ -71,7 +80,19 @@ class Workload(Value, frozen=True):
 
     @property
     def flops_per_iteration(self) -> float:
-        return self.model.flops_per_token(self.seq_length) * self.tokens_per_iteration
+        return self.flops_per_token * self.tokens_per_iteration
+
+    @property
+    def flops_per_token(self) -> float:
+        if self.adapters is None:
+            return self.model.flops_per_token(self.seq_length)
+        return finetuned_flops_per_token(self.model, self.adapters, self.seq_length)
+
+    @property
+    def trained_parameters(self) -> int:
+        if self.adapters is None:
+            return self.model.parameters
+        return adapter_parameters(self.model, self.adapters)
 
     @property
     def iterations(self) -> float | None:

@@ -60,6 +60,9 @@ class WorkloadPart(Value, frozen=True):
     numerics: Numerics = Numerics.STRICT
     expert_imbalance: float = 1.0
     expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
+    optimizer: str = "adamw"
+    lora_rank: int | None = None  # of adapters, where a plan trains them
+    lora_modules: tuple[str, ...] = ()
     model_config: dict[str, Any] | None = None
 
     @property

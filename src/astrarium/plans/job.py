@@ -15,6 +15,7 @@ from msgspec import to_builtins
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
+from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, checked, default_modules
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
 from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank
@@ -106,8 +107,14 @@ def job_of(document: PlanDocument, rank: int = 1, where: str = "the plan") -> Jo
 def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
     length, batch, tokens = part.seq_length, part.global_batch, part.tokens
     precision = plan.precision or part.precision
-    states = part.numerics, part.expert_imbalance, part.expert_messages
-    return Workload(_model(part, where), length, batch, tokens, precision, *states)
+    model, kind = _model(part, where), part.optimizer
+    adapters = None
+    if plan.finetune is not None:
+        rank = part.lora_rank or DEFAULT_RANK
+        modules = part.lora_modules or default_modules(model)
+        adapters = checked(model, Adapters(Finetune(plan.finetune), rank, modules))
+    asked = part.numerics, part.expert_imbalance, part.expert_messages, kind, adapters
+    return Workload(model, length, batch, tokens, precision, *asked)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:

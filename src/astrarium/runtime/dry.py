@@ -14,6 +14,7 @@ from statistics import median
 from time import monotonic
 
 from astrarium.catalog import find_gpu
+from astrarium.catalog.optimizers import ADAMW
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cost.tuning import Tuning
 from astrarium.errors import InputError
@@ -97,6 +98,11 @@ def dry_run(
         raise InputError(
             f"{flag} builds a rank of the plan in its own size, and torch sees no GPU here; without"
             f" {flag} the plan runs scaled down on the CPU"
+        )
+    if job.workload.adapters is not None or job.workload.optimizer != ADAMW:
+        raise InputError(
+            f"{flag} trains all weights with AdamW, and the plan does not; without {flag} it runs"
+            " scaled down, which says so"
         )
     made = as_planned(job.workload, job.strategy, STEPS)
     few = _fewer_batches(made.job.strategy)

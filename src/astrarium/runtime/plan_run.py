@@ -7,6 +7,7 @@ from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from astrarium.catalog.optimizers import ADAMW
 from astrarium.catalog.runtimes import DEFAULT, Runtime
 from astrarium.errors import InputError
 from astrarium.plans.job import Job
@@ -150,6 +151,10 @@ def _notes(
         yield f"planned for {job.runtime.name}; megatron-core runs the same degrees in its own way"
     if SHARDING.get(job.runtime.rules) is Software.DEEPSPEED and "deepspeed" not in installed:
         yield "ZeRO of DeepSpeed itself runs once it is installed: pip install deepspeed"
+    if job.workload.optimizer != ADAMW:
+        yield f"updates with AdamW, not with {job.workload.optimizer} as planned"
+    if job.workload.adapters is not None:
+        yield f"trains all weights, not {job.workload.adapters.kind} as planned"
     planned = job.workload.precision.value
     if device is Device.CUDA and planned != PRECISION[device]:
         yield f"computes in {PRECISION[device]}, not in {planned} as planned"

@@ -143,6 +143,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "precision": workload.precision.value,
         "reduced_numerics": workload.numerics is Numerics.REDUCED,
         "expert_messages": workload.expert_messages.value,
+        "optimizer": workload.optimizer,
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,
         "nvlink_domain": pool.nvlink_domain,

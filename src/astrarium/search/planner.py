@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from astrarium.catalog.optimizers import check_software
 from astrarium.catalog.runtimes import Runtime, find_runtime, planned_runtimes
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import usable_bytes
@@ -20,6 +21,7 @@ from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError, flag, refusal
+from astrarium.model.adapters import check_finetuning
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.fields import constant_fields
@@ -170,19 +172,20 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     )
 
 
-def side_by_side(
-    under: Callable[[Runtime], Planned], runtimes: Sequence[Runtime], objective: Objective
-) -> Planned:
-    """The first plan under each runtime, the best first; notes say which runtimes have none."""
+def side_by_side(asked: Mapping[str, Callable[[], Planned]], objective: Objective) -> Planned:
+    """The first plan of each question, the best first; notes say which have none.
+
+    Questions are called by what they differ in: a runtime, what trains.
+    """
     found: list[Planned] = []
     refused: list[NoFeasiblePlanError | InputError] = []
     notes = []
-    for runtime in runtimes:
+    for name, planned in asked.items():
         try:
-            found.append(under(runtime))
+            found.append(planned())
         except (NoFeasiblePlanError, InputError) as why:
             refused.append(why)
-            notes.append(f"no plan for {runtime.name}: {why}")
+            notes.append(f"no plan for {name}: {why}")
     if not found:
         raise refused[0]
     firsts = sorted((one.plans[0] for one in found), key=lambda p: rank_key(p, objective))
@@ -190,6 +193,7 @@ def side_by_side(
     rejected[Rejection.SLOWER] += sum(len(one.plans) - 1 for one in found)
     return replace(
         found[0],
+        workload=found[-1].workload,  # with adapters, where some have them
         plans=tuple(firsts),
         seconds=sum(one.seconds for one in found),
         space=sum(one.space for one in found),
@@ -406,6 +410,8 @@ def check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> Non
             f" {runtime.name} can be predicted but not planned for: its rules are not known;"
             f" choose one of {', '.join(planned_runtimes())}",
         )
+    check_software(workload.optimizer, runtime)
+    check_finetuning(workload.adapters, runtime.name)
     for pool in cluster.pools:
         fixed = constant_fields(runnable(workload, pool), pool)
         for rule in rules_of(runtime.rules):

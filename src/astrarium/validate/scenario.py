@@ -89,7 +89,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
     if row.problem:
         raise InputError(row.problem)
     if re.search(r"LoRA|PEFT|QLoRA", row.notes):
-        raise InputError("training of adapters only is not modelled")
+        raise InputError("training of adapters only is compared apart")
     if _without_bubble(row):
         raise InputError("zero-bubble schedules are not modelled; only 1F1B and interleaved are")
     row = as_run(row)

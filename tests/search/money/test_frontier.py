@@ -154,7 +154,7 @@ def test_a_mix_of_spot_is_never_dearer_than_all_or_nothing(
 def _with_failures(pool: Pool, gpus: int, work: float) -> float:
     """The whole run, as machines on demand fail, too."""
     nodes = -(-gpus // pool.gpus_per_node)
-    safe = protection(checkpoint_bytes(WORKLOAD.model, find_runtime()), nodes)
+    safe = protection(checkpoint_bytes(WORKLOAD, find_runtime()), nodes)
     often = DEFAULT_FAILURES_PER_HOUR * nodes / HOUR
     return float(work * protected(often, work, safe).stretch)
 

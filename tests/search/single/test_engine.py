@@ -23,6 +23,7 @@ from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
+from astrarium.model.adapters import Adapters, Finetune
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
 from astrarium.model.workload import Workload
@@ -86,6 +87,8 @@ class Case:
     rented_sizes: tuple[int, ...] | None = None
     runtime: str = "megatron"
     oversubscription: float = 1.0  # of each node's network
+    optimizer: str = "adamw"
+    adapters: Adapters | None = None
     # Left at most: pipelines whose layers might be dealt so that they win.
     gap: float = 0.0
 
@@ -104,6 +107,20 @@ CASES = {
     "torchtitan": Case("h100:8", 9, runtime="torchtitan"),
     "torchtitan, experts": Case("h100:4", 20, experts=4, runtime="torchtitan"),
     "deepspeed": Case("h100:8", 6, runtime="deepspeed"),
+    "adamw-8bit": Case("h100:8", 9, optimizer="adamw-8bit"),
+    "sgd": Case("h100:8", 9, optimizer="sgd"),
+    "muon": Case("h100:8", 9, optimizer="muon"),
+    "muon, experts": Case("h100:4", 20, experts=4, optimizer="muon"),
+    "lora": Case("h100:8", 4, runtime="fsdp", adapters=Adapters(Finetune.LORA)),
+    "qlora": Case("h100:8", 3, runtime="fsdp", adapters=Adapters(Finetune.QLORA, 8)),
+    "dora": Case("h100:8", 9, adapters=Adapters(Finetune.DORA), runtime="megatron-bridge"),
+    "lora, experts": Case(
+        "h100:4",
+        20,
+        experts=4,
+        runtime="torchtitan",
+        adapters=Adapters(Finetune.LORA, modules=("q_proj", "v_proj")),
+    ),
     "tuned faster": Case("h100:8", 9, tuning=Tuning(compute=0.5, intra_link=0.5, memory_bytes=-GB)),
     "tuned slower": Case("h100:16", 9, tuning=Tuning(compute=2, inter_link=3, memory_bytes=GB)),
 }
@@ -152,7 +169,13 @@ def test_a_first_look_at_what_is_open_changes_nothing(
 def test_equals_brute_force(name: str) -> None:
     case = CASES[name]
     exact, objective = case.exact, case.objective
-    workload = Workload(small_model(4, experts=case.experts), seq_length=2048, global_batch=8)
+    workload = Workload(
+        small_model(4, experts=case.experts),
+        seq_length=2048,
+        global_batch=8,
+        optimizer=case.optimizer,
+        adapters=case.adapters,
+    )
     pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
     if case.rented_sizes is not None:
         pool = replace(pool, rented_sizes=case.rented_sizes)

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.imported import (
     AsIf,
     Imported,
@@ -29,7 +30,12 @@ from astrarium.configs.megatron.conflicts import (
     layer_conflicts,
     world_conflict,
 )
-from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron, numerics_of
+from astrarium.configs.megatron.settings import (
+    DEFAULTS,
+    describe_megatron,
+    numerics_of,
+    optimizer_of,
+)
 from astrarium.configs.neighbours import json_beside
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.shell.expansion import marked
@@ -326,12 +332,16 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
         for needed, (option, given, assumed, why) in table("conflicts")["as_if"]
         if all(holds(s, one) for one in needed)
     ]
+    if optimizer_called(s.text("optimizer") or ADAMW) is None:
+        why = "its states and its step are those of Adam"
+        out.append(AsIf("--optimizer", s.text("optimizer"), "adam", why))
     if numerics_of(s) is Numerics.STRICT:
         why = "gradients and both moments are predicted in bf16 together, or in fp32"
         out += [
             AsIf(option.flags[0], _shown(s.text(option.dest)), "fp32", why)
             for option in megatron_options()
             if option.field == "numerics"
+            and not (option.dest.startswith("exp_avg") and optimizer_of(s) != ADAMW)
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
     out += _dispatch_as_if(s)

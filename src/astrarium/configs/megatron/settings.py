@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
     counted_chunks,
@@ -33,6 +34,7 @@ _SIZES: Final = {
     "num_experts": "experts",
     "vocab_size": "entries of the vocabulary",
 }
+_MOMENTS: Final = {"bf16": "adamw-bf16", "bfloat16": "adamw-bf16", "fp8": "adamw-8bit"}
 SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -52,6 +54,7 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
         precision=_precision(s),
         numerics=numerics_of(s),
         expert_messages=expert_messages_of(s),
+        optimizer=optimizer_of(s),
         strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
         sizes=_sizes(s),
         vocabulary=vocabulary_of([s.text(name) for name in _TOKENIZERS], s.text("tokenizer_type")),
@@ -93,6 +96,15 @@ def expert_messages_of(s: Settings) -> ExpertMessages:
     if not s.flag("overlap_moe_expert_parallel_comm"):
         return ExpertMessages.DEEPEP
     return ExpertMessages.OVERLAPPED
+
+
+def optimizer_of(s: Settings) -> str:
+    """The optimizer, and the format of Adam's moments where nothing else is reduced."""
+    named = optimizer_called(s.text("optimizer") or ADAMW) or ADAMW
+    moments = {s.text(f"{state}_dtype") for state in ("exp_avg", "exp_avg_sq")}
+    if named != ADAMW or numerics_of(s) is Numerics.REDUCED:
+        return named
+    return _MOMENTS.get("".join(moments).removeprefix("torch."), ADAMW)
 
 
 def _tokens(s: Settings) -> int | None:

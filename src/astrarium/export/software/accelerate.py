@@ -11,18 +11,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import find_optimizer
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
+from astrarium.export.software.peft import adapted, adapter_files, adapter_needs, adapter_notes
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 VERSION: Final = "1.15.0"
 FILE: Final = "accelerate.yaml"
+
+_TORCH: Final = "import torch\n"
+_ADAMW_ENDS: Final = "\n    )\n    model, optimizer ="
+_ARGUMENTS: Final[Mapping[str, str]] = {
+    "torch.optim.AdamW": "lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1",
+    "torchao.optim.AdamW8bit": "lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1",
+    "torch.optim.Adafactor": "lr=1e-2",
+    "torch.optim.SGD": "lr=0.1, momentum=0.9",
+}
 
 _LACKS: Final[Mapping[Feature, str]] = {
     Feature.PIPELINE: "it has no pipelines; export to megatron instead",
@@ -126,17 +137,17 @@ def program(job: Job) -> RankProgram:
         # Otherwise whole gradients would be kept from micro-batch to micro-batch.
         "SYNC_EACH_BATCH": _is_sharded(job),
     }
+    files = dict(causal.training_files(job, TARGET.label, "train_accelerate.txt", constants))
+    files[causal.SCRIPT] = adapted(job, _updated(job, files[causal.SCRIPT]))
     return RankProgram(
         software=TARGET.label,
         script=causal.SCRIPT,
-        files={
-            FILE: text(job),
-            **causal.training_files(job, TARGET.label, "train_accelerate.txt", constants),
-        },
+        files={FILE: text(job), **files, **adapter_files(job)},
         environment=environment(job),
         needs=(
             f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
             f" {causal.TRANSFORMERS}, on every node",
+            *adapter_needs(job),
         ),
         notes=(
             estimate_note(job, causal.RUNTIME, causal.KERNELS),
@@ -144,7 +155,20 @@ def program(job: Job) -> RankProgram:
             " because the YAML has no keys for this."
             f" `{causal.SCRIPT}` builds the whole model in the host memory of every process.",
             *causal.script_notes(job),
+            *adapter_notes(job),
         ),
+    )
+
+
+def _updated(job: Job, script: str) -> str:
+    """The script with the plan's optimizer."""
+    made = find_optimizer(job.workload.optimizer).software["fsdp"]
+    begin, end = script.index("torch.optim.AdamW("), script.index(_ADAMW_ENDS)
+    own = f"{made}(\n        model.parameters(), {_ARGUMENTS[made]}"
+    script = script[:begin] + own + script[end:]
+    module = made.rpartition(".")[0]
+    return (
+        script if module == "torch.optim" else script.replace(_TORCH, f"{_TORCH}import {module}\n")
     )
 
 
@@ -178,4 +202,6 @@ TARGET = Target(
     launch=launch,
     lacks=_LACKS,
     model_refused=causal.causal_refused,
+    optimizers="fsdp",
+    finetunes=("lora", "qlora", "dora"),
 )

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import find_optimizer
 from astrarium.export.features import Feature
 from astrarium.export.header import estimate_note
 from astrarium.export.program import RankProgram
@@ -24,7 +25,12 @@ FILE: Final = "ds_config.json"
 # Models whose experts AutoEP finds.
 EXPERT_TYPES: Final = ("mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 
-_ADAM: Final = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+_PARAMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "AdamW": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1},
+    "Lion": {"lr": 1e-4, "betas": [0.9, 0.99], "weight_decay": 0.3},
+    "SGD": {"lr": 0.1, "momentum": 0.9},
+}
+_TESTED: Final = ("AdamW", "Lion")  # with ZeRO, by DeepSpeed
 
 _COMPILER: Final = ("a C++ compiler: the optimizer in host memory is built at the first start",)
 
@@ -66,6 +72,7 @@ def settings(job: Job) -> dict[str, Any]:
         "contiguous_gradients": True,
         "reduce_scatter": True,
     }
+    kind = find_optimizer(job.workload.optimizer).software["deepspeed"]
     written: dict[str, Any] = {
         # With AutoTP the parser counts ranks, not replicas, and would refuse the true number.
         **({"train_batch_size": job.workload.global_batch} if s.tp == 1 else {}),
@@ -75,12 +82,14 @@ def settings(job: Job) -> dict[str, Any]:
         "bf16": {"enabled": job.workload.precision is Precision.BF16},
         "fp16": {"enabled": job.workload.precision is Precision.FP16},
         "zero_optimization": zero,
-        "optimizer": {"type": "AdamW", "params": _ADAM},
+        "optimizer": {"type": kind, "params": dict(_PARAMS[kind])},
     }
+    if kind not in _TESTED:
+        written["zero_allow_untested_optimizer"] = True
     if s.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    else:
-        written["optimizer"]["params"] = {**_ADAM, "torch_adam": True}  # nothing to compile
+    elif kind == "AdamW":
+        written["optimizer"]["params"]["torch_adam"] = True  # nothing to compile
     if s.zero_stage:
         written["data_types"] = {"grad_accum_dtype": "fp32"}
     if s.tp > 1:
@@ -139,4 +148,5 @@ TARGET = Target(
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,
+    optimizers="deepspeed",
 )

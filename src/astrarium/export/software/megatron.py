@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from astrarium.catalog.optimizers import find_optimizer
 from astrarium.export.features import layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
@@ -73,6 +74,7 @@ def flags(job: Job) -> Flags:
         "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
         **dict(run_flags(job)),
         **OPTIMISER,
+        **find_optimizer(job.workload.optimizer).software["megatron"],
         **LOGGING,
     }
 
@@ -331,5 +333,6 @@ TARGET = Target(
     version=VERSION,
     program=program,
     model_refused=model_refused,
+    optimizers="megatron",
     resumes=True,
 )

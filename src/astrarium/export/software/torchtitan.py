@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import find_optimizer
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram, filled
@@ -115,6 +116,7 @@ def module(job: Job) -> str:
         vocab=job.model.vocab,
         tokenizer=titan.TOKENIZER,
         dataset=titan.DATASET,
+        optimizer=find_optimizer(job.workload.optimizer).software["torchtitan"],
         checkpoint="FullAC.Config()" if titan.recomputes(job) else "None",
         **{name: _arguments(values) for name, values in settings(job).items()},
     )
@@ -177,4 +179,5 @@ TARGET = Target(
     program=program,
     lacks=_LACKS,
     model_refused=model_refused,
+    optimizers="torchtitan",
 )

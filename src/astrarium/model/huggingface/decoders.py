@@ -45,6 +45,15 @@ def with_head_norms(shape: Shape, *, vectors: int = 1, own: bool = False) -> Sha
     return replace(shape, head_norms=norms)
 
 
+def with_whole_norms(shape: Shape) -> Shape:
+    """Queries and keys are normalised over all heads together."""
+    whole = tuple(
+        Norm(name, count * shape.head_dim, per_head=True)
+        for name, count in (("q_norm", shape.heads), ("k_norm", shape.kv_heads))
+    )
+    return replace(shape, head_norms=whole)
+
+
 def llama(config: Config) -> Shape:
     return replace(with_attention_bias(config, base(config)), mlp_bias=config.flag("mlp_bias"))
 
@@ -90,11 +99,8 @@ def gemma3(config: Config) -> Shape:
 def olmo2(config: Config) -> Shape:
     """Norms follow the sublayers; queries and keys are normalised over all heads together."""
     shape = with_attention_bias(config, base(config))
-    whole = tuple(
-        Norm(name, count * shape.head_dim, per_head=True)
-        for name, count in (("q_norm", shape.heads), ("k_norm", shape.kv_heads))
-    )
-    return replace(shape, norms=("attention_post_norm", "mlp_post_norm"), head_norms=whole)
+    norms = ("attention_post_norm", "mlp_post_norm")
+    return replace(with_whole_norms(shape), norms=norms)
 
 
 def cohere(config: Config) -> Shape:
@@ -103,6 +109,59 @@ def cohere(config: Config) -> Shape:
     if config.flag("use_qk_norm"):
         shape = with_head_norms(shape, own=True)
     return replace(shape, norms=SINGLE_NORM, parallel_residual=True)
+
+
+def cohere2(config: Config) -> Shape:
+    """Most layers see a window; those that see everything have no rotary positions."""
+    shape = cohere(config)
+    windows = alternating_windows(config, shape.layers)
+    return replace(shape, windows=windows, global_rotary_dim=0 if windows else None)
+
+
+def olmo3(config: Config) -> Shape:
+    shape = olmo2(config)
+    return replace(shape, windows=alternating_windows(config, shape.layers))
+
+
+def exaone4(config: Config) -> Shape:
+    """Norms follow the sublayers; with windows, layers that see everything have no positions."""
+    shape = with_head_norms(base(config))
+    windows: tuple[int | None, ...] = ()
+    if config.optional_count("sliding_window") is not None:
+        windows = alternating_windows(config, shape.layers)
+    norms = ("attention_post_norm", "mlp_post_norm")
+    rotary = 0 if windows else None
+    return replace(shape, norms=norms, windows=windows, global_rotary_dim=rotary)
+
+
+def glm(config: Config) -> Shape:
+    """Biases of queries, keys and values alone; feed-forward weights are fused."""
+    return replace(base(config), qkv_bias=config.flag("attention_bias"))
+
+
+def glm4(config: Config) -> Shape:
+    return replace(glm(config), norms=SANDWICH_NORMS)
+
+
+def seed_oss(config: Config) -> Shape:
+    shape = replace(base(config), qkv_bias=config.flag("attention_bias"))
+    out, mlp = config.flag("attention_out_bias"), config.flag("mlp_bias")
+    return replace(shape, out_bias=out, mlp_bias=mlp)
+
+
+def arcee(config: Config) -> Shape:
+    return replace(llama(config), gated=False)
+
+
+def ernie4_5(config: Config) -> Shape:
+    bias = config.flag("use_bias")
+    return replace(base(config), qkv_bias=bias, out_bias=bias, mlp_bias=bias)
+
+
+def starcoder2(config: Config) -> Shape:
+    bias = config.flag("use_bias")
+    shape = biased(base(config), attention=bias, mlp=bias)
+    return replace(shape, windows=same_window(config, shape.layers))
 
 
 def nemotron(config: Config) -> Shape:
@@ -225,6 +284,20 @@ def mixtral(config: Config) -> Shape:
     shape = base(config)
     windows = same_window(config, shape.layers)
     return replace(shape, experts=experts_of(config, shape.ffn), windows=windows)
+
+
+def granitemoe(config: Config) -> Shape:
+    shape = with_attention_bias(config, base(config))
+    return replace(shape, experts=experts_of(config, shape.ffn))
+
+
+def olmoe(config: Config) -> Shape:
+    return with_whole_norms(granitemoe(config))
+
+
+def minimax_m2(config: Config) -> Shape:
+    shape = with_whole_norms(base(config))
+    return replace(shape, experts=experts_of(config, shape.ffn))
 
 
 def qwen2_moe(config: Config) -> Shape:

@@ -365,6 +365,9 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         numerics=workload.numerics,
         expert_imbalance=workload.expert_imbalance,
         expert_messages=workload.expert_messages,
+        optimizer=workload.optimizer,
+        lora_rank=None if workload.adapters is None else workload.adapters.rank,
+        lora_modules=() if workload.adapters is None else workload.adapters.modules,
         model_config=_plain(workload.model.config),
     )
 

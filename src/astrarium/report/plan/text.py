@@ -35,7 +35,7 @@ EXPERT_MESSAGES = {
 }
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
-KEY_HEADS = ("runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
+KEY_HEADS = ("trains", "runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
 # Targets of `astrarium export` by runtime; others are Megatron's relatives.
 EXPORTED_TO = {
     "megatron-bridge": "bridge",
@@ -137,10 +137,14 @@ def facts(
     factor = workload.expert_imbalance
     uneven = f", {factor:g} times the mean load on the busiest experts" if factor > 1 else ""
     uneven += EXPERT_MESSAGES.get(workload.expert_messages, "")
+    optimizer = "Adam" if workload.optimizer == "adamw" else f"optimizer {workload.optimizer}"
+    adapters = ""
+    if workload.lora_rank is not None:
+        adapters = f", adapters of rank {workload.lora_rank} on {', '.join(workload.lora_modules)}"
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
-        f" {workload.precision}, Adam{states}{uneven}{tokens}",
+        f" {workload.precision}, {optimizer}{states}{adapters}{uneven}{tokens}",
     )
     pools = cluster.pools
     if used and len(pools) > MANY_POOLS:
@@ -280,6 +284,8 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
     if len({plan.runtimes for plan in plans}) > 1:
         fields.insert(0, of("runtime", lambda p: ", ".join(p.runtimes), prose=True))
+    if any(plan.finetune for plan in plans):
+        fields.insert(0, of("trains", lambda p: p.finetune or "full", prose=True))
     if len({plan.precision for plan in plans}) > 1:
         fields.append(of("format", lambda p: p.precision or ""))
     if any(plan.is_mixed for plan in plans):

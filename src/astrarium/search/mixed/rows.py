@@ -11,7 +11,7 @@ from math import factorial
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct, distinct_rows, rank_within
-from astrarium.cost.layouts import slowest_of
+from astrarium.cost.groups import slowest_of
 from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed.crossings import crossing_in_use, least_of_one_stage

@@ -55,7 +55,7 @@ class Runs:
 
     @cached_property
     def _state_bytes(self) -> float:
-        return checkpoint_bytes(self.workload.model, self.runtime)
+        return checkpoint_bytes(self.workload, self.runtime)
 
     @property
     def rules(self) -> tuple[UserRule, ...]:

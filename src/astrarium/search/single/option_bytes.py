@@ -259,7 +259,9 @@ class OptionBytes(Value, frozen=True, dict=True):
 
     def _share_of_ends(self, rows: Ints) -> Floats:
         """What part of a rank's parameters is not of layers: (rows, runs)."""
-        every = self.layouts.dense_parameters[rows] + self.layouts.expert_parameters[rows]
+        layouts = self.layouts
+        every = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
+        every = every + (layouts.frozen_dense[rows] + layouts.frozen_expert[rows])
         layers = self.layouts.layer_counts[rows]
         each = np.divide(every, layers, out=np.full_like(every, np.inf), where=layers > 0)
         of_layers = layers * each.min(axis=1, keepdims=True)

@@ -24,7 +24,8 @@ from functools import cached_property
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.layouts import CostModel, slowest_of
+from astrarium.cost.groups import slowest_of
+from astrarium.cost.layouts import CostModel
 from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 

@@ -1,0 +1,133 @@
+"""What fine-tuning adds to a layer.
+
+Adapters multiply the input of their weight by A and the result by B, scale it and add it to what
+the frozen weight makes; backward, all of it has gradients. Weights of 4 bits are made 16-bit ones
+again before every product. DoRA scales each output of the sum by a magnitude over the norm of the
+summed weights, which every forward pass finds anew.
+
+Not modelled: casts of adapters that are kept in 32 bits, dropout before adapters.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from astrarium.arrays import Floats
+from astrarium.cost.tally import Tally, least_backward_seconds, weight_products
+from astrarium.model.adapters import Adapted, adapted_modules
+from astrarium.model.blocks import Block, Linear, Module, Split
+
+# Bytes moved of each output element: the product is scaled (read, written) and added (two read, one
+# written), in 16 bits; backward its gradient is scaled, and the input's gradients are added.
+SCALED_BYTES: Final = (10, 4)
+ADDED_INPUT_BYTES: Final = 6
+# DoRA scales both parts by magnitudes, and keeps both; the norm reads weights, sum and square.
+MAGNITUDE_BYTES: Final = (8, 12)
+NORM_BYTES: Final = 10
+# What the host takes for an adapter in each pass, an assumption: 5 kernels and the call of a module
+# forward, as many backward, at the pace of eager layers (0.91 ms for about 40 kernels).
+LAUNCH_SECONDS: Final = 1.1e-4
+
+
+def add_adapters(layer: Tally, block: Block) -> None:
+    """The adapters of a layer, and what its frozen weights take beside products."""
+    adapters = layer.workload.adapters
+    if adapters is None:
+        return
+    found = adapted_modules(layer.workload.model, block, adapters)
+    for one in found:
+        _add_traffic(layer, one)
+        if adapters.has_magnitudes:
+            _add_magnitudes(layer, one)
+    if found:
+        _add_products(layer, found)
+    if adapters.is_quantised:
+        _dequantise(layer, block, adapters.frozen_bytes)
+    tensors = 3.0 if adapters.has_magnitudes else 2.0
+    layer.everywhere("weight_tensors", tensors * len(found))
+    for name in ("launch_forward", "launch_backward", "launch_again"):
+        layer.everywhere(name, LAUNCH_SECONDS * len(found))
+
+
+def entered_share(layer: Tally, block: Block) -> float:
+    """The share of entries into attention and feed-forward part that a backward pass reads.
+
+    A frozen weight needs no input for its gradient; an adapter beside it does.
+    """
+    adapters = layer.workload.adapters
+    if adapters is None:
+        return 1.0
+    found = adapted_modules(layer.workload.model, block, adapters)
+    entered = {one.linear.module for one in found if one.linear.split is not Split.ROW}
+    return len(entered & {Module.ATTENTION, Module.MLP}) / 2
+
+
+def is_adapted(layer: Tally, block: Block, linear: Linear) -> bool:
+    """Whether the input of a weight is needed for a gradient: its own, or that of an adapter."""
+    adapters = layer.workload.adapters
+    if adapters is None:
+        return True
+    return any(x.linear == linear for x in adapted_modules(layer.workload.model, block, adapters))
+
+
+def _widths(layer: Tally, one: Adapted) -> tuple[Floats, Floats, Floats]:
+    """Tokens, inputs and outputs on a rank; what a weight divides, its adapter divides."""
+    ones, tp, split = np.ones(len(layer.shards)), layer.shards.tp, one.linear.split
+    tokens = layer.residual_tokens if split is Split.REPLICATED else layer.tokens_of(one.linear)
+    inputs = one.linear.inputs / (tp if split is Split.ROW else ones)
+    return tokens, inputs, one.outputs / (tp if split is Split.COLUMN else ones)
+
+
+def _add_products(layer: Tally, found: tuple[Adapted, ...]) -> None:
+    adapters, first = layer.workload.adapters, layer.first_of_shape
+    assert adapters is not None
+    shapes = []
+    for tokens, inputs, outputs in (_widths(layer, one) for one in found):
+        rank = np.full_like(tokens, float(adapters.rank))
+        shapes += [(tokens, rank, inputs), (tokens, outputs, rank)]
+        layer.add("dense_parameters", rank * (inputs + outputs))
+        layer.keep(tokens * rank * layer.element_bytes)
+    m, n, k = (np.stack([shape[axis][first] for shape in shapes]) for axis in range(3))
+    dtype = "bf16" if layer.scaled else layer.dtype
+    products = weight_products(layer.ops, layer.runtime, m, n, k, dtype)
+    forward, dgrad, wgrad, added = (x.sum(axis=0)[layer.shape_of] for x in products)
+    flops = 2 * (m * n * k).sum(axis=0)[layer.shape_of]
+    layer.products("forward", forward, layer.ops.settled_seconds(flops, dtype))
+    limit = least_backward_seconds(layer.ops, layer.runtime, flops, dtype)
+    layer.products("backward", dgrad + wgrad, limit)
+    layer.add("backward", added)
+
+
+def _add_traffic(layer: Tally, one: Adapted) -> None:
+    tokens, inputs, outputs = _widths(layer, one)
+    forward, backward = SCALED_BYTES
+    entered = ADDED_INPUT_BYTES * tokens * inputs
+    layer.stream(forward * tokens * outputs, backward * tokens * outputs + entered)
+
+
+def _add_magnitudes(layer: Tally, one: Adapted) -> None:
+    tokens, inputs, outputs = _widths(layer, one)
+    adapters = layer.workload.adapters
+    assert adapters is not None
+    layer.add("dense_parameters", outputs)
+    rank = np.full_like(tokens, float(adapters.rank))
+    dtype = "bf16" if layer.scaled else layer.dtype
+    layer.add("forward", layer.ops.gemm(outputs, inputs, rank, dtype=dtype))
+    forward, backward = (moved * tokens * outputs for moved in MAGNITUDE_BYTES)
+    layer.stream(NORM_BYTES * inputs * outputs + forward, backward)
+    layer.keep(2 * tokens * outputs * layer.element_bytes)
+    layer.pass_through(inputs * outputs * layer.element_bytes)
+
+
+def _dequantise(layer: Tally, block: Block, frozen_bytes: float) -> None:
+    """Weights are read in 4 bits and written in 16, one at a time, in either pass."""
+    shards = layer.shards
+    for linear in block.linears:
+        is_expert = linear.module is Module.EXPERTS
+        share = shards.ep * shards.etp if is_expert else shards.tp
+        weights = linear.parameters / np.where(linear.split is Split.REPLICATED, 1, share)
+        moved = (frozen_bytes + layer.element_bytes) * weights
+        layer.stream(moved, moved)
+        layer.pass_through(weights * layer.element_bytes)

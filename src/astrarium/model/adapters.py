@@ -1,0 +1,201 @@
+"""Fine-tuning: which weights train. Adapters of low rank stand beside weights that are frozen.
+
+An adapter of a weight w[outputs, inputs] is A[rank, inputs] and B[outputs, rank]; DoRA adds a
+magnitude for each output. `catalog/data/finetuning.json` says what Transformers calls the weights
+and which of them are one module there, as PEFT counts adapters by module.
+
+Not modelled: adapters of experts, of embeddings and heads; dropout before adapters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import astrarium.catalog
+from astrarium.errors import InputError, did_you_mean, flag
+from astrarium.model.blocks import Block, Linear, Model, Module
+from astrarium.value import Value
+
+DEFAULT_RANK: Final = 16
+ALL_LINEAR: Final = "all-linear"
+# Words for several modules, by the part of a block they belong to.
+GROUPS: Final = {
+    ALL_LINEAR: (Module.ATTENTION, Module.MLP),
+    "attention": (Module.ATTENTION,),
+    "mlp": (Module.MLP,),
+}
+
+
+class Finetune(StrEnum):
+    """What trains."""
+
+    FULL = "full"
+    LORA = "lora"
+    QLORA = "qlora"
+    DORA = "dora"
+
+
+class Adapters(Value, frozen=True):
+    """Adapters of this rank beside frozen weights; `modules` as PEFT names them, or groups."""
+
+    kind: Finetune
+    rank: int = DEFAULT_RANK
+    modules: tuple[str, ...] = (ALL_LINEAR,)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether frozen weights of layers are of 4 bits."""
+        return self.kind is Finetune.QLORA
+
+    @property
+    def frozen_bytes(self) -> float:
+        """Bytes of a frozen weight of a layer."""
+        return float(facts()["kinds"][self.kind]["frozen_bytes"][0])
+
+    @property
+    def has_magnitudes(self) -> bool:
+        return self.kind is Finetune.DORA
+
+
+class Adapted(Value, frozen=True):
+    """A module of Transformers with an adapter: part of the weight `linear`."""
+
+    linear: Linear
+    outputs: int
+
+    def parameters(self, adapters: Adapters) -> int:
+        low_rank = adapters.rank * (self.linear.inputs + self.outputs)
+        return low_rank + (self.outputs if adapters.has_magnitudes else 0)
+
+
+@cache
+def facts() -> Mapping[str, Any]:
+    path = Path(astrarium.catalog.__file__).parent / "data" / "finetuning.json"
+    read: Mapping[str, Any] = json.loads(path.read_bytes())
+    return read
+
+
+def _modules_of(model: Model) -> Mapping[str, Sequence[str]]:
+    named = facts()["modules"]
+    kind = str((model.config or {}).get("model_type", ""))
+    found: Mapping[str, Sequence[str]] = named.get(kind, named["*"])
+    return found
+
+
+def checked(model: Model, adapters: Adapters) -> Adapters:
+    """The adapters, if the model can have them; InputError says what it can have."""
+    blocks = [kind for kind in model.kinds if isinstance(kind, Block)]
+    if model.architecture != "decoder" or len(blocks) < len(model.kinds):
+        raise InputError(
+            f"adapters are known of decoders alone, and {model.name} is of kind"
+            f" {model.architecture}; train all of it ({flag('finetune')} full)",
+            "finetune",
+        )
+    known = {name for block in blocks for x in block.linears for name in _names(model, x)}
+    for word in adapters.modules:
+        if word not in known | GROUPS.keys():
+            words = [*GROUPS, *sorted(known)]
+            hint = did_you_mean(word, words)
+            raise InputError(
+                f"{model.name} has no module '{word}'{hint}; it has {', '.join(words)}",
+                "lora_modules",
+            )
+    if model.max_experts and {ALL_LINEAR, "mlp"} & set(adapters.modules):
+        raise InputError(
+            f"adapters of experts are not modelled, and {model.name} has experts; adapt its"
+            f" attention alone ({flag('lora_modules')} attention)",
+            "lora_modules",
+        )
+    return adapters
+
+
+def _names(model: Model, linear: Linear) -> Sequence[str]:
+    return _modules_of(model).get(linear.name, ())
+
+
+def adapted_modules(model: Model, block: Block, adapters: Adapters) -> tuple[Adapted, ...]:
+    """The modules of a layer that have adapters, in the order of their weights."""
+    found = []
+    for linear in block.linears:
+        names = _names(model, linear)
+        for name, outputs in zip(names, _parts(block, linear, len(names)), strict=True):
+            if {name, *_groups_of(linear)} & set(adapters.modules):
+                found.append(Adapted(linear, outputs))
+    return tuple(found)
+
+
+def _parts(block: Block, linear: Linear, count: int) -> tuple[int, ...]:
+    """Outputs of the modules that one weight is made of."""
+    if count == 3:
+        heads = block.attentions[0]
+        keys, values = heads.kv_heads * heads.key_dim, heads.kv_heads * heads.value_dim
+        return heads.heads * heads.key_dim, keys, values
+    return (linear.outputs // count,) * count if count else ()
+
+
+def adapter_parameters(model: Model, adapters: Adapters) -> int:
+    """Parameters that train."""
+    of_kind = {
+        kind: sum(one.parameters(adapters) for one in adapted_modules(model, kind, adapters))
+        for kind in model.kinds
+        if isinstance(kind, Block)
+    }
+    return sum(of_kind[block] for block in model.blocks if isinstance(block, Block))
+
+
+def finetuned_flops_per_token(model: Model, adapters: Adapters, seq_length: int) -> float:
+    """Of matrix products: frozen weights have no gradients, scores have all of them."""
+    every = model.flops_per_token(seq_length)
+    weights = sum(
+        x.flops_per_token for b in model.blocks if isinstance(b, Block) for x in b.linears
+    )
+    frozen = weights + model.head_flops_per_token(seq_length)
+    low_rank = adapters.rank * sum(
+        one.linear.inputs + one.outputs
+        for block in model.blocks
+        if isinstance(block, Block)
+        for one in adapted_modules(model, block, adapters)
+    )
+    return every - frozen + 6.0 * low_rank
+
+
+def module_names(model: Model, adapters: Adapters) -> tuple[str, ...] | str:
+    """The modules with adapters as PEFT takes them: a word for all, or their names."""
+    if ALL_LINEAR in adapters.modules:
+        return ALL_LINEAR
+    named = dict.fromkeys(
+        name
+        for block in model.kinds
+        if isinstance(block, Block)
+        for linear in block.linears
+        for name in _names(model, linear)
+        if {name, *_groups_of(linear)} & set(adapters.modules)
+    )
+    return tuple(named)
+
+
+def _groups_of(linear: Linear) -> list[str]:
+    return [word for word, parts in GROUPS.items() if linear.module in parts]
+
+
+def default_modules(model: Model) -> tuple[str, ...]:
+    """All weights of layers, or those of attention where others are experts."""
+    return ("attention",) if model.max_experts else (ALL_LINEAR,)
+
+
+def check_finetuning(adapters: Adapters | None, runtime: str) -> None:
+    """Refuse adapters that the software of a runtime does not have."""
+    if adapters is None:
+        return
+    able = facts()["kinds"][adapters.kind]["runtimes"]
+    if runtime not in able:
+        raise InputError(
+            f"{runtime} has no {adapters.kind}; plan it for {' or '.join(able)}"
+            f" ({flag('runtime')})",
+            "runtime",
+        )

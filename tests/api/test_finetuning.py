@@ -1,0 +1,129 @@
+"""Fine-tuning and optimizers as users ask for them, and files of the plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+import astrarium
+from astrarium.errors import InputError
+
+EIGHT: Final[dict[str, Any]] = {"gpus": "h100:8", "global_batch": 64, "seq_length": 4096}
+
+
+def test_ways_to_fine_tune_stand_side_by_side() -> None:
+    found = astrarium.plan("llama-3.1-8b", finetune="all", **EIGHT)
+    plans = found.document.plans
+    assert {one.finetune for one in plans} == {None, "lora", "qlora"}
+    assert [one.runtimes for one in plans] == [("fsdp",)] * 3
+    seconds = [one.iteration_seconds for one in plans]
+    assert seconds == sorted(seconds)
+    assert found.document.workload.lora_rank == 16
+    search = found.document.search
+    assert search is not None
+    assert search.space == sum(search.rejected.values()) + len(plans)
+    by_kind = {one.finetune: one for one in plans}
+    alone = astrarium.plan("llama-3.1-8b", finetune="qlora", **EIGHT)
+    assert alone.best.strategy == by_kind["qlora"].strategy
+
+
+def test_what_does_not_fit_whole_fits_with_adapters() -> None:
+    found = astrarium.plan("llama-3.1-70b", finetune="all", **EIGHT)
+    assert {one.finetune for one in found.document.plans} == {"lora", "qlora"}
+    assert any(note.startswith("no plan for full: ") for note in found.document.notes)
+
+
+def test_a_plan_with_adapters_is_written_for_peft(tmp_path: Path) -> None:
+    found = astrarium.plan(
+        "llama-3.1-8b", finetune="dora", lora_rank=8, lora_modules="attention", **EIGHT
+    )
+    folder = found.best.export("accelerate", tmp_path / "out")
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    assert settings["r"] == 8
+    assert settings["use_dora"]
+    assert settings["target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    script = (folder / "train.py").read_text()
+    compile(script, "train.py", "exec")
+    assert "model = with_adapters(config)" in script
+    assert "if one.requires_grad" in script
+    for target in ("megatron", "deepspeed", "bridge"):
+        with pytest.raises(InputError, match=r"dora: it is written for training of all weights"):
+            found.best.export(target, tmp_path / target)
+
+
+def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
+    found = astrarium.plan("llama-3.1-8b", finetune="qlora", **EIGHT)
+    script = (found.best.export("accelerate", tmp_path / "out") / "train.py").read_text()
+    compile(script, "train.py", "exec")
+    assert 'bnb_4bit_quant_type="nf4"' in script
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"lora_rank": 8}, r"lora_rank is about adapters; add finetune lora, qlora or dora"),
+        ({"finetune": "lorra"}, r"finetune 'lorra': expected one of full, lora, qlora, dora, all"),
+        (
+            {"finetune": "qlora", "runtime": "deepspeed"},
+            r"deepspeed has no qlora",
+        ),
+        ({"finetune": "all", "runtime": "all"}, r"ask for one of them"),
+        ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
+        ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
+        ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_words(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        astrarium.plan("llama-3.1-8b", **EIGHT, **flags)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "runtime", "target", "text"),
+    [
+        ("muon", "megatron", "megatron", "--optimizer muon"),
+        ("adamw-8bit", "megatron", "megatron", "--exp-avg-dtype fp8"),
+        ("sgd", "fsdp", "accelerate", "torch.optim.SGD(\n"),
+        ("adamw-8bit", "fsdp", "accelerate", "import torchao.optim\n"),
+        ("lion", "deepspeed", "deepspeed", '"type": "Lion"'),
+        ("adamw-bf16", "torchtitan", "torchtitan", "fused_opt_states_bf16"),
+    ],
+)
+def test_exports_say_the_optimizer(
+    optimizer: str, runtime: str, target: str, text: str, tmp_path: Path
+) -> None:
+    found = astrarium.plan("llama-3.1-8b", optimizer=optimizer, runtime=runtime, **EIGHT)
+    folder = found.best.export(target, tmp_path / "out")
+    written = "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    assert text in written
+    assert found.document.workload.optimizer == optimizer
+
+
+def test_an_optimizer_with_fewer_states_needs_fewer_gpus() -> None:
+    peaks = {
+        name: astrarium.predict(
+            "llama-3.1-8b", "dp=8,zero_stage=0", runtime="fsdp", optimizer=name, **EIGHT
+        ).best.peak_bytes
+        for name in ("adamw", "adamw-8bit", "adafactor", "sgd")
+    }
+    assert peaks["adamw"] > peaks["sgd"] > peaks["adamw-8bit"] > peaks["adafactor"]
+
+
+def test_number_formats_stand_side_by_side() -> None:
+    found = astrarium.plan("llama-3.1-8b", precision="best", **EIGHT)
+    plans = found.document.plans
+    assert [one.precision for one in plans] == ["fp8", "bf16"]
+    alone = astrarium.plan("llama-3.1-8b", precision="fp8", **EIGHT)
+    assert plans[0].strategy == alone.best.strategy
+    assert any(note.startswith("quality: ") for note in found.document.notes)
+
+
+def test_a_format_that_gpus_lack_is_left_out_with_a_note() -> None:
+    found = astrarium.plan("llama-3.1-8b", precision="best", gpus="a100:8", global_batch=64)
+    assert [one.precision for one in found.document.plans] == ["bf16"]
+    assert any(note.startswith("no plan for fp8: ") for note in found.document.notes)
+    with pytest.raises(InputError, match="ask for one of them"):
+        astrarium.plan("llama-3.1-8b", precision="best", finetune="all", **EIGHT)

@@ -1,0 +1,74 @@
+"""Adapters and optimizers that configurations of other programs state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import astrarium
+from astrarium.configs.huggingface import read_trainer_file
+from astrarium.configs.imported import NotModelledError
+
+FACTORY = {"model_name_or_path": "meta-llama/Llama-3.1-8B", "per_device_train_batch_size": 1}
+AXOLOTL = {"base_model": "NousResearch/Meta-Llama-3.1-8B", "micro_batch_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({**FACTORY, "finetuning_type": "full"}, (None, None, None)),
+        ({**FACTORY, "finetuning_type": "lora"}, ("lora", 8, "all-linear")),
+        (
+            {**FACTORY, "finetuning_type": "lora", "lora_rank": 64, "lora_target": "q_proj,v_proj"},
+            ("lora", 64, "q_proj,v_proj"),
+        ),
+        (
+            {**FACTORY, "finetuning_type": "lora", "lora_target": "all", "quantization_bit": 4},
+            ("qlora", 8, "all-linear"),
+        ),
+        ({**FACTORY, "finetuning_type": "lora", "use_dora": True}, ("dora", 8, "all-linear")),
+        (
+            {**AXOLOTL, "adapter": "qlora", "lora_r": 32, "lora_target_linear": True},
+            ("qlora", 32, "all-linear"),
+        ),
+        (
+            {**AXOLOTL, "adapter": "lora", "lora_r": 16, "lora_target_modules": ["q_proj"]},
+            ("lora", 16, "q_proj"),
+        ),
+        ({**FACTORY, "use_peft": True, "lora_r": 4}, ("lora", 4, "q_proj,v_proj")),
+    ],
+)
+def test_adapters_of_a_trainer(
+    keys: dict[str, object], expected: tuple[str | None, int | None, str | None]
+) -> None:
+    described = read_trainer_file(keys, "train.yaml").described
+    assert (described.finetune, described.lora_rank, described.lora_modules) == expected
+
+
+def test_other_ways_to_train_a_part_are_refused_by_name() -> None:
+    with pytest.raises(NotModelledError, match="finetuning_type freeze is not modelled"):
+        read_trainer_file({**FACTORY, "finetuning_type": "freeze"}, "train.yaml")
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("adamw_bnb_8bit", "adamw-8bit"), ("adafactor", "adafactor"), ("adamw_torch", "adamw")],
+)
+def test_the_optimizer_of_a_trainer(word: str, name: str) -> None:
+    assert read_trainer_file({**FACTORY, "optim": word}, "x.yaml").described.optimizer == name
+
+
+def test_a_prediction_trains_what_the_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "axolotl.yaml"
+    path.write_text(
+        "base_model: meta-llama/Llama-3.1-8B\nadapter: qlora\nlora_r: 32\nsequence_len: 4096\n"
+        "lora_target_linear: true\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\n"
+        "optimizer: adamw_bnb_8bit\ngradient_checkpointing: true\n"
+    )
+    found = astrarium.predict(None, str(path), gpus="h100:1")
+    assert found.best.finetune == "qlora"
+    workload = found.document.workload
+    assert (workload.lora_rank, workload.lora_modules) == (32, ("all-linear",))
+    assert workload.optimizer == "adamw-8bit"
+    assert found.best.peak_bytes < 30 * 2**30
