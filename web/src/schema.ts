@@ -356,6 +356,14 @@ export interface TimelineStage {
   readonly busy_seconds: number;
 }
 
+export interface Twin {
+  readonly virtual_stages: number;
+  readonly cp: number;
+  readonly dp: number;
+  readonly micro_batch: number;
+  readonly iteration_seconds: number;
+}
+
 export interface Unknown {
   readonly option: string;
   readonly says: string;
@@ -365,12 +373,6 @@ export interface Used {
   readonly option: string;
   readonly value: string;
   readonly sets: string;
-export interface Twin {
-  readonly virtual_stages: number;
-  readonly cp: number;
-  readonly dp: number;
-  readonly micro_batch: number;
-  readonly iteration_seconds: number;
 }
 
 export interface Workload {
