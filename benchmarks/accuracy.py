@@ -86,7 +86,10 @@ intervals promise.
 """
 
 # Written down by hand: the tables are too large to carry.
-TARGETS = (ROOT / "benchmarks" / "accuracy" / "targets.md").read_text(encoding="utf-8")
+TARGETS, FINETUNING = (
+    (ROOT / "benchmarks" / "accuracy" / name).read_text(encoding="utf-8")
+    for name in ("targets.md", "finetuning.md")
+)
 
 
 def all_predictions() -> tuple[Prediction, ...]:
@@ -112,6 +115,7 @@ def page_of_tables(predictions: Sequence[Prediction]) -> str:
             *_sweep_part(predictions),
             *_largest_part(predictions),
             *_reasons_part(predictions),
+            FINETUNING,
         ]
     )
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from statistics import mean
 
 import pytest
 
@@ -24,7 +29,7 @@ from astrarium.model.workload import Numerics, Precision, Workload
 from astrarium.search.planner import predict
 from astrarium.search.refusals import with_permitted_overlap
 from astrarium.strategy.estimate import Plan
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import Granularity, Method, Recompute, Strategy
 
 SEVEN = Workload(load_model("llama-2-7b"), 4096, 8)
 ALONE = Strategy(tp=1, pp=1, dp=1, cp=1, ep=1, etp=1, micro_batch=1, num_micro_batches=8)
@@ -71,18 +76,27 @@ def test_zero_3_divides_frozen_weights_zero_2_does_not() -> None:
 def test_adapters_of_a_few_modules_keep_fewer_activations() -> None:
     every = predicted(tuned(Finetune.LORA)).memory[0].activations
     few = predicted(tuned(Finetune.LORA, modules="q_proj,v_proj")).memory[0].activations
-    none_of_ffn = 32 * 4096 * 2 * (4096 + 11008)  # inputs of both feed-forward weights
-    low_rank = 32 * 4096 * 2 * 8 * 5  # outputs of A of the five others
+    others = 32 * 4096 * 2 * (4 * 4096 + 11008)  # a copy of the input of each of the five others
+    low_rank = 32 * 4096 * 2 * 8 * 5  # outputs of A of these
+    assert every - few == pytest.approx(others + low_rank)
+
+
+def test_adapters_beside_4_bit_weights_share_their_input() -> None:
+    every = predicted(tuned(Finetune.QLORA)).memory[0].activations
+    few = predicted(tuned(Finetune.QLORA, modules="q_proj,v_proj")).memory[0].activations
+    none_of_ffn = 32 * 4096 * 2 * (4096 + 4096 + 11008)  # of o_proj, gate_proj and down_proj
+    low_rank = 32 * 4096 * 2 * 8 * 5
     assert every - few == pytest.approx(none_of_ffn + low_rank)
 
 
 def test_fewer_weights_trained_take_less_time() -> None:
     full, lora = predicted(SEVEN), predicted(tuned(Finetune.LORA))
     few = predicted(tuned(Finetune.LORA, modules="q_proj,v_proj"))
-    assert few.breakdown_seconds["backward"] < 0.72 * full.breakdown_seconds["backward"]
-    assert few.iteration_seconds < lora.iteration_seconds < full.iteration_seconds
-    assert lora.iteration_seconds < predicted(tuned(Finetune.DORA)).iteration_seconds
-    assert lora.iteration_seconds < predicted(tuned(Finetune.QLORA)).iteration_seconds
+    # No gradients of weights, nearly half of the products; casts of two inputs are added.
+    assert few.breakdown_seconds["backward"] < 0.75 * full.breakdown_seconds["backward"]
+    assert few.iteration_seconds < lora.iteration_seconds
+    assert few.iteration_seconds < full.iteration_seconds
+    assert 1.5 * lora.iteration_seconds < predicted(tuned(Finetune.DORA)).iteration_seconds
     assert few.finetune == "lora"
     assert full.finetune is None
 
@@ -96,8 +110,53 @@ def test_intervals_of_fine_tuning_are_wider() -> None:
         )
 
 
+MEASURED = Path(__file__).parents[2] / "benchmarks/finetune/iterations_h200.csv"
+
+
+def measured_on_h200() -> Iterator[tuple[str, float, float]]:
+    """What trains, and predicted over measured: seconds, and bytes that torch allocated."""
+    cluster, runtime = parse_gpus("h200:1"), find_runtime("fsdp")
+    for row in csv.DictReader(MEASURED.read_text().splitlines()):
+        if "layers" in row["model"]:
+            continue  # a part of a model
+        kind, batch = Finetune(row["method"]), int(row["micro_batch"])
+        adapters = None
+        if kind is not Finetune.FULL:
+            adapters = Adapters(kind, int(row["rank"]), tuple(row["modules"].split()))
+        workload = Workload(load_model(row["model"]), int(row["seq_len"]), batch, adapters=adapters)
+        recompute = Recompute(Granularity(row["recompute"]))
+        if recompute.granularity is Granularity.FULL:
+            recompute = Recompute(Granularity.FULL, Method.UNIFORM, 1)
+        strategy = replace(
+            ALONE, micro_batch=batch, num_micro_batches=1, zero_stage=3, recompute=recompute
+        )
+        plan = predict(workload, cluster, strategy, runtime=runtime)
+        held = plan.memory[0].peak_bytes - plan.memory[0].reserved
+        seconds = plan.iteration_seconds / float(row["iter_time_s"])
+        yield kind.value, seconds, held / (float(row["peak_mem_gb"]) * 1e9)
+
+
+def test_fine_tuning_measured_on_an_h200() -> None:
+    """The constants of casts and norms come from some of these runs; memory comes from none."""
+    seconds, held = defaultdict(list), defaultdict(list)
+    for kind, time, memory in measured_on_h200():
+        seconds[kind].append(abs(time - 1))
+        held[kind].append(abs(memory - 1))
+    assert {kind: len(each) for kind, each in seconds.items()} == {
+        "lora": 16,
+        "qlora": 8,
+        "full": 5,
+        "dora": 3,
+    }
+    for kind, each in seconds.items():
+        assert mean(each) < 0.08, kind
+    for kind, each in held.items():
+        assert mean(each) < 0.09, kind
+
+
 # NeMo 24.07 on 8 H100 (NVIDIA/NeMo docs/source/performance/performance_summary.md, three
-# revisions): LoRA of rank 32 on queries, keys and values, fp8, 32 sequences of 4,096 tokens.
+# revisions), fp8, 32 sequences of 4,096 tokens. Rank 32 on queries, keys and values is assumed: the
+# page states neither.
 NEMO = [
     ("llama-2-7b", 1, 1, (0.660, 0.650)),
     ("llama-2-13b", 1, 1, (1.120, 1.110, 1.157)),

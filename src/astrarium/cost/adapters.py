@@ -5,7 +5,13 @@ the frozen weight makes; backward, all of it has gradients. Weights of 4 bits ar
 again before every product. DoRA scales each output of the sum by a magnitude over the norm of the
 summed weights, which every forward pass finds anew.
 
-Not modelled: casts of adapters that are kept in 32 bits, dropout before adapters.
+PEFT keeps adapters in fp32 under autocast: every adapter casts its input to 32 bits and back, and
+keeps the copy that it multiplies, also where several adapters have one input. Beside 4-bit weights,
+and in other software, adapters share their input in 16 bits. Traffic is counted in the source of
+PEFT 0.21.2 (tuners/lora/layer.py, dora.py, bnb.py); iterations measured on an H200 are in
+`benchmarks/finetune`.
+
+Not modelled: dropout before adapters.
 """
 
 from __future__ import annotations
@@ -16,19 +22,29 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.cost.tally import Tally, least_backward_seconds, weight_products
-from astrarium.model.adapters import Adapted, adapted_modules
-from astrarium.model.blocks import Block, Linear, Module, Split
+from astrarium.model.adapters import ALL_LINEAR, Adapted, adapted_modules, facts
+from astrarium.model.blocks import Block, Module, Split
+from astrarium.value import replace
 
+# Bytes moved of each input element, forward and of its gradient: to 32 bits and back.
+CAST_BYTES: Final = 12
 # Bytes moved of each output element: the product is scaled (read, written) and added (two read, one
 # written), in 16 bits; backward its gradient is scaled, and the input's gradients are added.
 SCALED_BYTES: Final = (10, 4)
 ADDED_INPUT_BYTES: Final = 6
-# DoRA scales both parts by magnitudes, and keeps both; the norm reads weights, sum and square.
-MAGNITUDE_BYTES: Final = (8, 12)
-NORM_BYTES: Final = 10
+# DoRA scales both parts by magnitudes in 32 bits, adds and casts them, and keeps both.
+MAGNITUDE_BYTES: Final = (38, 44)
+# Of each weight, for the norm: B A is made of an identity matrix, cast and scaled, the weight is
+# cast, and both are added: 32 bytes at the pace of a copy. B A lies transposed, so that much of it
+# is read and written with a stride. As measured on an H200: 55 to 85 picoseconds a weight.
+NORM_BYTES: Final = 190
 # What the host takes for an adapter in each pass, an assumption: 5 kernels and the call of a module
 # forward, as many backward, at the pace of eager layers (0.91 ms for about 40 kernels).
 LAUNCH_SECONDS: Final = 1.1e-4
+# 4-bit weights: bytes that could be moved meanwhile (2.5 are moved), and what the host takes for a
+# module in each pass, both as measured on an H200 with bitsandbytes 0.50.
+DEQUANTISED_BYTES: Final = 9
+DEQUANTISE_LAUNCH_SECONDS: Final = 1.7e-4
 
 
 def add_adapters(layer: Tally, block: Block) -> None:
@@ -37,39 +53,27 @@ def add_adapters(layer: Tally, block: Block) -> None:
     if adapters is None:
         return
     found = adapted_modules(layer.workload.model, block, adapters)
-    for one in found:
+    for number, one in enumerate(found):
         _add_traffic(layer, one)
+        if _casts_inputs(layer) or all(one.linear != other.linear for other in found[:number]):
+            _keep_input(layer, one)
         if adapters.has_magnitudes:
             _add_magnitudes(layer, one)
     if found:
         _add_products(layer, found)
     if adapters.is_quantised:
-        _dequantise(layer, block, adapters.frozen_bytes)
+        _dequantise(layer, block)
+        every = replace(adapters, modules=(ALL_LINEAR,))
+        number = len(adapted_modules(layer.workload.model, block, every))
+        _launch(layer, DEQUANTISE_LAUNCH_SECONDS * number)
     tensors = 3.0 if adapters.has_magnitudes else 2.0
     layer.everywhere("weight_tensors", tensors * len(found))
+    _launch(layer, LAUNCH_SECONDS * len(found))
+
+
+def _launch(layer: Tally, seconds: float) -> None:
     for name in ("launch_forward", "launch_backward", "launch_again"):
-        layer.everywhere(name, LAUNCH_SECONDS * len(found))
-
-
-def entered_share(layer: Tally, block: Block) -> float:
-    """The share of entries into attention and feed-forward part that a backward pass reads.
-
-    A frozen weight needs no input for its gradient; an adapter beside it does.
-    """
-    adapters = layer.workload.adapters
-    if adapters is None:
-        return 1.0
-    found = adapted_modules(layer.workload.model, block, adapters)
-    entered = {one.linear.module for one in found if one.linear.split is not Split.ROW}
-    return len(entered & {Module.ATTENTION, Module.MLP}) / 2
-
-
-def is_adapted(layer: Tally, block: Block, linear: Linear) -> bool:
-    """Whether the input of a weight is needed for a gradient: its own, or that of an adapter."""
-    adapters = layer.workload.adapters
-    if adapters is None:
-        return True
-    return any(x.linear == linear for x in adapted_modules(layer.workload.model, block, adapters))
+        layer.everywhere(name, seconds)
 
 
 def _widths(layer: Tally, one: Adapted) -> tuple[Floats, Floats, Floats]:
@@ -103,8 +107,20 @@ def _add_products(layer: Tally, found: tuple[Adapted, ...]) -> None:
 def _add_traffic(layer: Tally, one: Adapted) -> None:
     tokens, inputs, outputs = _widths(layer, one)
     forward, backward = SCALED_BYTES
-    entered = ADDED_INPUT_BYTES * tokens * inputs
-    layer.stream(forward * tokens * outputs, backward * tokens * outputs + entered)
+    cast = CAST_BYTES * _casts_inputs(layer) * tokens * inputs
+    entered = ADDED_INPUT_BYTES * tokens * inputs + cast
+    layer.stream(forward * tokens * outputs + cast, backward * tokens * outputs + entered)
+
+
+def _casts_inputs(layer: Tally) -> bool:
+    adapters = layer.workload.adapters
+    assert adapters is not None
+    return layer.runtime.rules in facts()["casts_inputs"] and not adapters.is_quantised
+
+
+def _keep_input(layer: Tally, one: Adapted) -> None:
+    tokens, inputs, _ = _widths(layer, one)
+    layer.keep(tokens * inputs * layer.element_bytes)
 
 
 def _add_magnitudes(layer: Tally, one: Adapted) -> None:
@@ -121,13 +137,12 @@ def _add_magnitudes(layer: Tally, one: Adapted) -> None:
     layer.pass_through(inputs * outputs * layer.element_bytes)
 
 
-def _dequantise(layer: Tally, block: Block, frozen_bytes: float) -> None:
+def _dequantise(layer: Tally, block: Block) -> None:
     """Weights are read in 4 bits and written in 16, one at a time, in either pass."""
     shards = layer.shards
     for linear in block.linears:
         is_expert = linear.module is Module.EXPERTS
         share = shards.ep * shards.etp if is_expert else shards.tp
         weights = linear.parameters / np.where(linear.split is Split.REPLICATED, 1, share)
-        moved = (frozen_bytes + layer.element_bytes) * weights
-        layer.stream(moved, moved)
+        layer.stream(DEQUANTISED_BYTES * weights, DEQUANTISED_BYTES * weights)
         layer.pass_through(weights * layer.element_bytes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.arrays import Floats, Ints, distinct_rows
-from astrarium.cost.adapters import is_adapted
 from astrarium.cost.collectives import (
     Group,
     all_gather_seconds,
@@ -66,7 +65,8 @@ def _feed_forward(
     seconds = layer.pointwise(kind, wide / layer.element_bytes, _slower(layer, module))
     extra = wide / layer.element_bytes * layer.runtime.gated_kept_bytes if block.gated else 0.0
     entered = narrow * layer.input_bytes / layer.element_bytes
-    entered = entered * is_adapted(layer, block, ways_out[-1])
+    if layer.workload.adapters is not None:  # which keep what they need themselves
+        entered = np.zeros_like(narrow)
     layer.keep(wide + entered + extra)
     # Gradients of both are alive together in the backward pass.
     layer.pass_through(wide + narrow)

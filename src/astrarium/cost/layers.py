@@ -19,10 +19,7 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cost.adapters import (
-    add_adapters,
-    entered_share,
-)
+from astrarium.cost.adapters import add_adapters
 from astrarium.cost.attention import add_attention, add_latent_recompute
 from astrarium.cost.collectives import (
     Fabric,
@@ -200,7 +197,8 @@ def _add_norms(layer: Tally, block: Block) -> None:
         layer.weigh("dense", np.full(len(layer.shards), float(norm.parameters)), False)
     scaled, whole = _entries(block)
     entries = scaled * layer.input_bytes / layer.element_bytes + whole
-    layer.keep(residual * (entries * entered_share(layer, block)))
+    if layer.workload.adapters is None:  # a frozen weight needs no input for its gradient
+        layer.keep(residual * entries)
     dropout = layer.runtime.dropout
     for _ in range(1 if block.parallel_residual else 2):
         kind = Pointwise.DROPOUT_RESIDUAL if dropout else Pointwise.RESIDUAL
