@@ -205,9 +205,9 @@ def test_other_exceptions_are_bugs_and_keep_their_traceback(
 def test_a_command_says_what_it_takes(run: Run) -> None:
     lines = [line.strip() for line in run("predict", "--help").stdout.splitlines()]
     assert lines[0] == "Usage: astrarium predict [OPTIONS] [MODEL]"
-    assert "--strategy FILE|k=v,...        Strategy file, plan.json, pairs such as" in lines
+    assert "--strategy FILE|k=v,...         Strategy file, plan.json, pairs such as" in lines
     assert "torchtitan or accelerate file.  [required]" in lines
-    assert "--precision bf16|fp16|fp8      Number format of matrix products.  [default:" in lines
+    assert "--precision bf16|fp16|fp8       Number format of matrix products.  [default:" in lines
     assert any(line.startswith("[MODEL]  Catalog name") for line in lines)
 
 

@@ -23,6 +23,7 @@ from astrarium.cluster import Cluster, Link, Pool
 from astrarium.cost.mixed import ClusterModel
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
+from astrarium.search.mixed import kept_plans
 from astrarium.search.mixed import nodes as mixed_nodes
 from astrarium.search.mixed import search as mixed_search
 from astrarium.search.mixed.kept_plans import KeptPlans
@@ -362,6 +363,7 @@ def cases_of(memory: float | None, monkeypatch: pytest.MonkeyPatch) -> list[Aske
         return node
 
     monkeypatch.setattr(PartitionSearch, "_priced_bundle", noted)
+    monkeypatch.setattr(kept_plans, "LISTED", 10**6)  # a list that is full leaves slower cases out
     pools = (pool_of("a", "h100", 1, 2, memory), pool_of("b", "a100", 1, 2, memory))
     workload = Workload(small_model(9), seq_length=1024, global_batch=8)
     rules = ("$virtual_stages == 1", "$cp > 1", "$sequence_parallel", "$recompute_layers > 1")

@@ -4,7 +4,7 @@ import { digits, duration, gpuText, padded, shortGpu, usd } from "../charts/form
 import { fittingScale, type Scale } from "../charts/scales";
 import { listedPlans, OWN_RANK, ownPlan, type Plan, planName, type Reviewed } from "../document";
 import { detailText, durations, fullest, percent, spotText, strategyText, whole } from "./format";
-import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted, twinsOf } from "./plans";
+import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted, twinsText } from "./plans";
 import { STRATEGY_WORDS, WORDS } from "./words";
 
 interface Props {
@@ -28,21 +28,17 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
   const [order, setOrder] = useState(FIRST_ORDER);
   const [text, setText] = useState("");
   const [wish, setWish] = useState<boolean | null>(null);
-  const [hasTwins, setTwins] = useState(false);
   const body = useRef<HTMLTableSectionElement>(null);
   const listed = listedPlans(document);
   const behind = document.plans.length - listed.length;
   const isAll = wish ?? behind <= FEW_BEHIND;
   const filter = useMemo(() => filterOf(text), [text]);
   const listedOrAll = isAll ? document.plans : listed;
-  const twins = useMemo(() => twinsOf(listedOrAll), [document, isAll]);
-  const folded = listedOrAll.length - twins.size;
-  const rows = useMemo(() => {
-    const plans = hasTwins
-      ? listedOrAll
-      : listedOrAll.filter((plan) => plan.rank === rank || twins.has(plan.rank));
-    return sorted("mistake" in filter ? plans : plans.filter(filter.accepts), order);
-  }, [twins, hasTwins, filter, order, !hasTwins && !twins.has(rank) && rank]);
+  const rows = useMemo(
+    () => sorted("mistake" in filter ? listedOrAll : listedOrAll.filter(filter.accepts), order),
+    [document, isAll, filter, order],
+  );
+  const twins = listedOrAll.map(twinsText).filter(Boolean).join("; ");
   const own = useMemo(() => ownPlan(document), [document]);
   // What was brought stays on top, whatever is sorted or filtered.
   const shown = [...(own ? [own] : []), ...rows.slice(0, MOST_ROWS)];
@@ -109,16 +105,6 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
             with {whole(behind)} more of the front
           </label>
         )}
-        {folded > 0 && (
-          <label class="check">
-            <input
-              type="checkbox"
-              checked={hasTwins}
-              onChange={(event) => setTwins(event.currentTarget.checked)}
-            />
-            with {whole(folded)} almost the same as others
-          </label>
-        )}
         <p id="filter-message" class={mistake ? "message mistake" : "message"} aria-live="polite">
           {mistake ||
             `${whole(rows.length)} of ${whole(total)} plans${
@@ -132,7 +118,7 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
         tabIndex={0}
         aria-label="Table of plans"
         style={{
-          "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * ((hasTwins ? total : twins.size) + Number(own !== null)))}px`,
+          "--height": `${Math.min(MOST_HEIGHT, HEAD_HEIGHT + ROW_HEIGHT * (total + Number(own !== null)))}px`,
         }}
       >
         <table>
@@ -186,6 +172,7 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
           </tbody>
         </table>
       </section>
+      {twins && <p class="message">Equal within 0.1 %: {twins}.</p>}
       <details class="words">
         <summary>What do tp, pp, dp mean?</summary>
         <dl>

@@ -29,7 +29,6 @@ import {
 import { timeline } from "./api";
 import { strategyText, whole } from "./format";
 import { Picture } from "./Picture";
-import { twinsOf } from "./plans";
 import type { Request } from "./request";
 import { Sweep } from "./Sweep";
 import { useAnswer } from "./useAnswer";
@@ -54,11 +53,7 @@ export function Front(props: FrontProps) {
 
 function Ties({ document, rank, onChoose, request, onTake }: FrontProps) {
   const data = useMemo(() => {
-    const listed = listedPlans(document);
-    const twins = twinsOf(listed);
-    const isShown = (plan: Plan): boolean =>
-      twins.has(plan.rank) || plan.rank === document.choice?.fastest;
-    const shown = listed.filter(isShown);
+    const shown = listedPlans(document);
     const names = shown.map(({ strategy }) => strategyText(strategy));
     // Where degrees do not tell them apart, the micro-batch may.
     const nameOf = ({ rank, strategy }: Plan): string => {

@@ -1,7 +1,7 @@
 /** The table of plans: what its columns are, sorted and filtered. */
 import { gpuText } from "../charts/format";
 import type { Plan, PlanDocument } from "../document";
-import { fullest, recomputeText, strategyText, total } from "./format";
+import { fullest, recomputeText, strategyText, total, whole } from "./format";
 
 export interface Column {
   key: string;
@@ -142,35 +142,19 @@ function rowText(plan: Plan): string {
     .toLowerCase();
 }
 
-/** Plans differ in less than anybody notices: shares of the time and of the memory. */
-const SAME_TIME = 0.003;
-const SAME_MEMORY = 0.01;
-
-/** By the rank of the first of them: plans behind it that differ from it in next to nothing. */
-export function twinsOf(plans: readonly Plan[]): Map<number, Plan[]> {
-  const twins = new Map<number, Plan[]>();
-  const firsts: Plan[] = [];
-  for (const plan of plans) {
-    const first = firsts.find((one) => areAlike(one, plan));
-    if (first) twins.get(first.rank)?.push(plan);
-    else {
-      firsts.push(plan);
-      twins.set(plan.rank, []);
-    }
-  }
-  return twins;
-}
-
-function areAlike(one: Plan, other: Plan): boolean {
-  const isSame = (["tp", "pp", "ep"] as const).every((k) => one.strategy[k] === other.strategy[k]);
-  const apart = Math.abs(one.iteration_seconds / other.iteration_seconds - 1);
-  return (
-    isSame &&
-    apart < SAME_TIME &&
-    Math.abs(fullest(one) - fullest(other)) < SAME_MEMORY &&
-    one.usd_per_hour === other.usd_per_hour &&
-    gpuText(one.gpus) === gpuText(other.gpus)
-  );
+/** What could be set otherwise without changing the time of a plan; "" if nothing. */
+export function twinsText({ rank, strategy, twins = [] }: Plan): string {
+  const same = twins.filter((twin) => twin.cp === strategy.cp);
+  const virtual = [strategy.virtual_stages, ...same.map((twin) => twin.virtual_stages)];
+  const stages = `with ${Math.min(...virtual)} to ${Math.max(...virtual)} virtual stages`;
+  const others = new Map(twins.filter((twin) => twin.cp !== strategy.cp).map((t) => [t.cp, t]));
+  const parts = [
+    ...(same.length > 0 ? [stages] : []),
+    ...[...others.values()].map(
+      ({ cp, dp, micro_batch }) => `with cp ${cp}, dp ${whole(dp)}, micro-batch ${micro_batch}`,
+    ),
+  ];
+  return parts.length > 0 ? `plan ${rank} ${parts.join(" or ")}` : "";
 }
 
 export function numGpus(plan: Plan): number {

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { AskError } from "../../src/page/api";
 import { commandOf } from "../../src/page/command";
 import { fieldOf } from "../../src/page/fields";
-import { twinsOf } from "../../src/page/plans";
+import { twinsText } from "../../src/page/plans";
 import { repairsOf, spoken } from "../../src/page/repairs";
 import { exampleForm, formOf, ownForm, requestOf } from "../../src/page/request";
 import { scaled } from "../../src/page/Sweep";
@@ -40,10 +40,15 @@ describe("a launch script", () => {
   });
 });
 
-describe("plans that are almost the same", () => {
-  it("stand behind the first of them", () => {
-    const plans = [1, 2, 3].map((rank) => plan(rank, { iteration_seconds: 50 }));
-    expect([...twinsOf(plans)].map(([rank, twins]) => [rank, twins.length])).toEqual([[1, 2]]);
+describe("twins of a plan", () => {
+  it("are named in one sentence", () => {
+    const twin = { virtual_stages: 2, cp: 1, dp: 8, micro_batch: 1, iteration_seconds: 50 };
+    const { cp, virtual_stages: own } = plan(2).strategy;
+    const more = { ...twin, cp, virtual_stages: own + 3 };
+    expect(twinsText(plan(2))).toBe("");
+    expect(twinsText(plan(2, { twins: [more, { ...twin, cp: 4 }] }))).toBe(
+      `plan 2 with ${own} to ${own + 3} virtual stages or with cp 4, dp 8, micro-batch 1`,
+    );
   });
 });
 
