@@ -325,7 +325,7 @@ def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:
 
 def test_virtual_stages_of_unequal_layers_are_cut_anew() -> None:
     """Balanced chunks of the same degrees take at least 3 % longer."""
-    workload, gpus = Workload(load_model("gpt-oss-20b"), 4096, 128), parse_gpus("l40s:32")
+    workload, gpus = Workload(load_model("gpt-oss-20b"), 4096, 256), parse_gpus("l40s:32")
     best = plan(workload, gpus, top=1).plans[0]
     assert (best.strategy.virtual_stages, best.strategy.split) == (2, LayerSplit.FREE)
     assert best.fits
