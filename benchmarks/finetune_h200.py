@@ -1,8 +1,9 @@
 """Fine-tunes models of Transformers on one GPU and times whole iterations: `--out DIR`.
 
 Needs torch, transformers, peft and bitsandbytes on the path. Layers have the shapes of the Llama
-family and random weights. Frozen weights are bf16 (4-bit NF4 with double quantisation for QLoRA),
-adapters fp32 under autocast, as peft makes them; AdamW updates what trains. `full` is FSDP2 on one
+family and random weights. Frozen weights are bf16 (4-bit NF4 with double quantisation for QLoRA).
+Adapters are bf16, as FSDP and DeepSpeed have them in products, or with `--adapters fp32` fp32 under
+autocast, as PEFT makes them for one GPU. AdamW updates what trains. `full` is FSDP2 on one
 rank: fp32 weights, bf16 computation. Writes a CSV row per case, and one per optimizer update.
 Not measured: several GPUs, data loading, packed sequences of unequal length.
 """
@@ -77,7 +78,7 @@ def cases() -> Iterator[Case]:
     yield Case("llama-3.2-1b", "full", 0, "", 8192, 2, "full")
 
 
-def built(case: Case) -> nn.Module:
+def built(case: Case, adapters: str) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     layers, hidden, heads, kv_heads, ffn, vocab, tied = SHAPES[case.model]
@@ -101,7 +102,7 @@ def built(case: Case) -> nn.Module:
     if case.recompute == "full":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.enable_input_require_grads()
-    return sharded(model) if case.method == "full" else adapted(model, case)
+    return sharded(model) if case.method == "full" else adapted(model, case, adapters)
 
 
 def sharded(model: nn.Module) -> nn.Module:
@@ -113,7 +114,7 @@ def sharded(model: nn.Module) -> nn.Module:
     return fully_shard(model, mp_policy=policy)
 
 
-def adapted(model: nn.Module, case: Case) -> nn.Module:
+def adapted(model: nn.Module, case: Case, adapters: str) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
     if case.method == "qlora":
@@ -127,7 +128,7 @@ def adapted(model: nn.Module, case: Case) -> nn.Module:
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    return get_peft_model(model, config, autocast_adapter_dtype=adapters == "fp32")
 
 
 def in_four_bits(model: nn.Module) -> None:
@@ -154,21 +155,22 @@ def in_four_bits(model: nn.Module) -> None:
                 setattr(parent, name, new)
 
 
-def measured(case: Case) -> dict[str, Any]:
+def measured(case: Case, adapters: str) -> dict[str, Any]:
     began = time.perf_counter()
-    model = built(case)
+    model = built(case, adapters)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
     vocab = SHAPES[case.model][5]
     tokens = torch.randint(vocab, (case.micro_batch, case.seq_len), device="cuda")
     torch.cuda.synchronize()
     seconds: dict[str, list[float]] = {"iteration": [], "passes": [], "update": []}
+    is_cast = case.method != "full" and adapters == "fp32"
     build_seconds = time.perf_counter() - began
     for step in range(WARM_UP + TIMED):
         if step == WARM_UP:
             torch.cuda.reset_peak_memory_stats()
         marks = [_now()]
-        with torch.autocast("cuda", torch.bfloat16, enabled=case.method != "full"):
+        with torch.autocast("cuda", torch.bfloat16, enabled=is_cast):
             loss = model(input_ids=tokens, labels=tokens).loss
         loss.backward()
         marks.append(_now())
@@ -182,6 +184,7 @@ def measured(case: Case) -> dict[str, Any]:
             seconds["update"].append(marks[2] - marks[1])
     return {
         **asdict(case),
+        "adapters": "" if case.method == "full" else adapters,
         "iter_time_s": statistics.median(seconds["iteration"]),
         "iter_time_max_s": max(seconds["iteration"]),
         "passes_s": statistics.median(seconds["passes"]),
@@ -245,6 +248,7 @@ def timed_update(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--adapters", choices=("bf16", "fp32"), default="bf16")
     parser.add_argument("--seconds", type=float, default=500.0)
     given = parser.parse_args()
     began = time.perf_counter()
@@ -256,7 +260,7 @@ def main() -> None:
             for model in ("llama-3.2-1b", "llama-3.2-3b")
             for one in updates()
         ],
-        "finetune.csv": [(measured, (case,)) for case in cases()],
+        "finetune.csv": [(measured, (case, given.adapters)) for case in cases()],
     }
     for file, work in written.items():
         rows: list[dict[str, Any]] = []
@@ -269,7 +273,7 @@ def main() -> None:
                 print(rows[-1], flush=True)
             except Exception:  # the rest is worth measuring
                 traceback.print_exc(limit=-3)
-                print("failed:", arguments[-1], arguments[0], flush=True)
+                print("failed:", arguments, flush=True)
             gc.collect()
             torch.cuda.empty_cache()
             if rows:
