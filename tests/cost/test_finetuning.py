@@ -76,27 +76,18 @@ def test_zero_3_divides_frozen_weights_zero_2_does_not() -> None:
 def test_adapters_of_a_few_modules_keep_fewer_activations() -> None:
     every = predicted(tuned(Finetune.LORA)).memory[0].activations
     few = predicted(tuned(Finetune.LORA, modules="q_proj,v_proj")).memory[0].activations
-    others = 32 * 4096 * 2 * (4 * 4096 + 11008)  # a copy of the input of each of the five others
-    low_rank = 32 * 4096 * 2 * 8 * 5  # outputs of A of these
+    others = 32 * 4096 * 2 * (4096 + 4096 + 11008)  # inputs of o_proj, gate_proj and down_proj
+    low_rank = 32 * 4096 * 2 * 8 * 5  # outputs of A of the five others
     assert every - few == pytest.approx(others + low_rank)
-
-
-def test_adapters_beside_4_bit_weights_share_their_input() -> None:
-    every = predicted(tuned(Finetune.QLORA)).memory[0].activations
-    few = predicted(tuned(Finetune.QLORA, modules="q_proj,v_proj")).memory[0].activations
-    none_of_ffn = 32 * 4096 * 2 * (4096 + 4096 + 11008)  # of o_proj, gate_proj and down_proj
-    low_rank = 32 * 4096 * 2 * 8 * 5
-    assert every - few == pytest.approx(none_of_ffn + low_rank)
 
 
 def test_fewer_weights_trained_take_less_time() -> None:
     full, lora = predicted(SEVEN), predicted(tuned(Finetune.LORA))
     few = predicted(tuned(Finetune.LORA, modules="q_proj,v_proj"))
-    # No gradients of weights, nearly half of the products; casts of two inputs are added.
-    assert few.breakdown_seconds["backward"] < 0.75 * full.breakdown_seconds["backward"]
-    assert few.iteration_seconds < lora.iteration_seconds
-    assert few.iteration_seconds < full.iteration_seconds
-    assert 1.5 * lora.iteration_seconds < predicted(tuned(Finetune.DORA)).iteration_seconds
+    # No gradients of weights, nearly half of the products.
+    assert few.breakdown_seconds["backward"] < 0.72 * full.breakdown_seconds["backward"]
+    assert few.iteration_seconds < lora.iteration_seconds < full.iteration_seconds
+    assert 1.2 * lora.iteration_seconds < predicted(tuned(Finetune.DORA)).iteration_seconds
     assert few.finetune == "lora"
     assert full.finetune is None
 
@@ -117,8 +108,8 @@ def measured_on_h200() -> Iterator[tuple[str, float, float]]:
     """What trains, and predicted over measured: seconds, and bytes that torch allocated."""
     cluster, runtime = parse_gpus("h200:1"), find_runtime("fsdp")
     for row in csv.DictReader(MEASURED.read_text().splitlines()):
-        if "layers" in row["model"]:
-            continue  # a part of a model
+        if "layers" in row["model"] or row["adapters"] == "fp32":
+            continue  # a part of a model; what is not modelled
         kind, batch = Finetune(row["method"]), int(row["micro_batch"])
         adapters = None
         if kind is not Finetune.FULL:
@@ -137,7 +128,7 @@ def measured_on_h200() -> Iterator[tuple[str, float, float]]:
 
 
 def test_fine_tuning_measured_on_an_h200() -> None:
-    """The constants of casts and norms come from some of these runs; memory comes from none."""
+    """Constants of norms and 4-bit weights come from some of these runs, memory from none."""
     seconds, held = defaultdict(list), defaultdict(list)
     for kind, time, memory in measured_on_h200():
         seconds[kind].append(abs(time - 1))
@@ -149,7 +140,7 @@ def test_fine_tuning_measured_on_an_h200() -> None:
         "dora": 3,
     }
     for kind, each in seconds.items():
-        assert mean(each) < 0.08, kind
+        assert mean(each) < 0.06, kind
     for kind, each in held.items():
         assert mean(each) < 0.09, kind
 

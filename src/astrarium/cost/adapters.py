@@ -5,13 +5,11 @@ the frozen weight makes; backward, all of it has gradients. Weights of 4 bits ar
 again before every product. DoRA scales each output of the sum by a magnitude over the norm of the
 summed weights, which every forward pass finds anew.
 
-PEFT keeps adapters in fp32 under autocast: every adapter casts its input to 32 bits and back, and
-keeps the copy that it multiplies, also where several adapters have one input. Beside 4-bit weights,
-and in other software, adapters share their input in 16 bits. Traffic is counted in the source of
-PEFT 0.21.2 (tuners/lora/layer.py, dora.py, bnb.py); iterations measured on an H200 are in
-`benchmarks/finetune`.
+Adapters are multiplied in 16 bits and share their input, as under FSDP and DeepSpeed. Iterations
+measured on an H200 are in `benchmarks/finetune`.
 
-Not modelled: dropout before adapters.
+Not modelled: dropout before adapters; the casts of adapters in fp32 under autocast, PEFT's default
+on one GPU, which cost LoRA of all weights 7 to 20 % more time.
 """
 
 from __future__ import annotations
@@ -22,22 +20,20 @@ import numpy as np
 
 from astrarium.arrays import Floats
 from astrarium.cost.tally import Tally, least_backward_seconds, weight_products
-from astrarium.model.adapters import ALL_LINEAR, Adapted, adapted_modules, facts
+from astrarium.model.adapters import ALL_LINEAR, Adapted, adapted_modules
 from astrarium.model.blocks import Block, Module, Split
 from astrarium.value import replace
 
-# Bytes moved of each input element, forward and of its gradient: to 32 bits and back.
-CAST_BYTES: Final = 12
 # Bytes moved of each output element: the product is scaled (read, written) and added (two read, one
 # written), in 16 bits; backward its gradient is scaled, and the input's gradients are added.
 SCALED_BYTES: Final = (10, 4)
 ADDED_INPUT_BYTES: Final = 6
-# DoRA scales both parts by magnitudes in 32 bits, adds and casts them, and keeps both.
-MAGNITUDE_BYTES: Final = (38, 44)
-# Of each weight, for the norm: B A is made of an identity matrix, cast and scaled, the weight is
-# cast, and both are added: 32 bytes at the pace of a copy. B A lies transposed, so that much of it
-# is read and written with a stride. As measured on an H200: 55 to 85 picoseconds a weight.
-NORM_BYTES: Final = 190
+# DoRA scales both parts by magnitudes, adds them, and keeps both.
+MAGNITUDE_BYTES: Final = (14, 16)
+# Of each weight, for the norm: B A is made, scaled, added to the weight and read again, 14 bytes.
+# It lies transposed, and is read and written with a stride: as measured on an H200, 17 to 28
+# picoseconds a weight.
+NORM_BYTES: Final = 75
 # What the host takes for an adapter in each pass, an assumption: 5 kernels and the call of a module
 # forward, as many backward, at the pace of eager layers (0.91 ms for about 40 kernels).
 LAUNCH_SECONDS: Final = 1.1e-4
@@ -55,7 +51,7 @@ def add_adapters(layer: Tally, block: Block) -> None:
     found = adapted_modules(layer.workload.model, block, adapters)
     for number, one in enumerate(found):
         _add_traffic(layer, one)
-        if _casts_inputs(layer) or all(one.linear != other.linear for other in found[:number]):
+        if all(one.linear != other.linear for other in found[:number]):
             _keep_input(layer, one)
         if adapters.has_magnitudes:
             _add_magnitudes(layer, one)
@@ -107,15 +103,8 @@ def _add_products(layer: Tally, found: tuple[Adapted, ...]) -> None:
 def _add_traffic(layer: Tally, one: Adapted) -> None:
     tokens, inputs, outputs = _widths(layer, one)
     forward, backward = SCALED_BYTES
-    cast = CAST_BYTES * _casts_inputs(layer) * tokens * inputs
-    entered = ADDED_INPUT_BYTES * tokens * inputs + cast
-    layer.stream(forward * tokens * outputs + cast, backward * tokens * outputs + entered)
-
-
-def _casts_inputs(layer: Tally) -> bool:
-    adapters = layer.workload.adapters
-    assert adapters is not None
-    return layer.runtime.rules in facts()["casts_inputs"] and not adapters.is_quantised
+    entered = ADDED_INPUT_BYTES * tokens * inputs
+    layer.stream(forward * tokens * outputs, backward * tokens * outputs + entered)
 
 
 def _keep_input(layer: Tally, one: Adapted) -> None:
