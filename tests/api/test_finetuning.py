@@ -68,7 +68,7 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
         ({"finetune": "lorra"}, r"finetune 'lorra': expected one of full, lora, qlora, dora, all"),
         (
             {"finetune": "qlora", "runtime": "deepspeed"},
-            r"deepspeed has no qlora",
+            r"runtime deepspeed: plans with adapters \(qlora\) are made for fsdp alone",
         ),
         ({"finetune": "all", "runtime": "all"}, r"ask for one of them"),
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),

@@ -100,10 +100,10 @@ def test_encoders_have_no_adapters() -> None:
         checked(load_model("bert-base-uncased"), Adapters(Finetune.LORA))
 
 
-def test_software_without_a_kind_of_adapters_is_refused_by_name() -> None:
+def test_software_whose_export_has_no_adapters_is_refused_by_name() -> None:
     check_finetuning(None, "megatron")
-    check_finetuning(Adapters(Finetune.LORA), "megatron-bridge")
-    with pytest.raises(InputError, match="megatron has no qlora; plan it for fsdp"):
+    check_finetuning(Adapters(Finetune.LORA), "fsdp")
+    with pytest.raises(InputError, match=r"megatron: plans with adapters \(qlora\) are made for"):
         check_finetuning(Adapters(Finetune.QLORA), "megatron")
 
 

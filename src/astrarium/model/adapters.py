@@ -189,13 +189,11 @@ def default_modules(model: Model) -> tuple[str, ...]:
 
 
 def check_finetuning(adapters: Adapters | None, runtime: str) -> None:
-    """Refuse adapters that the software of a runtime does not have."""
-    if adapters is None:
-        return
-    able = facts()["kinds"][adapters.kind]["runtimes"]
-    if runtime not in able:
+    """Refuse adapters for a runtime whose exports do not start them."""
+    able = facts()["runtimes"]
+    if adapters is not None and runtime not in able:
         raise InputError(
-            f"{runtime} has no {adapters.kind}; plan it for {' or '.join(able)}"
-            f" ({flag('runtime')})",
+            f"{flag('runtime')} {runtime}: plans with adapters ({adapters.kind}) are made for"
+            f" {' and '.join(able)} alone, whose export to accelerate starts them with PEFT",
             "runtime",
         )
