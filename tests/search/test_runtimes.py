@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from small import small_model
 
 import astrarium
 from astrarium.api.planning import COMPARED_RUNTIMES
@@ -30,6 +31,7 @@ QUESTIONS = [
     ("llama-2-13b", "a100:24", 4096, 96),
     ("qwen3-30b-a3b", "h100:32", 4096, 256),
     ("llama-3.2-1b", "rtx-4090:8", 4096, 64),  # its embeddings are tied
+    ("mixtral-8x7b", "h100:64", 4096, 512),
 ]
 
 
@@ -38,6 +40,19 @@ def planned(name: str, gpus: str, seq_length: int, batch: int, runtime: str) -> 
     return plan(
         workload, parse_gpus(gpus), runtime=find_runtime(runtime), prefer=Prefer.RECOMMENDED
     )
+
+
+@pytest.mark.parametrize("layers", [6, 8, 24, 64, 128])
+@pytest.mark.parametrize("runtime", ["fsdp", "torchtitan"])
+def test_gradients_that_come_late_fit_as_well(runtime: str, layers: int) -> None:
+    """With one micro-batch of few tokens the update needs the most memory, not the passes."""
+    for gpus in (1, 4):
+        workload = Workload(small_model(layers), seq_length=128, global_batch=gpus)
+        try:
+            found = plan(workload, parse_gpus(f"rtx-4090:{gpus}"), runtime=find_runtime(runtime))
+        except NoFeasiblePlanError:
+            continue
+        assert all(one.fits for one in found.plans)
 
 
 @pytest.mark.parametrize("runtime", TARGETS)
@@ -52,6 +67,8 @@ def test_a_plan_for_a_runtime_is_exported_as_it_is(
     target = find_target(TARGETS[runtime])
     for one in document.plans:
         assert one.runtimes == (runtime,)
+        assert one.fits
+        assert one.strategy.etp in {1, one.strategy.tp}
         refused = refusals(job_of(document, one.rank), target)
         # A model that the software does not know is none of the plan's.
         assert [refusal for refusal in refused if refusal.feature is not None] == []

@@ -121,7 +121,7 @@ def precision_or_best(name: str, given: Given) -> str:
     """A number format, or the word for all that plans may choose among."""
     if str(given).lower() == BEST:
         return BEST
-    return choice("model.workload:Precision", without=("fp32",))(name, given)
+    return choice("model.workload:Precision", without=("fp32", "fp4"))(name, given)
 
 
 def rank(name: str, given: Given) -> int:

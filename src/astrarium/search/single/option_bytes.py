@@ -83,7 +83,8 @@ class OptionBytes(Value, frozen=True, dict=True):
         for run in range(1, recompute.shape[2]):
             other = recompute[:, valid.recompute_of, run] + sharding[:, valid.sharding_of, run]
             np.maximum(peak, other, out=peak)
-        if self.layouts.runtime.optimizer_transient_bytes:
+        runtime = self.layouts.runtime
+        if runtime.optimizer_transient_bytes or runtime.late_gradients:
             update = _priced(self.layouts, self.rows, valid.sharding, bytes_of_update).max(axis=2)
             np.maximum(peak, update[:, valid.sharding_of], out=peak)
         return peak.reshape(-1)
