@@ -71,6 +71,12 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
             r"runtime deepspeed: plans with adapters \(qlora\) are made for fsdp alone",
         ),
         ({"finetune": "all", "runtime": "all"}, r"ask for one of them"),
+        (
+            {"expert_messages": "deepep"},
+            r"expert_messages deepep: Llama-3\.1-8B has no experts; leave it out",
+        ),
+        ({"expert_messages": "overlapped"}, r"expert_messages overlapped: .* has no experts"),
+        ({"expert_imbalance": 1.5}, r"expert_imbalance 1.5: .* has no experts; leave it out"),
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),

@@ -144,7 +144,7 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         asked.precision,
         numerics,
         asked.expert_imbalance,
-        asked.expert_messages or ExpertMessages.ALLTOALL,
+        expert_messages_of(asked, loaded),
         kind,
         adapters,
     )
@@ -153,6 +153,19 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         return Request(workload, pools, (*notes, *unable))
     used, fallbacks = usable_format(workload, pools)
     return Request(used, pools, (*notes, *fallbacks))
+
+
+def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
+    """How tokens reach experts; what was asked about them is refused where there are none."""
+    messages = asked.expert_messages or ExpertMessages.ALLTOALL
+    if loaded.max_experts:
+        return messages
+    lacks = f"{loaded.name} has no experts; leave it out"
+    if asked.expert_imbalance > 1:
+        raise refusal("expert_imbalance", f" {asked.expert_imbalance:g}: {lacks}")
+    if messages is not ExpertMessages.ALLTOALL and "expert_messages" in asked.given:
+        raise refusal("expert_messages", f" {messages}: {lacks}")
+    return ExpertMessages.ALLTOALL  # also where a configuration says more: it has no effect
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
