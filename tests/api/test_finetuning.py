@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from rich.console import Console
 
 import astrarium
 from astrarium.errors import InputError
+from astrarium.plans.document import Plan, WorkloadPart
+from astrarium.report.explain.terms import explain
+from astrarium.report.explain.text import explanation_report
+from astrarium.report.plan.text import facts
 
 EIGHT: Final[dict[str, Any]] = {"gpus": "h100:8", "global_batch": 64, "seq_length": 4096}
 
@@ -133,3 +140,25 @@ def test_a_format_that_gpus_lack_is_left_out_with_a_note() -> None:
     assert any(note.startswith("no plan for fp8: ") for note in found.document.notes)
     with pytest.raises(InputError, match="ask for one of them"):
         astrarium.plan("llama-3.1-8b", precision="best", finetune="all", **EIGHT)
+
+
+def test_the_header_names_the_kind_of_adapters() -> None:
+    def shown(plans: Sequence[Plan], part: WorkloadPart) -> str:
+        trains = {plan.finetune for plan in plans}
+        return dict(facts(part, cluster, (), (), trains))["training"]
+
+    both = astrarium.plan("llama-3.1-8b", finetune="all", **EIGHT).document
+    cluster = both.cluster
+    assert "Adam, adapters of rank 16 on all-linear" in shown(both.plans, both.workload)
+    words = {None: "Adam", "lora": "Adam, LoRA adapters of", "qlora": "Adam, QLoRA adapters of"}
+    for plan in both.plans:
+        alone = shown([plan], both.workload)
+        assert words[plan.finetune] in alone
+        assert ("adapters" in alone) is (plan.finetune is not None)
+    full = next(plan for plan in both.plans if plan.finetune is None)
+    parts = explanation_report(both, explain(full, cluster), 100)
+    stream = io.StringIO()
+    console = Console(file=stream, width=100)
+    for part in parts:
+        console.print(part)
+    assert "adapters" not in stream.getvalue()
