@@ -84,6 +84,14 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
         ),
         ({"expert_messages": "overlapped"}, r"expert_messages overlapped: .* has no experts"),
         ({"expert_imbalance": 1.5}, r"expert_imbalance 1.5: .* has no experts; leave it out"),
+        (
+            {"finetune": "all", "sensitivity": True, "mode": "up-to"},
+            r"sensitivity is about one way to fine-tune, and finetune all asks for several",
+        ),
+        (
+            {"precision": "best", "sensitivity": True, "mode": "up-to"},
+            r"sensitivity is about one number format, and precision best asks for several",
+        ),
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
