@@ -146,6 +146,7 @@ def test_a_format_that_gpus_lack_is_left_out_with_a_note() -> None:
     found = astrarium.plan("llama-3.1-8b", precision="best", gpus="a100:8", global_batch=64)
     assert [one.precision for one in found.document.plans] == ["bf16"]
     assert any(note.startswith("no plan for fp8: ") for note in found.document.notes)
+    assert not any(note.startswith("quality: ") for note in found.document.notes)
     with pytest.raises(InputError, match="ask for one of them"):
         astrarium.plan("llama-3.1-8b", precision="best", finetune="all", **EIGHT)
 

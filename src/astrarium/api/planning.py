@@ -215,7 +215,9 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         return under(*ways[0])
     asked = {_called(question, *way): partial(under, *way) for way in ways}
     found = side_by_side(asked, question.objective)
-    return replace(found, notes=(*found.notes, QUALITY)) if question.precisions else found
+    if question.precisions and any(plan.precision == "fp8" for plan in found.plans):
+        return replace(found, notes=(*found.notes, QUALITY))
+    return found
 
 
 def _called(
