@@ -56,9 +56,9 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     yield tables.title("Best strategies" if len(listed) > 1 else "Best strategy")
     experts = document.workload.has_experts
     yield strategies_table(listed, document.cluster, width, experts=experts)
-    if document.choice is not None and document.choice.why:
+    if document.choice is not None and (words := choice_words(document.choice)):
         yield ""
-        yield tables.indented(choice_words(document.choice))
+        yield tables.indented(words)
     if twins := "; ".join(filter(None, map(twins_words, listed))):
         yield ""
         yield tables.indented(f"Equal within {tables.percent(TWINS)}: {twins}.")
@@ -335,9 +335,14 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
 
 
 def choice_words(choice: ChoicePart) -> str:
-    """Why the first plan is recommended, and what it costs."""
-    fastest = "the fastest" if choice.fastest is None else f"plan {choice.fastest}, the fastest"
+    """Why the first plan is recommended, and what it costs; "" where there is nothing to tell.
+
+    A fastest plan that is not listed and not faster in the digits shown is none to compare with.
+    """
     slower = tables.percent(choice.slower)
+    if not choice.why or (choice.fastest is None and slower == tables.percent(0.0)):
+        return ""
+    fastest = "the fastest" if choice.fastest is None else f"plan {choice.fastest}, the fastest"
     return (
         f"Plan {choice.recommended} is recommended: {', '.join(choice.why)}. Predicted"
         f" {slower} slower than {fastest}, which is too little to tell them apart"
