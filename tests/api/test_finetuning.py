@@ -92,6 +92,14 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
             {"precision": "best", "sensitivity": True, "mode": "up-to"},
             r"sensitivity is about one number format, and precision best asks for several",
         ),
+        ({"finetune": "LoRA"}, r"finetune 'LoRA': .* \(did you mean 'lora'\?\)"),
+        ({"finetune": "lora", "lora_modules": ""}, r"lora_modules '': a name is empty"),
+        ({"finetune": "lora", "lora_modules": "q_proj,"}, r"'q_proj,': a name is empty"),
+        (
+            {"finetune": "lora", "lora_modules": "q_prj"},
+            r"lora_modules 'q_prj': Llama-3.1-8B has no such module \(did you mean 'q_proj'\?\); it"
+            r" has all-linear, attention, mlp, down_proj",
+        ),
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
@@ -171,3 +179,12 @@ def test_the_header_names_the_kind_of_adapters() -> None:
     for part in parts:
         console.print(part)
     assert "adapters" not in stream.getvalue()
+
+
+def test_modules_are_named_once_and_only_those_that_can_be_had() -> None:
+    found = astrarium.plan(
+        "llama-3.1-8b", finetune="lora", lora_modules="q_proj, v_proj,q_proj", **EIGHT
+    )
+    assert found.document.workload.lora_modules == ("q_proj", "v_proj")
+    with pytest.raises(InputError, match=r"it has attention, k_proj, o_proj, q_proj, v_proj$"):
+        astrarium.plan("mixtral-8x7b", finetune="lora", lora_modules="foo", **EIGHT)

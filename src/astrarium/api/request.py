@@ -16,7 +16,7 @@ from astrarium.configs.imported import Imported
 from astrarium.cost.checkpoints import Storage
 from astrarium.cost.training_run import Evaluation, RunTerms, Spot, run_tokens
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, about, flag, refusal
+from astrarium.errors import InputError, about, did_you_mean, flag, refusal
 from astrarium.model import Model, load_model
 from astrarium.model.load import load_as, model_of_config
 from astrarium.model.workload import ExpertMessages, Numerics, Workload
@@ -180,11 +180,16 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
                 raise refusal(name, needed)
         return (None,)
     if given != ALL and given not in list(Finetune):
-        words = ", ".join((*Finetune, ALL))
-        raise refusal("finetune", f" '{given}': expected one of {words}")
+        words = (*Finetune, ALL)
+        hint = did_you_mean(str(given), words)
+        raise refusal("finetune", f" '{given}': expected one of {', '.join(words)}{hint}")
     rank = {} if asked.lora_rank is None else {"rank": asked.lora_rank}
-    named = asked.lora_modules
-    modules = tuple(named.replace(" ", "").split(",")) if named else default_modules(loaded)
+    modules = default_modules(loaded)
+    if asked.lora_modules is not None:
+        modules = tuple(dict.fromkeys(asked.lora_modules.replace(" ", "").split(",")))
+    if "" in modules:
+        empty = f" '{asked.lora_modules}': a name is empty; write such as q_proj,v_proj"
+        raise refusal("lora_modules", empty)
     kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
     made = tuple(checked(loaded, Adapters(kind, modules=modules, **rank)) for kind in kinds)
     return (None, *made) if given == ALL else made
