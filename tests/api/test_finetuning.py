@@ -100,6 +100,14 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
             r"lora_modules 'q_prj': Llama-3.1-8B has no such module \(did you mean 'q_proj'\?\); it"
             r" has all-linear, attention, mlp, down_proj",
         ),
+        (
+            {"finetune": "lora", "precision": "fp8"},
+            r"precision fp8: plans with adapters are in bf16 or fp16; choose one, or finetune full",
+        ),
+        (
+            {"finetune": "qlora", "numerics": "reduced"},
+            r"numerics reduced: plans with adapters have strict numerics; leave it out, or",
+        ),
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
@@ -188,3 +196,10 @@ def test_modules_are_named_once_and_only_those_that_can_be_had() -> None:
     assert found.document.workload.lora_modules == ("q_proj", "v_proj")
     with pytest.raises(InputError, match=r"it has attention, k_proj, o_proj, q_proj, v_proj$"):
         astrarium.plan("mixtral-8x7b", finetune="lora", lora_modules="foo", **EIGHT)
+
+
+def test_a_strategy_with_adapters_may_be_predicted_in_fp8() -> None:
+    found = astrarium.predict(
+        "llama-3.1-8b", strategy={"zero_stage": 3}, finetune="lora", precision="fp8", **EIGHT
+    )
+    assert found.document.workload.precision == "fp8"

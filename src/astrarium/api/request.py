@@ -191,8 +191,20 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
         empty = f" '{asked.lora_modules}': a name is empty; write such as q_proj,v_proj"
         raise refusal("lora_modules", empty)
     kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
+    if asked.strategy is None:  # one of the user's may be of any software
+        _check_formats(asked)
     made = tuple(checked(loaded, Adapters(kind, modules=modules, **rank)) for kind in kinds)
     return (None, *made) if given == ALL else made
+
+
+def _check_formats(asked: AskedValues) -> None:
+    """Refuse what no software with adapters has, rather than name software without adapters."""
+    if asked.precision == "fp8":
+        ways = f"plans with adapters are in bf16 or fp16; choose one, or {flag('finetune')} full"
+        raise refusal("precision", f" fp8: {ways}")
+    if asked.numerics is Numerics.REDUCED:
+        ways = f"plans with adapters have strict numerics; leave it out, or {flag('finetune')} full"
+        raise refusal("numerics", f" reduced: {ways}")
 
 
 def _able(asked: Workload, market: Cluster) -> tuple[Cluster, list[str]]:
