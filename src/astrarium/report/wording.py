@@ -130,7 +130,7 @@ TIME_CAUSES: Mapping[str, TimeCause] = {
 
 MEMORY_CAUSES: Mapping[str, tuple[str, str]] = {
     # Without bytes of a parameter: those depend on runtime, optimizer, numerics and fine-tuning.
-    "weights": ("weights", "of every parameter that a GPU holds, frozen ones too"),
+    "weights": ("weights", "of all parameters that a GPU holds"),
     "gradients": ("gradients", "of weights that train, accumulated over micro-batches"),
     "optimizer": ("optimizer", "master weights and the optimizer's states; ZeRO divides them"),
     "activations": ("activations", "kept for the backward pass, per micro-batch in flight"),
