@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from rich.console import Console
 
 import astrarium
 from astrarium.errors import InputError
+from astrarium.plans.document import Plan, WorkloadPart
+from astrarium.report.explain.terms import explain
+from astrarium.report.explain.text import explanation_report
+from astrarium.report.plan.text import facts
 
 EIGHT: Final[dict[str, Any]] = {"gpus": "h100:8", "global_batch": 64, "seq_length": 4096}
 
@@ -71,6 +78,36 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
             r"runtime deepspeed: plans with adapters \(qlora\) are made for fsdp alone",
         ),
         ({"finetune": "all", "runtime": "all"}, r"ask for one of them"),
+        (
+            {"expert_messages": "deepep"},
+            r"expert_messages deepep: Llama-3\.1-8B has no experts; leave it out",
+        ),
+        ({"expert_messages": "overlapped"}, r"expert_messages overlapped: .* has no experts"),
+        ({"expert_imbalance": 1.5}, r"expert_imbalance 1.5: .* has no experts; leave it out"),
+        (
+            {"finetune": "all", "sensitivity": True, "mode": "up-to"},
+            r"sensitivity is about one way to fine-tune, and finetune all asks for several",
+        ),
+        (
+            {"precision": "best", "sensitivity": True, "mode": "up-to"},
+            r"sensitivity is about one number format, and precision best asks for several",
+        ),
+        ({"finetune": "LoRA"}, r"finetune 'LoRA': .* \(did you mean 'lora'\?\)"),
+        ({"finetune": "lora", "lora_modules": ""}, r"lora_modules '': a name is empty"),
+        ({"finetune": "lora", "lora_modules": "q_proj,"}, r"'q_proj,': a name is empty"),
+        (
+            {"finetune": "lora", "lora_modules": "q_prj"},
+            r"lora_modules 'q_prj': Llama-3.1-8B has no such module \(did you mean 'q_proj'\?\); it"
+            r" has all-linear, attention, mlp, down_proj",
+        ),
+        (
+            {"finetune": "lora", "precision": "fp8"},
+            r"precision fp8: plans with adapters are in bf16 or fp16; choose one, or finetune full",
+        ),
+        (
+            {"finetune": "qlora", "numerics": "reduced"},
+            r"numerics reduced: plans with adapters have strict numerics; leave it out, or",
+        ),
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
@@ -125,5 +162,44 @@ def test_a_format_that_gpus_lack_is_left_out_with_a_note() -> None:
     found = astrarium.plan("llama-3.1-8b", precision="best", gpus="a100:8", global_batch=64)
     assert [one.precision for one in found.document.plans] == ["bf16"]
     assert any(note.startswith("no plan for fp8: ") for note in found.document.notes)
+    assert not any(note.startswith("quality: ") for note in found.document.notes)
     with pytest.raises(InputError, match="ask for one of them"):
         astrarium.plan("llama-3.1-8b", precision="best", finetune="all", **EIGHT)
+
+
+def test_the_header_names_the_kind_of_adapters() -> None:
+    def shown(plans: Sequence[Plan], part: WorkloadPart) -> str:
+        trains = {plan.finetune for plan in plans}
+        return dict(facts(part, cluster, (), (), trains))["training"]
+
+    both = astrarium.plan("llama-3.1-8b", finetune="all", **EIGHT).document
+    cluster = both.cluster
+    assert "Adam, adapters of rank 16 on all-linear" in shown(both.plans, both.workload)
+    words = {None: "Adam", "lora": "Adam, LoRA adapters of", "qlora": "Adam, QLoRA adapters of"}
+    for plan in both.plans:
+        alone = shown([plan], both.workload)
+        assert words[plan.finetune] in alone
+        assert ("adapters" in alone) is (plan.finetune is not None)
+    full = next(plan for plan in both.plans if plan.finetune is None)
+    parts = explanation_report(both, explain(full, cluster), 100)
+    stream = io.StringIO()
+    console = Console(file=stream, width=100)
+    for part in parts:
+        console.print(part)
+    assert "adapters" not in stream.getvalue()
+
+
+def test_modules_are_named_once_and_only_those_that_can_be_had() -> None:
+    found = astrarium.plan(
+        "llama-3.1-8b", finetune="lora", lora_modules="q_proj, v_proj,q_proj", **EIGHT
+    )
+    assert found.document.workload.lora_modules == ("q_proj", "v_proj")
+    with pytest.raises(InputError, match=r"it has attention, k_proj, o_proj, q_proj, v_proj$"):
+        astrarium.plan("mixtral-8x7b", finetune="lora", lora_modules="foo", **EIGHT)
+
+
+def test_a_strategy_with_adapters_may_be_predicted_in_fp8() -> None:
+    found = astrarium.predict(
+        "llama-3.1-8b", strategy={"zero_stage": 3}, finetune="lora", precision="fp8", **EIGHT
+    )
+    assert found.document.workload.precision == "fp8"

@@ -208,6 +208,12 @@ def test_checkpoints_hold_what_trains() -> None:
     assert checkpoint_bytes(tuned(Finetune.LORA), runtime) == 14 * 19988480
     sgd = replace(SEVEN, optimizer="sgd")
     assert checkpoint_bytes(sgd, runtime) == 10 * GIVEN
+    megatron, model = find_runtime("megatron"), SEVEN.model
+    reduced = replace(SEVEN, numerics=Numerics.REDUCED)
+    assert checkpoint_bytes(reduced, megatron) == 10 * model.parameters
+    muon = replace(SEVEN, optimizer="muon")  # one momentum, but two moments of embedding and head
+    ends = model.embedding.parameters + model.head.parameters
+    assert checkpoint_bytes(muon, megatron) == 10 * model.parameters + 4 * ends
 
 
 def test_optimizers_are_known_by_the_words_of_programs() -> None:

@@ -177,6 +177,19 @@ def test_uneven_experts_take_longer_and_more_memory() -> None:
         replace(even, expert_imbalance=0.9)
 
 
+def test_the_busiest_of_two_ranks_has_twice_the_mean_at_most() -> None:
+    even = Workload(load_model("mixtral-8x7b"), seq_length=4096, global_batch=64)
+    keys = {"pp": 4, "ep": 2}
+    one = strategy_from_dict(keys, where="test", gpus=64, global_batch=64, layers=32)
+    seconds = [
+        estimate(CostModel(replace(even, expert_imbalance=load), pool_of("h100:64")), [one])[
+            0
+        ].iteration_seconds
+        for load in (1.0, 2.0, 50.0)
+    ]
+    assert seconds[0] < seconds[1] == seconds[2]
+
+
 def test_messages_of_experts_cross_once_to_a_node_and_run_beside_computation() -> None:
     model = load_model("deepseek-v3")
     keys = {"pp": 16, "virtual_stages": 2, "ep": 64, "split": "balanced", "micro_batch": 1}

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from astrarium.plans.document import (
+    ChoicePart,
     Plan,
     PlanDocument,
     Stage,
@@ -271,3 +272,13 @@ def test_narrow_tables_keep_what_tells_plans_apart(document: PlanDocument) -> No
     assert "ZeRO" in " ".join(of_choices)
     assert len(of_choices) > 1
     assert all(line.split()[:3] == ["#", "type", "GPUs"] for line in of_choices)
+
+
+def test_a_fastest_plan_that_is_not_listed_nor_faster_is_not_spoken_of() -> None:
+    choice = ChoicePart(
+        recommended=1, fastest=None, near_tie=(1,), slower=0.0004, chance=0.5, why=("simpler",)
+    )
+    assert plan_text.choice_words(choice) == ""
+    listed = replace(choice, fastest=2)
+    assert "0.0 % slower than plan 2, the fastest" in plan_text.choice_words(listed)
+    assert "0.1 % slower than the fastest" in plan_text.choice_words(replace(choice, slower=0.001))

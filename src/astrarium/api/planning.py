@@ -76,6 +76,8 @@ class Question(Value, frozen=True):
 
 def read(given: PlanAsked) -> Question:
     """The question; all mistakes in it are found here, before the search."""
+    if given.sensitivity:
+        _check_one_way(given)
     given, precisions = _precisions(given)
     runtimes = _runtimes(given)
     runtime = runtimes[0]
@@ -145,6 +147,18 @@ def _precisions(given: PlanAsked) -> tuple[PlanAsked, tuple[Precision, ...]]:
     return replace(given, precision=Precision.BF16), (Precision.BF16, Precision.FP8)
 
 
+def _check_one_way(given: PlanAsked) -> None:
+    """Refuse --sensitivity of several questions: each has thresholds of its own."""
+    for name, several, one in (
+        ("runtime", request.ALL, "runtime"),
+        ("finetune", request.ALL, "way to fine-tune"),
+        ("precision", BEST, "number format"),
+    ):
+        if str(getattr(given, name)) == several:
+            asks = f" is about one {one}, and {flag(name)} {several} asks for several"
+            raise refusal("sensitivity", asks)
+
+
 def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
     """The software to plan for: what was named, or all that plans are often made for."""
     if given.runtime != request.ALL:
@@ -153,11 +167,9 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
     if given.finetune == request.ALL:
         ways = f" all and {flag('finetune')} all: ask for one of them"
         raise refusal("runtime", ways)
-    for name in ("profile", "sensitivity"):
-        if getattr(given, name):
-            raise refusal(
-                name, f" is about one runtime, and {flag('runtime')} all asks for several"
-            )
+    if given.profile:
+        several = f" is about one runtime, and {flag('runtime')} all asks for several"
+        raise refusal("profile", several)
     return tuple(find_runtime(name) for name in COMPARED_RUNTIMES)
 
 
@@ -203,7 +215,9 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         return under(*ways[0])
     asked = {_called(question, *way): partial(under, *way) for way in ways}
     found = side_by_side(asked, question.objective)
-    return replace(found, notes=(*found.notes, QUALITY)) if question.precisions else found
+    if question.precisions and any(plan.precision == "fp8" for plan in found.plans):
+        return replace(found, notes=(*found.notes, QUALITY))
+    return found
 
 
 def _called(

@@ -16,7 +16,7 @@ from astrarium.configs.imported import Imported
 from astrarium.cost.checkpoints import Storage
 from astrarium.cost.training_run import Evaluation, RunTerms, Spot, run_tokens
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, about, flag, refusal
+from astrarium.errors import InputError, about, did_you_mean, flag, refusal
 from astrarium.model import Model, load_model
 from astrarium.model.load import load_as, model_of_config
 from astrarium.model.workload import ExpertMessages, Numerics, Workload
@@ -144,7 +144,7 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         asked.precision,
         numerics,
         asked.expert_imbalance,
-        asked.expert_messages or ExpertMessages.ALLTOALL,
+        expert_messages_of(asked, loaded),
         kind,
         adapters,
     )
@@ -153,6 +153,19 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         return Request(workload, pools, (*notes, *unable))
     used, fallbacks = usable_format(workload, pools)
     return Request(used, pools, (*notes, *fallbacks))
+
+
+def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
+    """How tokens reach experts; what was asked about them is refused where there are none."""
+    messages = asked.expert_messages or ExpertMessages.ALLTOALL
+    if loaded.max_experts:
+        return messages
+    lacks = f"{loaded.name} has no experts; leave it out"
+    if asked.expert_imbalance > 1:
+        raise refusal("expert_imbalance", f" {asked.expert_imbalance:g}: {lacks}")
+    if messages is not ExpertMessages.ALLTOALL and "expert_messages" in asked.given:
+        raise refusal("expert_messages", f" {messages}: {lacks}")
+    return ExpertMessages.ALLTOALL  # also where a configuration says more: it has no effect
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
@@ -167,14 +180,31 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
                 raise refusal(name, needed)
         return (None,)
     if given != ALL and given not in list(Finetune):
-        words = ", ".join((*Finetune, ALL))
-        raise refusal("finetune", f" '{given}': expected one of {words}")
+        words = (*Finetune, ALL)
+        hint = did_you_mean(str(given), words)
+        raise refusal("finetune", f" '{given}': expected one of {', '.join(words)}{hint}")
     rank = {} if asked.lora_rank is None else {"rank": asked.lora_rank}
-    named = asked.lora_modules
-    modules = tuple(named.replace(" ", "").split(",")) if named else default_modules(loaded)
+    modules = default_modules(loaded)
+    if asked.lora_modules is not None:
+        modules = tuple(dict.fromkeys(asked.lora_modules.replace(" ", "").split(",")))
+    if "" in modules:
+        empty = f" '{asked.lora_modules}': a name is empty; write such as q_proj,v_proj"
+        raise refusal("lora_modules", empty)
     kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
+    if asked.strategy is None:  # one of the user's may be of any software
+        _check_formats(asked)
     made = tuple(checked(loaded, Adapters(kind, modules=modules, **rank)) for kind in kinds)
     return (None, *made) if given == ALL else made
+
+
+def _check_formats(asked: AskedValues) -> None:
+    """Refuse what no software with adapters has, rather than name software without adapters."""
+    if asked.precision == "fp8":
+        ways = f"plans with adapters are in bf16 or fp16; choose one, or {flag('finetune')} full"
+        raise refusal("precision", f" fp8: {ways}")
+    if asked.numerics is Numerics.REDUCED:
+        ways = f"plans with adapters have strict numerics; leave it out, or {flag('finetune')} full"
+        raise refusal("numerics", f" reduced: {ways}")
 
 
 def _able(asked: Workload, market: Cluster) -> tuple[Cluster, list[str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.catalog.optimizers import with_optimizer
-from astrarium.catalog.runtimes import Runtime
+from astrarium.catalog.optimizers import find_optimizer, with_optimizer
+from astrarium.catalog.runtimes import Runtime, as_asked
 from astrarium.model.workload import Workload
 from astrarium.value import Value
 
@@ -48,8 +48,13 @@ def checkpoint_bytes(workload: Workload, runtime: Runtime) -> float:
 
     Frozen weights are not written: they are those that training began with.
     """
+    runtime = as_asked(runtime, workload.numerics, workload.expert_messages)
     runtime = with_optimizer(runtime, workload.optimizer)
-    return workload.trained_parameters * (runtime.weight_bytes + runtime.optimizer_bytes)
+    each = runtime.weight_bytes + runtime.optimizer_bytes
+    optimizer, model = find_optimizer(workload.optimizer), workload.model
+    ends = 0 if workload.adapters else model.embedding.parameters + model.head.parameters
+    more = ends * (optimizer.end_state_bytes - optimizer.state_bytes)
+    return workload.trained_parameters * each + more
 
 
 def protection(

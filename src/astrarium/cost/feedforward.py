@@ -83,8 +83,8 @@ def _slower(layer: Tally, module: Module) -> Floats | float:
 def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     """Router, dispatch, expert GEMMs, combine; and the shared experts beside them."""
     shards, topk = layer.shards, block.experts_per_token
-    # Token copies that the busiest rank receives; all wait for it.
-    busiest = np.where(shards.ep > 1, layer.workload.expert_imbalance, 1.0)
+    # Token copies that the busiest rank receives; all wait for it. It cannot have more than all.
+    busiest = np.minimum(layer.workload.expert_imbalance, shards.ep)
     routed = layer.residual_tokens * topk * busiest
     local_experts = block.experts / shards.ep
     worked = routed * shards.etp  # gathered among expert-tensor-parallel ranks

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import astrarium.catalog
-from astrarium.errors import InputError, did_you_mean, flag
+from astrarium.errors import InputError, did_you_mean, flag, refusal
 from astrarium.model.blocks import Block, Linear, Model, Module
 from astrarium.value import Value
 
@@ -29,6 +29,7 @@ GROUPS: Final = {
     "attention": (Module.ATTENTION,),
     "mlp": (Module.MLP,),
 }
+OF_EXPERTS: Final = {ALL_LINEAR, "mlp"}  # groups that a model with experts cannot have
 
 
 class Finetune(StrEnum):
@@ -99,13 +100,12 @@ def checked(model: Model, adapters: Adapters) -> Adapters:
     known = {name for block in blocks for x in block.linears for name in _names(model, x)}
     for word in adapters.modules:
         if word not in known | GROUPS.keys():
-            words = [*GROUPS, *sorted(known)]
+            able = GROUPS.keys() - (OF_EXPERTS if model.max_experts else set())
+            words = [*sorted(able), *sorted(known)]
             hint = did_you_mean(word, words)
-            raise InputError(
-                f"{model.name} has no module '{word}'{hint}; it has {', '.join(words)}",
-                "lora_modules",
-            )
-    if model.max_experts and {ALL_LINEAR, "mlp"} & set(adapters.modules):
+            has = f"{model.name} has no such module{hint}; it has {', '.join(words)}"
+            raise refusal("lora_modules", f" '{word}': {has}")
+    if model.max_experts and OF_EXPERTS & set(adapters.modules):
         raise InputError(
             f"adapters of experts are not modelled, and {model.name} has experts; adapt its"
             f" attention alone ({flag('lora_modules')} attention)",

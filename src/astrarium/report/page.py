@@ -257,7 +257,8 @@ def _asset(name: str) -> str:
 
 def _body(document: PlanDocument, chosen: Plan) -> Iterator[str]:
     used = {pool for plan in document.listed for pool in plan.pools}
-    given = facts(document.workload, document.cluster, (), used)
+    trains = {plan.finetune for plan in document.listed}
+    given = facts(document.workload, document.cluster, (), used, trains)
     limits = front_of(document).limit_words().items() if document.pareto else ()
     yield from _section("Inputs", _facts([*given, *limits]))
     yield from _section("Plans", _plans(document, chosen), *_more(len(document.listed), "plans"))

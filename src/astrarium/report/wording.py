@@ -129,12 +129,10 @@ TIME_CAUSES: Mapping[str, TimeCause] = {
 }
 
 MEMORY_CAUSES: Mapping[str, tuple[str, str]] = {
-    "weights": ("weights", "2 bytes for each parameter held"),
-    "gradients": ("gradients", "4 bytes for each, accumulated over micro-batches"),
-    "optimizer": (
-        "optimizer",
-        "12 bytes for each: master weights and two moments; ZeRO divides them",
-    ),
+    # Without bytes of a parameter: those depend on runtime, optimizer, numerics and fine-tuning.
+    "weights": ("weights", "of all parameters that a GPU holds"),
+    "gradients": ("gradients", "of weights that train, accumulated over micro-batches"),
+    "optimizer": ("optimizer", "master weights and the optimizer's states; ZeRO divides them"),
     "activations": ("activations", "kept for the backward pass, per micro-batch in flight"),
     "workspace": ("workspace", "what comes and goes inside a layer, gathered weights"),
     "reserved": ("reserved", "driver, libraries, NCCL, and blocks the allocator cannot reuse"),

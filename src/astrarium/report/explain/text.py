@@ -151,7 +151,8 @@ def explanation_report(
 ) -> Iterator[RenderableType]:
     """Where the time, memory and money of a plan go, its limits, and what would improve it."""
     plan = explained.plan
-    yield header(document.workload, document.cluster, document.notes)
+    trains = {plan.finetune}
+    yield header(document.workload, document.cluster, document.notes, trains=trains)
     yield tables.title(f"Plan {plan.rank}")
     yield from plan_lines(plan, document.workload)
     yield tables.title("What limits it")

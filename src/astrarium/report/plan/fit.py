@@ -77,7 +77,8 @@ def fit_document(
 def fit_report(document: FitDocument, width: int, *, chosen: bool) -> Iterator[RenderableType]:
     """Whether it fits, bytes by cause of every stage, and what to do; `chosen` by the user."""
     plan = document.plan
-    yield header(document.workload, document.cluster, document.notes)
+    trains = () if plan is None else {plan.finetune}
+    yield header(document.workload, document.cluster, document.notes, trains=trains)
     yield ""
     if plan is None:
         yield Text("DOES NOT FIT", style="bold red")

@@ -6,7 +6,7 @@ Functions return rich renderables for a given width and print nothing; nothing i
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -33,6 +33,7 @@ EXPERT_MESSAGES = {
     "deepep": ", tokens sent to experts by DeepEP",
     "overlapped": ", tokens sent to experts by DeepEP beside another micro-batch",
 }
+ADAPTERS: Mapping[str | None, str] = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
 KEY_HEADS = ("trains", "runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
@@ -50,13 +51,14 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     """Everything `astrarium plan` shows about its result."""
     best, listed = document.plans[0], document.listed
     used = {pool for plan in listed for pool in plan.pools}
-    yield header(document.workload, document.cluster, document.notes, used)
+    trains = {plan.finetune for plan in listed}
+    yield header(document.workload, document.cluster, document.notes, used, trains)
     yield tables.title("Best strategies" if len(listed) > 1 else "Best strategy")
     experts = document.workload.has_experts
     yield strategies_table(listed, document.cluster, width, experts=experts)
-    if document.choice is not None and document.choice.why:
+    if document.choice is not None and (words := choice_words(document.choice)):
         yield ""
-        yield tables.indented(choice_words(document.choice))
+        yield tables.indented(words)
     if twins := "; ".join(filter(None, map(twins_words, listed))):
         yield ""
         yield tables.indented(f"Equal within {tables.percent(TWINS)}: {twins}.")
@@ -90,7 +92,8 @@ def plan_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
 def prediction_report(document: PlanDocument, width: int) -> Iterator[RenderableType]:
     """One strategy: whether it fits, time, money, memory and where the time goes."""
     plan = document.plans[0]
-    yield header(document.workload, document.cluster, document.notes)
+    trains = {plan.finetune}
+    yield header(document.workload, document.cluster, document.notes, trains=trains)
     yield ""
     yield verdict(plan)
     words = wording.strategy_words(plan.strategy, experts=document.workload.has_experts)
@@ -111,16 +114,21 @@ def header(
     cluster: ClusterPart,
     notes: Sequence[str] = (),
     used: Collection[str] = (),
+    trains: Collection[str | None] = (),
 ) -> RenderableType:
     """Model, training, cluster and price, with what the user's names stand for.
 
-    Of very many pools only those in use are described.
+    Of very many pools only those in use are described. `trains`: `finetune` of the plans shown.
     """
-    return tables.labelled(facts(workload, cluster, notes, used), style="dim")
+    return tables.labelled(facts(workload, cluster, notes, used, trains), style="dim")
 
 
 def facts(
-    workload: WorkloadPart, cluster: ClusterPart, notes: Sequence[str], used: Collection[str]
+    workload: WorkloadPart,
+    cluster: ClusterPart,
+    notes: Sequence[str],
+    used: Collection[str],
+    trains: Collection[str | None] = (),
 ) -> Iterator[tuple[str, str]]:
     """The lines of the header: what each is about, and its text."""
     active = ""
@@ -138,9 +146,7 @@ def facts(
     uneven = f", {factor:g} times the mean load on the busiest experts" if factor > 1 else ""
     uneven += EXPERT_MESSAGES.get(workload.expert_messages, "")
     optimizer = "Adam" if workload.optimizer == "adamw" else f"optimizer {workload.optimizer}"
-    adapters = ""
-    if workload.lora_rank is not None:
-        adapters = f", adapters of rank {workload.lora_rank} on {', '.join(workload.lora_modules)}"
+    adapters = _adapters_words(workload, set(trains))
     yield (
         "training",
         f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
@@ -155,6 +161,15 @@ def facts(
         yield "price", price_words(pool)
     for note in notes:
         yield "note", note
+
+
+def _adapters_words(workload: WorkloadPart, trains: Collection[str | None]) -> str:
+    """Which adapters train, named by their kind where all plans have one; "" where none has any."""
+    if workload.lora_rank is None or trains == {None}:
+        return ""
+    kind = f"{ADAPTERS.get(next(iter(trains)), '')} ".lstrip() if len(trains) == 1 else ""
+    on = ", ".join(workload.lora_modules)
+    return f", {kind}adapters of rank {workload.lora_rank} on {on}"
 
 
 def _many_words(pools: Sequence[PoolPart]) -> str:
@@ -320,9 +335,14 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
 
 
 def choice_words(choice: ChoicePart) -> str:
-    """Why the first plan is recommended, and what it costs."""
-    fastest = "the fastest" if choice.fastest is None else f"plan {choice.fastest}, the fastest"
+    """Why the first plan is recommended, and what it costs; "" where there is nothing to tell.
+
+    A fastest plan that is not listed and not faster in the digits shown is none to compare with.
+    """
     slower = tables.percent(choice.slower)
+    if not choice.why or (choice.fastest is None and slower == tables.percent(0.0)):
+        return ""
+    fastest = "the fastest" if choice.fastest is None else f"plan {choice.fastest}, the fastest"
     return (
         f"Plan {choice.recommended} is recommended: {', '.join(choice.why)}. Predicted"
         f" {slower} slower than {fastest}, which is too little to tell them apart"
