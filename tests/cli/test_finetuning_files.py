@@ -63,3 +63,31 @@ def explained(run: Run, *words: str) -> dict[str, Any]:
 def test_a_better_plan_is_for_software_that_has_it(run: Run, words: tuple[str, ...]) -> None:
     document = explained(run, *words)
     assert document["answer"]["plans"][0]["runtimes"] == ["fsdp"]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("file", "flags", "note"),
+    [
+        ("lf.yaml", (), "lf.yaml trains lora of rank 8 for all-linear, the plan all weights"),
+        (
+            "full.yaml",
+            ("--finetune", "lora"),
+            "full.yaml trains all weights, the plan lora of rank 16 for all-linear",
+        ),
+        ("lf.yaml", ("--finetune", "lora", "--lora-rank", "8"), None),
+    ],
+)
+def test_a_comparison_trains_what_the_file_says(
+    run: Run, files: Path, file: str, flags: tuple[str, ...], note: str | None
+) -> None:
+    (files / "full.yaml").write_text(FACTORY.replace(": lora\nlora_rank: 8", ": full"))
+    result = run(
+        *("plan", "llama-3.1-8b", "--gpus", "h100:8", "--global-batch", "64", "--compare", file),
+        *(*flags, "--json"),
+    )
+    assert result.exit_code == 0, result.output
+    part = json.loads(result.stdout)["compare"]
+    assert [one for one in part["notes"] if " trains " in one] == ([note] if note else [])
+    # Full training without sharding needs more than a GPU has.
+    assert part["plan"]["fits"] == (file == "lf.yaml")
