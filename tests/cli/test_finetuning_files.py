@@ -31,6 +31,13 @@ TRAINER = (
     "accelerate launch --num_processes 8 train.py --model_name_or_path meta-llama/Llama-3.1-8B"
     " --per_device_train_batch_size 1 --max_length 2048"
 )
+MEGATRON = """torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 16 --hidden-size 2048 \\
+  --ffn-hidden-size 8192 --num-attention-heads 16 --seq-length 2048 --vocab-size 32000 \\
+  --max-position-embeddings 2048 --swiglu --bf16 --micro-batch-size 2 --global-batch-size 64 \\
+  --tensor-model-parallel-size 4 --hidden-dropout 0.0 --attention-dropout 0.0"""
+MOMENTS = "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+SHARDED = "--use-distributed-optimizer"
+REDUCED = f"{MOMENTS} --grad-reduce-in-bf16"
 
 
 @pytest.fixture
@@ -45,6 +52,13 @@ def files(project: Path) -> Path:
 def explained(run: Run, *words: str) -> dict[str, Any]:
     result = run("explain", *words, "--gpus", "h100:8", "--json")
     assert result.exit_code in (0, 1), result.output  # 1: it does not fit
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def predicted(run: Run, file: str, *flags: str) -> dict[str, Any]:
+    result = run("predict", "-", "--strategy", file, "--gpus", "h100:8", *flags, "--json")
+    assert result.exit_code in (0, 1), result.output
     document: dict[str, Any] = json.loads(result.stdout)
     return document
 
@@ -91,3 +105,42 @@ def test_a_comparison_trains_what_the_file_says(
     assert [one for one in part["notes"] if " trains " in one] == ([note] if note else [])
     # Full training without sharding needs more than a GPU has.
     assert part["plan"]["fits"] == (file == "lf.yaml")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("flags", "trained"),
+    [
+        (("--lora-rank", "4"), (4, ["all-linear"])),
+        (("--lora-modules", "attention"), (8, ["attention"])),
+        (("--finetune", "dora"), (8, ["all-linear"])),
+        (("--finetune", "full"), (None, [])),
+    ],
+)
+def test_flags_change_adapters_one_by_one(
+    run: Run, flags: tuple[str, ...], trained: tuple[int | None, list[str]]
+) -> None:
+    workload = predicted(run, "lf.yaml", *flags)["workload"]
+    assert (workload["lora_rank"], workload["lora_modules"]) == trained
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "expected"),
+    [
+        (f"{SHARDED} {REDUCED}", (), ("adamw", "reduced")),
+        (REDUCED, ("--optimizer", "sgd"), ("sgd", "strict")),
+        (f"{SHARDED} {MOMENTS}", (), ("adamw-bf16", "strict")),
+        (f"{SHARDED} {MOMENTS}", ("--numerics", "reduced"), ("adamw", "reduced")),
+        (f"{SHARDED} {MOMENTS}", ("--numerics", "strict"), ("adamw-bf16", "strict")),
+        (f"{REDUCED} --optimizer muon", (), ("muon", "strict")),
+    ],
+)
+def test_an_optimizer_and_numerics_that_exclude_each_other(
+    run: Run, project: Path, options: str, flags: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    (project / "train.sh").write_text(f"{MEGATRON} {options}\n")
+    document = predicted(run, "train.sh", *flags)
+    workload = document["workload"]
+    assert (workload["optimizer"], workload["numerics"]) == expected
+    as_if = any(note.startswith("--exp-avg-dtype is bf16") for note in document["notes"])
+    assert as_if == (expected[0] == "muon")
