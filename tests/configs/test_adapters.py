@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import astrarium
+from astrarium.configs.detect import read_config
 from astrarium.configs.huggingface import read_trainer_file
 from astrarium.configs.imported import NotModelledError
 
@@ -36,6 +37,9 @@ AXOLOTL = {"base_model": "NousResearch/Meta-Llama-3.1-8B", "micro_batch_size": 1
             {**AXOLOTL, "adapter": "lora", "lora_r": 16, "lora_target_modules": ["q_proj"]},
             ("lora", 16, "q_proj"),
         ),
+        ({**FACTORY, "finetuning_type": "full", "lora_rank": 8}, (None, None, None)),
+        ({**AXOLOTL, "adapter": None, "lora_r": 8}, (None, None, None)),
+        ({**FACTORY, "use_peft": False, "lora_r": 8}, (None, None, None)),
         ({**FACTORY, "use_peft": True, "lora_r": 4}, ("lora", 4, "q_proj,v_proj")),
     ],
 )
@@ -44,6 +48,26 @@ def test_adapters_of_a_trainer(
 ) -> None:
     described = read_trainer_file(keys, "train.yaml").described
     assert (described.finetune, described.lora_rank, described.lora_modules) == expected
+
+
+def test_several_modules_behind_one_option(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 sft.py --model_name_or_path meta-llama/Llama-3.1-8B"
+        " --use_peft --lora_target_modules q_proj v_proj --per_device_train_batch_size 1\n"
+    )
+    read = read_config(str(path))
+    assert read is not None
+    assert read.described.lora_modules == "q_proj,v_proj"
+    assert not read.neutral
+
+
+@pytest.mark.parametrize("key", [{"load_in_8bit": True}, {"quantization_bit": 8}])
+def test_weights_of_8_bits_are_named_as_not_modelled(key: dict[str, object]) -> None:
+    read = read_trainer_file({**AXOLOTL, "adapter": "lora", **key}, "train.yaml")
+    assert read.described.finetune == "lora"
+    assert [(one.option, one.assumed) for one in read.as_if] == [(*key, "16 bits")]
+    assert not read.neutral
 
 
 def test_other_ways_to_train_a_part_are_refused_by_name() -> None:
