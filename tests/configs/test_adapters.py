@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,3 +97,30 @@ def test_a_prediction_trains_what_the_file_says(tmp_path: Path) -> None:
     assert (workload.lora_rank, workload.lora_modules) == (32, ("all-linear",))
     assert workload.optimizer == "adamw-8bit"
     assert found.best.peak_bytes < 30 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"finetune": "lora"}, ("lora", 16, "all-linear", "adamw")),
+        (
+            {"finetune": "qlora", "lora_rank": 8, "lora_modules": "attention"},
+            ("qlora", 8, "q_proj,k_proj,v_proj,o_proj", "adamw"),
+        ),
+        ({"finetune": "dora"}, ("dora", 16, "all-linear", "adamw")),
+        ({"runtime": "fsdp", "optimizer": "sgd"}, (None, None, None, "sgd")),
+        ({"runtime": "fsdp", "optimizer": "adamw-8bit"}, (None, None, None, "adamw-8bit")),
+    ],
+)
+def test_an_export_is_read_back_as_what_it_trains(
+    asked: dict[str, Any], expected: tuple[str | None, ...], tmp_path: Path
+) -> None:
+    found = astrarium.plan("llama-3-8b", gpus="h100:8", global_batch=64, seq_length=4096, **asked)
+    script = found.best.export("accelerate", tmp_path / "out") / "launch.sh"
+    read = read_config(str(script))
+    assert read is not None
+    one = read.described
+    assert (one.finetune, one.lora_rank, one.lora_modules, one.optimizer) == expected
+    again = astrarium.predict(None, str(script), gpus="h100:8")
+    assert again.best.iteration_seconds == pytest.approx(found.best.iteration_seconds, rel=0.02)
+    assert again.best.peak_bytes == pytest.approx(found.best.peak_bytes, rel=0.02)
