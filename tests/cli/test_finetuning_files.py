@@ -144,3 +144,34 @@ def test_an_optimizer_and_numerics_that_exclude_each_other(
     assert (workload["optimizer"], workload["numerics"]) == expected
     as_if = any(note.startswith("--exp-avg-dtype is bf16") for note in document["notes"])
     assert as_if == (expected[0] == "muon")
+
+
+def test_the_file_of_accelerate_says_the_number_of_gpus(run: Run, project: Path) -> None:
+    (project / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 8\nmixed_precision: bf16\n"
+        "fsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n"
+    )
+    given = TRAINER.replace("--num_processes 8", "--config_file fsdp.yaml")
+    (project / "train.sh").write_text(f"{given}\n")
+    result = run("explain", "train.sh", "--gpus", "h100", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["cluster"]["gpus"] == 8
+    assert document["fit"]["plan"]["strategy"]["zero_stage"] == 3
+
+
+def test_a_trainer_called_finetune_is_read(run: Run, project: Path) -> None:
+    given = TRAINER.replace("accelerate launch --num_processes 8 train.py", "deepspeed finetune.py")
+    (project / "train.sh").write_text(f"{given}\n")
+    document = explained(run, "train.sh")
+    assert document["workload"]["model"] == "Llama-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    "command", ["FORCE_TORCHRUN=1 llamafactory-cli train x.yaml", "axolotl train x.yaml"]
+)
+def test_a_command_with_a_file_names_the_file(run: Run, project: Path, command: str) -> None:
+    (project / "train.sh").write_text(f"#!/bin/bash\n{command}\n")
+    result = run("explain", "train.sh", "--gpus", "h100:8")
+    assert result.exit_code == 2
+    assert "astrarium explain x.yaml" in " ".join(result.output.split())

@@ -76,21 +76,23 @@ def read_trainer(launch: Launch, source: str) -> Imported:
                 if variable.isdigit()
                 else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
             )
-    flags = {**flags, **_by_accelerate(launch, source)}
+    sharded, processes = _by_accelerate(launch, source)
+    flags = {**flags, **sharded}
     read = _read(flags, source, launch.folder, launch.files)
-    read.described.gpus, read.described.open_gpus = launch.gpus, launch.open_gpus
+    read.described.gpus = launch.gpus or processes
+    read.described.open_gpus = launch.open_gpus
     return replace(read, notes=(*launch.notes, *read.notes))
 
 
-def _by_accelerate(launch: Launch, source: str) -> dict[str, Any]:
-    """What `accelerate launch` is told by flags, or by its file: who shards the model."""
+def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | None]:
+    """What flags or a file tell `accelerate launch`: who shards the model, and its processes."""
     given = _flags(launch.launcher)
     if "launch" not in launch.launcher:
-        return {}
+        return {}, None
     name = given.get("config_file")
     if not isinstance(name, str):
         sharded = {"fsdp": "full_shard"} if given.get("use_fsdp") else {}
-        return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}
+        return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}, None
     from astrarium.configs.detect import read_config
 
     path = beside(launch.folder, name)
@@ -101,7 +103,7 @@ def _by_accelerate(launch: Launch, source: str) -> dict[str, Any]:
             " there, or explain that file with --model"
         )
     stage = read.described.strategy["zero_stage"]
-    return {"zero_stage": str(stage)} if stage else {}
+    return {"zero_stage": str(stage)} if stage else {}, read.described.gpus
 
 
 def read_trainer_file(content: Mapping[str, Any], source: str) -> Imported:
