@@ -79,6 +79,14 @@ def test_a_better_plan_is_for_software_that_has_it(run: Run, words: tuple[str, .
     assert document["answer"]["plans"][0]["runtimes"] == ["fsdp"]
 
 
+def test_where_no_software_has_it_the_answer_says_so(run: Run, files: Path) -> None:
+    (files / "lf.yaml").write_text(f"{FACTORY}optim: lion_32bit\n")
+    document = explained(run, "lf.yaml")
+    assert document["runs"]
+    assert document["answer"] is None
+    assert "fsdp has no lion" in document["error"]
+
+
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("file", "flags", "note"),

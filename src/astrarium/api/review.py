@@ -184,7 +184,7 @@ def _planned_for(case: ReviewedConfig) -> Runtime:
         except InputError:
             continue
         return runtime
-    return usual
+    return usual if case.asked.workload.adapters is None else other
 
 
 def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
