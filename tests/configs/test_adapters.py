@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import astrarium
+from astrarium.configs.detect import read_config
 from astrarium.configs.huggingface import read_trainer_file
 from astrarium.configs.imported import NotModelledError
 
@@ -36,6 +38,9 @@ AXOLOTL = {"base_model": "NousResearch/Meta-Llama-3.1-8B", "micro_batch_size": 1
             {**AXOLOTL, "adapter": "lora", "lora_r": 16, "lora_target_modules": ["q_proj"]},
             ("lora", 16, "q_proj"),
         ),
+        ({**FACTORY, "finetuning_type": "full", "lora_rank": 8}, (None, None, None)),
+        ({**AXOLOTL, "adapter": None, "lora_r": 8}, (None, None, None)),
+        ({**FACTORY, "use_peft": False, "lora_r": 8}, (None, None, None)),
         ({**FACTORY, "use_peft": True, "lora_r": 4}, ("lora", 4, "q_proj,v_proj")),
     ],
 )
@@ -44,6 +49,26 @@ def test_adapters_of_a_trainer(
 ) -> None:
     described = read_trainer_file(keys, "train.yaml").described
     assert (described.finetune, described.lora_rank, described.lora_modules) == expected
+
+
+def test_several_modules_behind_one_option(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 sft.py --model_name_or_path meta-llama/Llama-3.1-8B"
+        " --use_peft --lora_target_modules q_proj v_proj --per_device_train_batch_size 1\n"
+    )
+    read = read_config(str(path))
+    assert read is not None
+    assert read.described.lora_modules == "q_proj,v_proj"
+    assert not read.neutral
+
+
+@pytest.mark.parametrize("key", [{"load_in_8bit": True}, {"quantization_bit": 8}])
+def test_weights_of_8_bits_are_named_as_not_modelled(key: dict[str, object]) -> None:
+    read = read_trainer_file({**AXOLOTL, "adapter": "lora", **key}, "train.yaml")
+    assert read.described.finetune == "lora"
+    assert [(one.option, one.assumed) for one in read.as_if] == [(*key, "16 bits")]
+    assert not read.neutral
 
 
 def test_other_ways_to_train_a_part_are_refused_by_name() -> None:
@@ -72,3 +97,30 @@ def test_a_prediction_trains_what_the_file_says(tmp_path: Path) -> None:
     assert (workload.lora_rank, workload.lora_modules) == (32, ("all-linear",))
     assert workload.optimizer == "adamw-8bit"
     assert found.best.peak_bytes < 30 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"finetune": "lora"}, ("lora", 16, "all-linear", "adamw")),
+        (
+            {"finetune": "qlora", "lora_rank": 8, "lora_modules": "attention"},
+            ("qlora", 8, "q_proj,k_proj,v_proj,o_proj", "adamw"),
+        ),
+        ({"finetune": "dora"}, ("dora", 16, "all-linear", "adamw")),
+        ({"runtime": "fsdp", "optimizer": "sgd"}, (None, None, None, "sgd")),
+        ({"runtime": "fsdp", "optimizer": "adamw-8bit"}, (None, None, None, "adamw-8bit")),
+    ],
+)
+def test_an_export_is_read_back_as_what_it_trains(
+    asked: dict[str, Any], expected: tuple[str | None, ...], tmp_path: Path
+) -> None:
+    found = astrarium.plan("llama-3-8b", gpus="h100:8", global_batch=64, seq_length=4096, **asked)
+    script = found.best.export("accelerate", tmp_path / "out") / "launch.sh"
+    read = read_config(str(script))
+    assert read is not None
+    one = read.described
+    assert (one.finetune, one.lora_rank, one.lora_modules, one.optimizer) == expected
+    again = astrarium.predict(None, str(script), gpus="h100:8")
+    assert again.best.iteration_seconds == pytest.approx(found.best.iteration_seconds, rel=0.02)
+    assert again.best.peak_bytes == pytest.approx(found.best.peak_bytes, rel=0.02)

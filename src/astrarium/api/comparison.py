@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from astrarium import documents
 from astrarium.api import imports, money, request
-from astrarium.api.asked import PlanAsked
+from astrarium.api.asked import AskedValues, PlanAsked
 from astrarium.api.imports import counted
 from astrarium.api.money import MoneyTerms
 from astrarium.api.request import DEFAULT_RUNTIME, Request
@@ -21,6 +21,9 @@ from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
+    from astrarium.configs.settings import Described
+    from astrarium.model import Model
+    from astrarium.model.adapters import Adapters
     from astrarium.strategy.types import Strategy
 
 
@@ -146,6 +149,7 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
         numerics=described.numerics,
         optimizer=described.optimizer,
         expert_messages=described.expert_messages,
+        adapters=_adapters(described, own.workload.model),
     )
     workload, fallbacks = request.usable_format(workload, own.cluster)
     notes = [*own.notes, *fallbacks]
@@ -154,9 +158,35 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
             f"{imported.source} trains in {workload.precision}, the plan in"
             f" {own.workload.precision}"
         )
+    if workload.adapters != own.workload.adapters:
+        theirs, planned = (_trained(one.adapters) for one in (workload, own.workload))
+        notes.append(f"{imported.source} trains {theirs}, the plan {planned}")
     noted = replace(own, workload=workload, notes=(*notes, *imported.summary))
     runtime = find_runtime(imported.described.runtime)
     return request.under(noted, runtime), runtime.name
+
+
+def _adapters(described: Described, model: Model) -> Adapters | None:
+    """The adapters that a configuration trains; None where it trains all weights."""
+    stated = AskedValues(
+        model=model,
+        gpus=None,
+        cluster=None,
+        seq_length=None,
+        global_batch=None,
+        precision=described.precision,
+        profile=None,
+        finetune=described.finetune,
+        lora_rank=described.lora_rank,
+        lora_modules=described.lora_modules,
+    )
+    return request.adapters_of(stated, model)[0]
+
+
+def _trained(adapters: Adapters | None) -> str:
+    if adapters is None:
+        return "all weights"
+    return f"{adapters.kind} of rank {adapters.rank} for {', '.join(adapters.modules)}"
 
 
 def _tuned(own: Request, asked: Request, strategy: Strategy, tuning: Tuning) -> Yours:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from astrarium.api import request
 from astrarium.api.money import MoneyTerms
 from astrarium.api.request import Request, reference_of
+from astrarium.catalog.optimizers import ADAMW
 from astrarium.configs.imported import Imported, OpenQuestionError
 from astrarium.errors import InputError, flag
+from astrarium.model.workload import Numerics
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
@@ -115,9 +117,8 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         global_batch=batch,
         tokens=asked.tokens or run_tokens(imported, length, batch),
         precision=_precision(asked, imported),
-        numerics=asked.numerics if "numerics" in asked.given else described.numerics,
         **_finetuning(asked, imported),
-        optimizer=asked.optimizer if "optimizer" in asked.given else described.optimizer,
+        **_update(asked, imported),
         expert_messages=asked.expert_messages
         if "expert_messages" in asked.given
         else described.expert_messages,
@@ -127,10 +128,25 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
 
 
 def _finetuning(asked: AskedValues, imported: Imported) -> dict[str, Any]:
-    """What trains, as it was asked for or as the configuration says."""
-    names = ("finetune", "lora_rank", "lora_modules")
-    source = asked if asked.given & {*names} else imported.described
-    return {name: getattr(source, name) for name in names}
+    """What trains, as it was asked for or as the configuration says; all weights have no rank."""
+    is_full = "finetune" in asked.given and asked.finetune in (None, "full")
+    return {
+        name: getattr(asked if is_full or name in asked.given else imported.described, name)
+        for name in ("finetune", "lora_rank", "lora_modules")
+    }
+
+
+def _update(asked: AskedValues, imported: Imported) -> dict[str, Any]:
+    """Optimizer and numerics; what was asked of one drops what the file says of the other."""
+    optimizer, numerics = imported.described.optimizer, imported.described.numerics
+    if "optimizer" in asked.given:
+        optimizer = asked.optimizer
+        numerics = numerics if optimizer == ADAMW else Numerics.STRICT
+    if "numerics" in asked.given and asked.numerics is not None:
+        numerics = asked.numerics
+        is_given = "optimizer" in asked.given or numerics is Numerics.STRICT
+        optimizer = ADAMW if optimizer == "adamw-bf16" and not is_given else optimizer
+    return {"optimizer": optimizer, "numerics": numerics}
 
 
 def counted(gpus: GpusGiven | None, count: int | None) -> GpusGiven | None:

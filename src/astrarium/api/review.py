@@ -172,6 +172,21 @@ def _fit(case: ReviewedConfig) -> FitDocument | None:
     return fit_document(report, asked.cluster, case.reference, ())
 
 
+def _planned_for(case: ReviewedConfig) -> Runtime:
+    """Megatron; where it lacks the adapters or the optimizer, what the configuration runs under."""
+    from astrarium.catalog.runtimes import find_runtime
+    from astrarium.search.planner import check_runtime
+
+    usual, other = find_runtime(), find_runtime(request.FINETUNING_RUNTIME)
+    for runtime in (usual, case.runtime, other):
+        try:
+            check_runtime(runtime, case.asked.workload, case.asked.cluster)
+        except InputError:
+            continue
+        return runtime
+    return usual if case.asked.workload.adapters is None else other
+
+
 def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
     """The best plan for the same GPUs and workload, with the configuration beside it."""
     from astrarium.cost.training_run import RunTerms
@@ -183,8 +198,14 @@ def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
 
     asked, objective, limits = case.asked, Objective.THROUGHPUT, Limits()
     try:
-        planned = plan(asked.workload, asked.cluster, objective=objective, tuning=case.tuning)
-    except NoFeasiblePlanError as error:
+        planned = plan(
+            asked.workload,
+            asked.cluster,
+            objective=objective,
+            tuning=case.tuning,
+            runtime=_planned_for(case),
+        )
+    except (InputError, NoFeasiblePlanError) as error:
         return None, str(error)
     refused = "; ".join(case.conflicts)
     if case.strategy is None:

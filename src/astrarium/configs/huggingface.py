@@ -6,15 +6,16 @@ name, sequences on a GPU, DeepSpeed's file or ZeRO's stage. `_NAMES` are these w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
-from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, Used
+from astrarium.configs.imported import AsIf, Imported, NotModelledError, OpenQuestionError, Used
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
@@ -22,7 +23,8 @@ from astrarium.configs.tables import table
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train adapters; and to train for something else than the next token.
-_ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", "use_peft", "adapter", "peft")
+_ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", *_NAMES["finetune"])
+_SEVERAL: Final = ("lora_target", "lora_target_modules")  # options that take several words
 _FOUR_BITS: Final = ("quantization_bit", "load_in_4bit")
 _USUAL_RANK: Final = 8  # of PEFT and LLaMA-Factory
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
@@ -74,21 +76,23 @@ def read_trainer(launch: Launch, source: str) -> Imported:
                 if variable.isdigit()
                 else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
             )
-    flags = {**flags, **_by_accelerate(launch, source)}
+    sharded, processes = _by_accelerate(launch, source)
+    flags = {**flags, **sharded}
     read = _read(flags, source, launch.folder, launch.files)
-    read.described.gpus, read.described.open_gpus = launch.gpus, launch.open_gpus
+    read.described.gpus = launch.gpus or processes
+    read.described.open_gpus = launch.open_gpus
     return replace(read, notes=(*launch.notes, *read.notes))
 
 
-def _by_accelerate(launch: Launch, source: str) -> dict[str, Any]:
-    """What `accelerate launch` is told by flags, or by its file: who shards the model."""
+def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | None]:
+    """What flags or a file tell `accelerate launch`: who shards the model, and its processes."""
     given = _flags(launch.launcher)
     if "launch" not in launch.launcher:
-        return {}
+        return {}, None
     name = given.get("config_file")
     if not isinstance(name, str):
         sharded = {"fsdp": "full_shard"} if given.get("use_fsdp") else {}
-        return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}
+        return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}, None
     from astrarium.configs.detect import read_config
 
     path = beside(launch.folder, name)
@@ -99,7 +103,7 @@ def _by_accelerate(launch: Launch, source: str) -> dict[str, Any]:
             " there, or explain that file with --model"
         )
     stage = read.described.strategy["zero_stage"]
-    return {"zero_stage": str(stage)} if stage else {}
+    return {"zero_stage": str(stage)} if stage else {}, read.described.gpus
 
 
 def read_trainer_file(content: Mapping[str, Any], source: str) -> Imported:
@@ -114,10 +118,10 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
         if not word.startswith("--"):
             continue
         name, equals, value = word[2:].partition("=")
-        following = words[number + 1] if number + 1 < len(words) else "--"
-        out[name.replace("-", "_")] = (
-            value if equals else True if following.startswith("--") else following
-        )
+        name = name.replace("-", "_")
+        following = list(takewhile(lambda one: not one.startswith("--"), words[number + 1 :]))
+        taken = following if name in _SEVERAL else following[:1]
+        out[name] = value if equals else " ".join(taken) if taken else True
     return out
 
 
@@ -142,12 +146,14 @@ def _read(
     recompute = "full" if str(_first(flags, "recompute")).lower() in ("true", "full") else "none"
     described.strategy["recompute"] = recompute
     inner = read.strategy_of
+    as_if = tuple(_eight_bits(flags))
     used = tuple(
         Used(name, shown(str(flags[name])), what)
         for what, names in _NAMES.items()
         for name in names
-        if name in flags
+        if name in flags and (what != "adapters" or described.finetune)
     )
+    told = {one.option for one in used} | {one.option for one in as_if}
     notes = [one for one in read.notes if "activation_checkpointing" not in one]
     if not described.strategy["zero_stage"] and _first(flags, "zero") is None:
         notes.append(
@@ -159,7 +165,8 @@ def _read(
         program=PROGRAM,
         strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), "recompute": recompute},
         used=used,
-        neutral=tuple(name for name in flags if name not in {one.option for one in used}),
+        neutral=tuple(name for name in flags if name not in told),
+        as_if=(*read.as_if, *as_if),
         unknown=(),
         conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
         notes=tuple(notes),
@@ -174,10 +181,12 @@ def _refuse(flags: Mapping[str, Any], source: str) -> None:
 
 def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
     """What trains, the rank of adapters, and the modules that have them; as programs say it."""
-    tuned = str(flags.get("finetuning_type", "full")).lower()
+    # Where the way to train is stated, a rank that was left beside it makes no adapters.
+    stated = [str(flags[name]).lower() for name in _NAMES["finetune"] if name in flags]
     given = [name for name in _ADAPTERS if str(flags.get(name, "")).lower() not in _OFF]
-    if not given and tuned in ("full", "none"):
+    if not given or (stated and all(word in _OFF for word in stated)):
         return None, None, None
+    tuned = str(flags.get("finetuning_type", "none")).lower()
     if tuned not in ("full", "none", "lora"):
         raise NotModelledError(f"finetuning_type {tuned} is not modelled; lora and full are")
     if "lora_dim" in given:
@@ -193,6 +202,12 @@ def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | N
     rank = next((int(text) for text in ranks if text.isdigit() and int(text) > 0), _USUAL_RANK)
     kind = "qlora" if quantised else "dora" if dora else "lora"
     return kind, rank, _adapted_modules(flags, all_of_them=tuned == "lora")
+
+
+def _eight_bits(flags: Mapping[str, Any]) -> Iterator[AsIf]:
+    for name, on in (("load_in_8bit", "true"), ("quantization_bit", "8")):
+        if str(flags.get(name, "")).lower() == on:
+            yield AsIf(name, on, "16 bits", "frozen weights of 8 bits are not modelled")
 
 
 def _adapted_modules(flags: Mapping[str, Any], *, all_of_them: bool) -> str:

@@ -13,8 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
-from astrarium.configs.neighbours import beside, text_of
+from astrarium.configs.neighbours import beside, json_beside, text_of
+from astrarium.configs.settings import Described
 from astrarium.configs.shell.launch import STARTERS, Launch
 
 _SECTIONS: Final = ("training", "parallelism", "compile")
@@ -25,6 +27,10 @@ _ONLY_LATER: Final = (
     *("disable_cuda_graphs", "enable_sequence_parallel"),
     "enable_async_tensor_parallel",  # of the section compile now
 )
+# What makes the optimizer of a program: torch.optim.SGD(, torchao.optim.AdamW8bit(.
+_OPTIMIZER: Final = re.compile(r"\btorch(?:ao)?\.optim\.(\w+)\(")
+_ADAPTERS: Final = "adapter_config.json"  # of PEFT
+_USUAL_RANK: Final = 8  # of PEFT
 OWN: Final = "# Written by Astrarium"
 
 
@@ -201,6 +207,7 @@ def read_own(launch: Launch, source: str) -> Imported:
     described.seq_length = stated.get("SEQ_LENGTH")
     described.iterations = stated.get("STEPS")
     described.model = str(config) if config else None
+    _read_training(described, text, launch.folder)
     strategy = {"micro_batch": stated.get("MICRO_BATCH", 1)}
     strategy["recompute"] = "full" if stated.get("RECOMPUTE") else "none"
     described.strategy |= strategy
@@ -211,7 +218,25 @@ def read_own(launch: Launch, source: str) -> Imported:
             strategy["micro_batch"] * stated.get("MICRO_BATCHES", 1) * max(replicas, 1)
         )
     inner = read.strategy_of
-    return replace(read, strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), **strategy})
+    return replace(
+        read,
+        strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), **strategy},
+        notes=tuple(one for one in read.notes if "micro-batch is set in" not in one),
+    )
+
+
+def _read_training(described: Described, text: str, folder: Path | None) -> None:
+    """The optimizer that a program of ours makes, and the adapters that PEFT reads beside it."""
+    made = _OPTIMIZER.search(text)
+    described.optimizer = (made and optimizer_called(made[1])) or described.optimizer
+    adapters = json_beside(folder, _ADAPTERS, {}) if "get_peft_model" in text else None
+    if adapters is None:
+        return
+    modules = adapters.get("target_modules", "all-linear")
+    kind = "qlora" if "load_in_4bit=True" in text else "lora"
+    described.finetune = "dora" if adapters.get("use_dora") else kind
+    described.lora_rank = int(adapters.get("r", _USUAL_RANK))
+    described.lora_modules = modules if isinstance(modules, str) else ",".join(modules)
 
 
 def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:

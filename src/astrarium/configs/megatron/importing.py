@@ -32,6 +32,7 @@ from astrarium.configs.megatron.conflicts import (
 )
 from astrarium.configs.megatron.settings import (
     DEFAULTS,
+    MOMENTS,
     describe_megatron,
     numerics_of,
     optimizer_of,
@@ -341,7 +342,7 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
             AsIf(option.flags[0], _shown(s.text(option.dest)), "fp32", why)
             for option in megatron_options()
             if option.field == "numerics"
-            and not (option.dest.startswith("exp_avg") and optimizer_of(s) != ADAMW)
+            and not (option.dest.startswith("exp_avg") and optimizer_of(s) in MOMENTS.values())
             and s.text(option.dest) not in ("", "False", "fp32", "torch.float32")
         ]
     out += _dispatch_as_if(s)

@@ -34,7 +34,7 @@ _SIZES: Final = {
     "num_experts": "experts",
     "vocab_size": "entries of the vocabulary",
 }
-_MOMENTS: Final = {"bf16": "adamw-bf16", "bfloat16": "adamw-bf16", "fp8": "adamw-8bit"}
+MOMENTS: Final = {"bf16": "adamw-bf16", "bfloat16": "adamw-bf16", "fp8": "adamw-8bit"}
 SHARDING: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
@@ -86,7 +86,7 @@ def numerics_of(s: Settings) -> Numerics:
     """Both or neither: what is reduced alone is named among what is not predicted."""
     moments = {s.text(f"{state}_dtype") for state in ("exp_avg", "exp_avg_sq")}
     reduced = s.flag("grad_reduce_in_bf16") and moments <= {"bf16", "torch.bfloat16"}
-    return Numerics.REDUCED if reduced else Numerics.STRICT
+    return Numerics.REDUCED if reduced and _named(s) == ADAMW else Numerics.STRICT
 
 
 def expert_messages_of(s: Settings) -> ExpertMessages:
@@ -100,11 +100,15 @@ def expert_messages_of(s: Settings) -> ExpertMessages:
 
 def optimizer_of(s: Settings) -> str:
     """The optimizer, and the format of Adam's moments where nothing else is reduced."""
-    named = optimizer_called(s.text("optimizer") or ADAMW) or ADAMW
+    named = _named(s)
     moments = {s.text(f"{state}_dtype") for state in ("exp_avg", "exp_avg_sq")}
     if named != ADAMW or numerics_of(s) is Numerics.REDUCED:
         return named
-    return _MOMENTS.get("".join(moments).removeprefix("torch."), ADAMW)
+    return MOMENTS.get("".join(moments).removeprefix("torch."), ADAMW)
+
+
+def _named(s: Settings) -> str:
+    return optimizer_called(s.text("optimizer") or ADAMW) or ADAMW
 
 
 def _tokens(s: Settings) -> int | None:

@@ -117,6 +117,7 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
             _, program, arguments = _parted(command.words)
             for word in (program, *arguments[:1]):
                 refuse(word, arguments, where)
+    _name_file(script, where)
     arguments = _loose_options(script)
     _refuse("", arguments, where)
     gpus, _ = _gpus_of((), header, script)
@@ -145,6 +146,19 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
         f"{where}: no training is started here: {what}; expected a launch script such as one with"
         " `torchrun ... pretrain_gpt.py --num-layers ...`"
     )
+
+
+def _name_file(script: Script, where: str) -> None:
+    """Refuse `llamafactory-cli train FILE` and its kin: all that decides is in the file."""
+    for command in script.commands:
+        words = [shown(word) for word in command.words]
+        for word, following in zip(words, words[2:], strict=False):
+            is_known = word.rpartition("/")[2] in _TABLE["with_file"]
+            if is_known and following.endswith((".yaml", ".yml", ".json")):
+                raise NotTrainingError(
+                    f"{where}: {following} has the settings of this training; explain that file:"
+                    f" `astrarium explain {following}`"
+                )
 
 
 def _refuse_text(text: str, where: str) -> None:
@@ -258,9 +272,11 @@ def kind_of(command: Command) -> str:
     flags = {word.partition("=")[0] for word in arguments}
     has_file = "accelerate" in launcher and "--config_file" in launcher
     is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
+    # Trainers of Hugging Face are called finetune.py, too, as Megatron's is.
+    names_model = "--model_name_or_path" in flags and "--num-layers" not in flags
     kinds = {
         "bridge": name in _TABLE["bridge"],
-        "megatron": name in _TABLE["megatron"],
+        "megatron": name in _TABLE["megatron"] and not names_model,
         "": any(fnmatchcase(name, pattern) for pattern in refused),
         "huggingface": "--model_name_or_path" in flags or "--config_name" in flags,
         "megatron ": _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags),
