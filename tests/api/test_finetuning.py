@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +61,30 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
     script = (found.best.export("accelerate", tmp_path / "out") / "train.py").read_text()
     compile(script, "train.py", "exec")
     assert 'bnb_4bit_quant_type="nf4"' in script
+
+
+@pytest.mark.parametrize(
+    ("gpus", "number_format"), [("v100:8", "torch.float16"), ("h100:8", "torch.bfloat16")]
+)
+@pytest.mark.parametrize("finetune", ["lora", "qlora"])
+def test_frozen_weights_have_the_number_format_of_the_plan(
+    gpus: str, number_format: str, finetune: str, tmp_path: Path
+) -> None:
+    """And adapters fp32, since gradients in fp16 cannot be unscaled."""
+    asked = {**EIGHT, "gpus": gpus}
+    found = astrarium.plan("llama-2-7b", finetune=finetune, **asked)
+    folder = found.best.export("accelerate", tmp_path / "out")
+    tree = ast.parse((folder / "train.py").read_text())
+    function = next(
+        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "with_adapters"
+    )
+    text = ast.unparse(function)
+    said = re.findall(r"torch\.\w*float\w*", text)
+    assert said == [number_format] * (3 if finetune == "qlora" else 1)
+    assert "autocast_adapter_dtype" not in text  # PEFT makes adapters fp32 by itself
+    readme = " ".join((folder / "README.md").read_text().split())
+    assert "They are kept in fp32" in readme
+    assert "FSDP shards tensors" not in readme
 
 
 @pytest.mark.parametrize(
