@@ -163,6 +163,13 @@ def test_another_number_format_is_told(precision: Precision) -> None:
     assert f"precision {precision} -> bf16" in found.changed
 
 
+@pytest.mark.parametrize("name", target_names())
+def test_4_bits_are_not_written_as_16(name: str) -> None:
+    one = job_of(document("llama-3-8b", "b200:8", {"tp": 4}, precision=Precision.FP4))
+    refused = {refusal.feature: str(refusal) for refusal in refusals(one, find_target(name))}
+    assert "plan with --precision bf16 or fp8" in refused[Feature.FP4]
+
+
 def on_market(precision: Precision, **strategy: Any) -> Job:
     """A plan on sixteen H100, of a market that also has GPUs with neither bf16 nor fp8."""
     market = parse_gpus("v100:16,h100:16")
