@@ -85,6 +85,10 @@ def test_frozen_weights_have_the_number_format_of_the_plan(
     readme = " ".join((folder / "README.md").read_text().split())
     assert "They are kept in fp32" in readme
     assert "FSDP shards tensors" not in readme
+    assert "with random weights" not in readme
+    without = "which must be set" if finetune == "qlora" else "or random ones without it"
+    assert f"with the weights of MODEL_PATH, {without}" in readme
+    assert ("host memory of every process" in readme) == (finetune == "lora")
 
 
 @pytest.mark.parametrize(
