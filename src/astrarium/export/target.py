@@ -16,7 +16,7 @@ from astrarium.plans.job import Job
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
-MEGATRON: Final = "megatron"  # what plans are made and priced for
+MEGATRON: Final = "megatron"  # what plans are made for unless another runtime is named
 
 
 class Target(Value, frozen=True):
