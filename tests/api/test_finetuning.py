@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +71,34 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("gpus", "number_format"), [("v100:8", "torch.float16"), ("h100:8", "torch.bfloat16")]
+)
+@pytest.mark.parametrize("finetune", ["lora", "qlora"])
+def test_frozen_weights_have_the_number_format_of_the_plan(
+    gpus: str, number_format: str, finetune: str, tmp_path: Path
+) -> None:
+    """And adapters fp32, since gradients in fp16 cannot be unscaled."""
+    asked = {**EIGHT, "gpus": gpus}
+    found = astrarium.plan("llama-2-7b", finetune=finetune, **asked)
+    folder = found.best.export("accelerate", tmp_path / "out")
+    tree = ast.parse((folder / "train.py").read_text())
+    function = next(
+        one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name == "with_adapters"
+    )
+    text = ast.unparse(function)
+    said = re.findall(r"torch\.\w*float\w*", text)
+    assert said == [number_format] * (3 if finetune == "qlora" else 1)
+    assert "autocast_adapter_dtype" not in text  # PEFT makes adapters fp32 by itself
+    readme = " ".join((folder / "README.md").read_text().split())
+    assert "They are kept in fp32" in readme
+    assert "FSDP shards tensors" not in readme
+    assert "with random weights" not in readme
+    without = "which must be set" if finetune == "qlora" else "or random ones without it"
+    assert f"with the weights of MODEL_PATH, {without}" in readme
+    assert ("host memory of every process" in readme) == (finetune == "lora")
+
+
+@pytest.mark.parametrize(
     ("flags", "message"),
     [
         ({"lora_rank": 8}, r"lora_rank is about adapters; add finetune lora, qlora or dora"),
@@ -109,6 +139,7 @@ def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
             r"numerics reduced: plans with adapters have strict numerics; leave it out, or",
         ),
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
+        ({"optimizer": "lion", "runtime": "megatron-bridge"}, r"megatron-bridge has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
     ],

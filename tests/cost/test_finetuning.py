@@ -234,6 +234,10 @@ def test_software_without_an_optimizer_is_refused_by_name() -> None:
     check_software("sgd", find_runtime("nanotron"))
     with pytest.raises(InputError, match="torchtitan has no lion; --optimizer adamw, adamw-bf16 "):
         check_software("lion", find_runtime("torchtitan"))
+    for runtime in ("megatron-bridge", "nemo"):  # Megatron's rules, but recipes of their own
+        check_software("adamw", find_runtime(runtime))
+        with pytest.raises(InputError, match=f"{runtime} has no muon; --optimizer adamw can be"):
+            check_software("muon", find_runtime(runtime))
     with pytest.raises(InputError, match=r"unknown optimizer 'muom' \(did you mean 'muon'"):
         find_optimizer("muom")
 

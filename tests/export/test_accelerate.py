@@ -73,6 +73,9 @@ def test_the_script_trains_as_planned(case: str, recompute: bool, sync: bool) ->
     assert stated["MICRO_BATCHES"] == one.strategy.num_micro_batches
     assert stated["SPLIT"] == one.strategy.cp
     assert (stated["RECOMPUTE"], stated["SYNC_EACH_BATCH"]) == (recompute, sync)
+    notes = " ".join(accelerate.program(one).notes)
+    assert f"reduces gradients after {'each' if sync else 'the last'} one" in notes
+    assert "with random weights" in notes
 
 
 class Recorder:

@@ -8,8 +8,10 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
+from exported_others import FULL
 from exported_plans import document
 
+import astrarium
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.export.features import Feature
@@ -17,6 +19,7 @@ from astrarium.export.header import estimate_note
 from astrarium.export.nearest import nearest
 from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
+from astrarium.export.software import accelerate
 from astrarium.export.target import (
     LACKED_BY_ALL,
     Target,
@@ -163,6 +166,13 @@ def test_another_number_format_is_told(precision: Precision) -> None:
     assert f"precision {precision} -> bf16" in found.changed
 
 
+@pytest.mark.parametrize("name", target_names())
+def test_4_bits_are_not_written_as_16(name: str) -> None:
+    one = job_of(document("llama-3-8b", "b200:8", {"tp": 4}, precision=Precision.FP4))
+    refused = {refusal.feature: str(refusal) for refusal in refusals(one, find_target(name))}
+    assert "plan with --precision bf16 or fp8" in refused[Feature.FP4]
+
+
 def on_market(precision: Precision, **strategy: Any) -> Job:
     """A plan on sixteen H100, of a market that also has GPUs with neither bf16 nor fp8."""
     market = parse_gpus("v100:16,h100:16")
@@ -282,3 +292,43 @@ def test_what_does_not_fit_under_its_own_runtime_is_refused() -> None:
         assert "cannot run plan 1" in words
         assert "The nearest that it can" in words
     assert not too_large(job, find_target("megatron"))
+
+
+def test_the_rules_are_those_of_the_software() -> None:
+    """Megatron has moments of 8 bits with ZeRO 1 alone, FSDP2 without it alone."""
+    eight: dict[str, Any] = {"seq_length": 4096, "global_batch": 64}
+    found = astrarium.plan("llama-3-8b", gpus="h100:8", optimizer="adamw-8bit", **eight)
+    asked, target = job_of(found.document), find_target("accelerate")
+    near = nearest(asked, [target])
+    assert near is not None
+    assert "zero_stage 1 -> 2" in near.changed
+    assert near.job.runtime.name == target.runtime
+    one, runtime = near.job, find_runtime(target.runtime)
+    seconds = predict(one.workload, one.cluster_in_use, one.strategy, runtime=runtime)
+    assert near.seconds == seconds.iteration_seconds == one.plan.iteration_seconds
+    assert near.slower == pytest.approx(near.seconds / asked.plan.iteration_seconds)
+    assert "The plan was made for this runtime" in " ".join(accelerate.program(one).notes)
+
+
+@pytest.mark.parametrize(
+    ("planned_for", "name", "runtime"),
+    [
+        ("fsdp", "deepspeed", "deepspeed"),
+        ("megatron-bridge", "megatron", "megatron-bridge"),
+        ("torchtitan-eager", "torchtitan", "torchtitan"),
+        ("nanotron", "megatron", "megatron"),
+    ],
+)
+def test_a_plan_has_the_time_of_its_own_runtime(planned_for: str, name: str, runtime: str) -> None:
+    work = Workload(load_model("llama-3-8b"), 4096, 64)
+    cluster = parse_gpus("h100:16")
+    given = {"zero_stage": 2, "cp": 2, "tp": 2, "sequence_parallel": True, **FULL}
+    strategy = strategy_from_dict(given, where="test", gpus=16, global_batch=64, layers=32)
+    plan = predict(work, cluster, strategy, runtime=find_runtime(planned_for))
+    asked = job_of(document_of_prediction(work, cluster, plan, "llama-3-8b", ()))
+    target = find_target(name)
+    target = replace(target, lacks={**target.lacks, Feature.CONTEXT_PARALLEL: "it cannot"})
+    near = nearest(asked, [target])
+    assert near is not None
+    assert near.job.runtime.name == runtime
+    assert near.slower == pytest.approx(near.seconds / plan.iteration_seconds)

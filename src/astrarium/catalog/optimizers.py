@@ -69,9 +69,10 @@ def optimizer_called(word: str) -> str | None:
 
 def check_software(name: str, runtime: Runtime) -> None:
     """Refuse an optimizer that plans for a runtime cannot have; any may be predicted elsewhere."""
-    if name == ADAMW or not runtime.rules or runtime.rules in find_optimizer(name).software:
+    known = [ADAMW] if runtime.name in _data()["adamw_alone"] else list(_entries())
+    there = [one for one in known if runtime.rules in find_optimizer(one).software]
+    if not runtime.rules or find_optimizer(name).name in there:
         return
-    there = [one for one in _entries() if runtime.rules in find_optimizer(one).software]
     raise InputError(
         f"{runtime.name} has no {name}; {flag('optimizer')} {', '.join(there)} can be planned for"
         " it",
@@ -98,6 +99,11 @@ _TEXTS: Final = ("title", "as", "words")
 
 
 @cache
+def _data() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads(DATA.read_bytes())
+    return data
+
+
 def _entries() -> Mapping[str, Any]:
-    entries: Mapping[str, Any] = json.loads(DATA.read_bytes())["optimizers"]
+    entries: Mapping[str, Any] = _data()["optimizers"]
     return entries

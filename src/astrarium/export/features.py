@@ -340,6 +340,7 @@ class Feature(Enum):
     )
     FP16 = "fp16", _precision(Precision.FP16), _BF16
     FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
+    FP4 = "fp4", _precision(Precision.FP4), {**_MORE_SHARED, **_BF16}
     REDUCED = (
         "gradients and moments in bf16",
         lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",

@@ -3,7 +3,8 @@
 Candidates are the other plans of the document on the same GPUs, and strategies without what the
 target lacks (`Feature.change`). Degrees that are given up go to data parallelism; where that costs
 memory, ZeRO and recomputation are tried anew. Of the candidates that are valid and fit, the fastest
-is the nearest. One model predicts all times, so that they compare.
+is the nearest. Times of candidates are predicted for the software that would run them, that of the
+refused plan for the runtime that it was made for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import fields, replace
 from itertools import accumulate, groupby, islice, product
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import find_runtime
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import InputError
@@ -26,8 +27,7 @@ from astrarium.export.features import (
     pools_in_use,
 )
 from astrarium.export.header import gpus_words
-from astrarium.export.target import MEGATRON, Target, refusals, too_large
-from astrarium.model.workload import Workload
+from astrarium.export.target import Target, refusals, too_large
 from astrarium.plans.job import Job, job_of
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import predict
@@ -59,12 +59,14 @@ class Nearest(Value, frozen=True):
     """An expressible plan beside the refused one.
 
     `rank` is that in the document, None for one that was made here. `changed` says what is
-    another than asked for; `slower` is the ratio of the predicted times.
+    another than asked for; `seconds` is an iteration as the software runs it, `slower` its ratio to
+    that of the refused plan as its own runtime does.
     """
 
     job: Job
     rank: int | None
     changed: tuple[str, ...]
+    seconds: float
     slower: float
 
 
@@ -75,17 +77,23 @@ def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
     lacking = {feature for feature in refused if feature is not None}
     if None in refused or not lacking or any(feature.change is None for feature in lacking):
         return None  # no other plan makes another model
-    before = _seconds(job)
-    found = [*_listed(job, targets), *_made(job, targets, lacking)]
+    before, runtime = _seconds(job, job.runtime), _runtime_of(job, targets)
+    found = [*_listed(job, targets, runtime), *_made(job, targets, runtime, lacking)]
     if not found:
         return None
     seconds, best, rank = min(found, key=lambda one: one[0])
-    return Nearest(best, rank, tuple(differences(job, best)), seconds / before)
+    return Nearest(best, rank, tuple(differences(job, best)), seconds, seconds / before)
 
 
-def _seconds(job: Job) -> float:
-    """The refused plan's time by the same model as all others here."""
-    model = ClusterModel(job.workload, job.cluster_in_use, find_runtime())
+def _runtime_of(job: Job, targets: Sequence[Target]) -> Runtime:
+    """What runs the files: that of the software, or the one of Megatron's that the plan is for."""
+    own = job.runtime
+    usual = next((find_runtime(one.runtime) for one in targets if not one.is_launcher), own)
+    return own if own.parses_as_megatron and usual.parses_as_megatron else usual
+
+
+def _seconds(job: Job, runtime: Runtime) -> float:
+    model = ClusterModel(job.workload, job.cluster_in_use, runtime)
     return estimate(model, [job.strategy])[0].iteration_seconds
 
 
@@ -93,7 +101,7 @@ def _expressible(job: Job, targets: Sequence[Target]) -> bool:
     return not any(refusals(job, target) for target in targets)
 
 
-def _listed(job: Job, targets: Sequence[Target]) -> Iterator[Found]:
+def _listed(job: Job, targets: Sequence[Target], runtime: Runtime) -> Iterator[Found]:
     """The best other plan of the document on the same GPUs, predicted again."""
     others = [plan for plan in job.document.plans if plan.rank != job.plan.rank and plan.fits]
     same = [plan for plan in others if plan.gpus == job.plan.gpus]
@@ -103,26 +111,28 @@ def _listed(job: Job, targets: Sequence[Target]) -> Iterator[Found]:
         except InputError:
             continue
         if _expressible(other, targets) and not any(too_large(other, one) for one in targets):
-            yield _seconds(other), other, plan.rank
+            yield _seconds(other, runtime), other, plan.rank
             return
 
 
-def _made(job: Job, targets: Sequence[Target], lacking: set[Feature]) -> Iterator[Found]:
+def _made(
+    job: Job, targets: Sequence[Target], runtime: Runtime, lacking: set[Feature]
+) -> Iterator[Found]:
     """The best strategy without what is lacking, including what the changed strategies lack."""
     while True:
-        plans, also_lacking = _plans(job, targets, lacking)
+        plans, also_lacking = _plans(job, targets, runtime, lacking)
         if plans or also_lacking <= lacking:
             break
         lacking = lacking | also_lacking
     for plan, cluster in sorted(plans, key=lambda made: made[0].iteration_seconds):
-        made = _job(job, plan, cluster)
+        made = _job(job, plan, cluster, runtime)
         if made is not None and _expressible(made, targets):
             yield plan.iteration_seconds, made, None
             return
 
 
 def _plans(
-    job: Job, targets: Sequence[Target], lacking: set[Feature]
+    job: Job, targets: Sequence[Target], runtime: Runtime, lacking: set[Feature]
 ) -> tuple[list[tuple[Plan, Cluster]], set[Feature]]:
     """Plans that are expressible and fit, with their pools; and what others were refused for."""
     found: list[tuple[Plan, Cluster]] = []
@@ -139,22 +149,11 @@ def _plans(
         for strategy in islice(_strategies(job, gpus, lacking), MOST_TRIED):
             refused = _refused(replace(job, workload=work, strategy=strategy), targets)
             also_lacking |= {feature for feature in refused if feature is not None}
-            if not refused and not why_refused(work, cluster.pools, strategy):
+            if not refused and not why_refused(work, cluster.pools, strategy, runtime.rules):
                 valid.append(strategy)
-        found += [(plan, cluster) for plan in _fitting(work, cluster, valid, targets)]
+        plans = estimate(ClusterModel(work, cluster, runtime), valid) if valid else ()
+        found += [(plan, cluster) for plan in plans if plan.fits]
     return found, also_lacking
-
-
-def _fitting(
-    work: Workload, cluster: Cluster, strategies: Sequence[Strategy], targets: Sequence[Target]
-) -> list[Plan]:
-    """Those that fit, as Megatron runs them and as the software itself does."""
-    able = list(strategies)
-    for runtime in dict.fromkeys((*(target.runtime for target in targets), MEGATRON)):
-        plans = estimate(ClusterModel(work, cluster, find_runtime(runtime)), able) if able else ()
-        fits = [plan for plan in plans if plan.fits]
-        able = [plan.strategy for plan in fits]
-    return fits
 
 
 def _refused(job: Job, targets: Sequence[Target]) -> set[Feature | None]:
@@ -162,11 +161,11 @@ def _refused(job: Job, targets: Sequence[Target]) -> set[Feature | None]:
     return {one.feature for target in targets for one in refusals(job, target)} - _OF_NODES
 
 
-def _job(job: Job, plan: Plan, cluster: Cluster) -> Job | None:
+def _job(job: Job, plan: Plan, cluster: Cluster, runtime: Runtime) -> Job | None:
     """The plan as a job of its own document, priced on the pools that it uses."""
     work = replace(job.workload, precision=plan.precision or job.workload.precision)
     try:
-        priced = predict(work, cluster, plan.strategy)
+        priced = predict(work, cluster, plan.strategy, runtime=runtime)
         document = replace(job.document, plans=(replace(priced, rank=NEW_RANK),), pareto=())
         return job_of(document, NEW_RANK)
     except InputError:

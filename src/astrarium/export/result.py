@@ -64,8 +64,8 @@ def nearest_part(why: Refused | None) -> NearestPart | None:
     if why is None or why.nearest is None:
         return None
     found = why.nearest
-    seconds, strategy = found.job.plan.iteration_seconds, strategy_to_dict(found.job.strategy)
-    return NearestPart(found.rank, found.changed, seconds, found.slower, strategy)
+    strategy = strategy_to_dict(found.job.strategy)
+    return NearestPart(found.rank, found.changed, found.seconds, found.slower, strategy)
 
 
 def written(
@@ -113,7 +113,7 @@ class Refused(Value, frozen=True):
             return "No other plan of this model can be expressed, either: choose another target."
         if self.nearest is None:
             return "No plan near it can be expressed and fits: choose another target."
-        seconds, slower = self.nearest.job.plan.iteration_seconds, self.nearest.slower
+        seconds, slower = self.nearest.seconds, self.nearest.slower
         of_document = f", which is plan {self.nearest.rank}" if self.nearest.rank else ""
         return (
             f"The nearest that it can{of_document}: {', '.join(self.nearest.changed)}. Predicted:"

@@ -16,7 +16,7 @@ from astrarium.plans.job import Job
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
-MEGATRON: Final = "megatron"  # what plans are made and priced for
+MEGATRON: Final = "megatron"  # what plans are made for unless another runtime is named
 
 
 class Target(Value, frozen=True):
@@ -97,6 +97,7 @@ def find_target(name: str) -> Target:
 # What none of them has.
 LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
     Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
+    Feature.FP4: "no file that is written says it; plan with {precision} bf16 or fp8",
 }
 # Of training software that does not resume.
 _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {

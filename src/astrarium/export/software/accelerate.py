@@ -8,7 +8,7 @@ launchers can start the script with torchrun.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
@@ -151,13 +151,23 @@ def program(job: Job) -> RankProgram:
         ),
         notes=(
             estimate_note(job, causal.RUNTIME, causal.KERNELS),
-            "The script sets the number of micro-batches and reduces gradients after each one,"
-            " because the YAML has no keys for this."
-            f" `{causal.SCRIPT}` builds the whole model in the host memory of every process.",
+            *_script_sets(job),
             *causal.script_notes(job),
             *adapter_notes(job),
         ),
     )
+
+
+def _script_sets(job: Job) -> Iterator[str]:
+    times = "each one" if _is_sharded(job) else "the last one"
+    reduced = f" and reduces gradients after {times}" if job.world_size > 1 else ""
+    yield (
+        f"The script sets the number of micro-batches{reduced}, because the YAML has no keys for"
+        " this."
+    )
+    adapters = job.workload.adapters
+    if adapters is None or not adapters.is_quantised:  # which are loaded on the GPU
+        yield f"`{causal.SCRIPT}` builds the whole model in the host memory of every process."
 
 
 def _updated(job: Job, script: str) -> str:

@@ -97,8 +97,17 @@ def script_notes(job: Job) -> tuple[str, ...]:
         else ""
     )
     return (
-        f"`{SCRIPT}` builds the model of `{CONFIG}` with random weights and trains it on random"
+        f"`{SCRIPT}` builds the model of `{CONFIG}` with {_weights(job)} and trains it on random"
         " tokens, or on those of the file DATA_PATH (32-bit integers, one after another); replace"
         f" it with your own training.{trial}",
         kept_note(job),
     )
+
+
+def _weights(job: Job) -> str:
+    """Which ones the script begins with."""
+    adapters = job.workload.adapters
+    if adapters is None:
+        return "random weights"
+    without = "which must be set," if adapters.is_quantised else "or random ones without it,"
+    return f"the weights of MODEL_PATH, {without}"

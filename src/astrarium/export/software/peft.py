@@ -8,6 +8,7 @@ from typing import Final
 
 from astrarium.export.program import Files
 from astrarium.model.adapters import module_names
+from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 
 FILE: Final = "adapter_config.json"
@@ -21,6 +22,7 @@ _WHOLE: Final = """\
 _MAIN: Final = "def main() -> None:\n"
 _TRAINED: Final = "model.parameters(), "
 _IMPORT: Final = "from transformers import AutoConfig, AutoModelForCausalLM\n"
+_FROZEN: Final = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 
 
 def adapter_files(job: Job) -> Files:
@@ -50,27 +52,35 @@ def adapted(job: Job, script: str) -> str:
     imports = "from peft import PeftConfig, get_peft_model\n" + _IMPORT
     if adapters.is_quantised:
         imports = imports.rstrip() + ", BitsAndBytesConfig\n"
-    function = _FUNCTION.read_text(encoding="utf-8")
-    quantised = _QUANTISED if adapters.is_quantised else ""
+    loaded = _QUANTISED if adapters.is_quantised else _LOADED
+    function = _FUNCTION.read_text(encoding="utf-8").replace("# LOADED\n", loaded)
+    function = function.replace("FROZEN", f"torch.{_FROZEN[job.workload.precision]}")
     trained = "[one for one in model.parameters() if one.requires_grad], "
     return (
         script.replace(_IMPORT, imports)
         .replace(_WHOLE, "    model = with_adapters(config)\n")
         .replace(_TRAINED, trained)
-        .replace(_MAIN, function.replace("# QUANTISED\n", quantised) + _MAIN)
+        .replace(_MAIN, function + _MAIN)
     )
 
 
+_LOADED: Final = """\
+    if path:
+        model = AutoModelForCausalLM.from_pretrained(path, **options)
+    else:
+        model = AutoModelForCausalLM.from_config(config, **options)
+"""
 _QUANTISED: Final = """\
+    if not path:
+        raise SystemExit("weights of 4 bits are made of given ones: set MODEL_PATH")
     options["quantization_config"] = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-        bnb_4bit_quant_storage=torch.bfloat16,
+        bnb_4bit_compute_dtype=FROZEN,
+        bnb_4bit_quant_storage=FROZEN,
     )
-    if path is None:
-        raise SystemExit("weights of 4 bits are made of given ones: set MODEL_PATH")
+    model = AutoModelForCausalLM.from_pretrained(path, **options)
 """
 
 
@@ -83,10 +93,11 @@ def adapter_needs(job: Job) -> tuple[str, ...]:
 
 
 def adapter_notes(job: Job) -> tuple[str, ...]:
-    if job.workload.adapters is None:
+    adapters = job.workload.adapters
+    if adapters is None:
         return ()
+    frozen = "4 bits" if adapters.is_quantised else str(job.workload.precision)
     return (
-        f"`{FILE}` has the adapters; MODEL_PATH names the weights they stand beside, random ones"
-        " without it. Adapters are kept in bf16, as FSDP shards tensors of one format alone; the"
-        " plan counts their states in fp32.",
+        f"`{FILE}` has the adapters. They are kept in fp32, as the plan counts them, beside frozen"
+        f" weights in {frozen}.",
     )
