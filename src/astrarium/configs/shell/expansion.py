@@ -26,6 +26,7 @@ _OR: Final = "\2"  # between the values that a condition decides about
 _MARKED: Final = re.compile("\0([^\0]*)\0")
 _PARAMETER: Final = re.compile(r"(#|!)?([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(.*)", re.DOTALL)
 _ALL: Final = ("[@]", "[*]")
+_JOINED: Final = re.compile(r"!?(\*|\w+\[\*\])")  # "$*" and "${A[*]}" are one word
 _RANGE: Final = re.compile(r"\{(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?\}")
 _LIST: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
 LONGEST_VALUE: Final = 1_000_000
@@ -162,9 +163,8 @@ class Variables:
             return [self.run(part)]
         if part.kind is PartKind.ARITHMETIC:
             return [self.arithmetic(part.text)]
-        if part.text in ("*", "*[@]") and part.quoted:
-            return [" ".join(self.positional)]
-        return self._parameter(part.text)
+        pieces = self._parameter(part.text)
+        return [" ".join(pieces)] if part.quoted and _JOINED.match(part.text) else pieces
 
     # ${...}
 
