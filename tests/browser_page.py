@@ -127,9 +127,14 @@ class Watch:
             self.mistakes.append(f"asks another host: {request.url}")
 
     def _failed(self, request: Request) -> None:
-        # A question that the page itself takes back, as a newer one takes its place.
-        is_withdrawn = request.failure == "net::ERR_ABORTED" and request.method == "POST"
-        if not (is_withdrawn and urlsplit(request.url).path.startswith("/api/")):
+        # A question that the page itself takes back, as a newer one takes its place; and the icon of
+        # a page that is left before it came.
+        path = urlsplit(request.url).path
+        is_question = request.method == "POST" and path.startswith("/api/")
+        is_withdrawn = request.failure == "net::ERR_ABORTED" and (
+            is_question or path == "/icon.svg"
+        )
+        if not is_withdrawn:
             self.mistakes.append(f"failed: {request.url}: {request.failure}")
 
     def _response(self, response: Response) -> None:

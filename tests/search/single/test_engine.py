@@ -113,7 +113,7 @@ CASES = {
     "muon, experts": Case("h100:4", 20, experts=4, optimizer="muon"),
     "lora": Case("h100:8", 4, runtime="fsdp", adapters=Adapters(Finetune.LORA)),
     "qlora": Case("h100:8", 3, runtime="fsdp", adapters=Adapters(Finetune.QLORA, 8)),
-    "dora": Case("h100:8", 9, adapters=Adapters(Finetune.DORA), runtime="megatron-bridge"),
+    "dora": Case("h100:8", 4, runtime="fsdp", adapters=Adapters(Finetune.DORA)),
     "lora, experts": Case(
         "h100:4",
         20,
