@@ -127,8 +127,8 @@ class Watch:
             self.mistakes.append(f"asks another host: {request.url}")
 
     def _failed(self, request: Request) -> None:
-        # A question that the page itself takes back, as a newer one takes its place; and the icon of
-        # a page that is left before it came.
+        # A question that the page itself takes back, as a newer one takes its place; and the icon
+        # of a page that is left before it came.
         path = urlsplit(request.url).path
         is_question = request.method == "POST" and path.startswith("/api/")
         is_withdrawn = request.failure == "net::ERR_ABORTED" and (
