@@ -96,6 +96,21 @@ def test_gpus(script: Read, head: str, launcher: str, gpus: int) -> None:
     assert script(f"{head}\n{launcher} pretrain_gpt.py {PLAIN}{end}\n").described.gpus == gpus
 
 
+@pytest.mark.parametrize(
+    ("head", "launcher", "size"),
+    [
+        ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=1", "srun python", 4),
+        ("", "srun --nodes=4 --ntasks-per-node=4 python", 4),
+        ("", "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc_per_node 8", 8),
+        ("GPUS_PER_NODE=2; NNODES=3", "srun --ntasks-per-node=1 run", 2),
+        ("", "mpirun -np 16 python", None),
+    ],
+)
+def test_gpus_of_a_node(script: Read, head: str, launcher: str, size: int | None) -> None:
+    described = script(f"{head}\n{launcher} pretrain_gpt.py {PLAIN}\n").described
+    assert described.gpus_per_node == size
+
+
 def test_a_default_for_the_machine_contradicts_nobody(script: Read) -> None:
     text = f"torchrun --nnodes ${{SLURM_NNODES:-1}} --nproc_per_node 8 pretrain_gpt.py {PLAIN}"
     read = script(text)

@@ -76,9 +76,10 @@ def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
     told = (*_SCRIPTS, *_TABLES, ".json")
     is_python = path.suffix not in told and not text.startswith("#!") and _PYTHON.search(text)
     if path.suffix == ".py" or is_python:
-        from astrarium.configs.python_file import read_python
+        from astrarium.configs.python_file import read_python, script_named
 
-        return read_python(text, source)
+        script = script_named(text, path)
+        return _of_file(script, answers) if script else read_python(text, source)
     if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
         from astrarium.configs.megatron.overrides import read_overrides
 

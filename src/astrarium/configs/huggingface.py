@@ -80,6 +80,7 @@ def read_trainer(launch: Launch, source: str) -> Imported:
     flags = {**flags, **sharded}
     read = _read(flags, source, launch.folder, launch.files)
     read.described.gpus = launch.gpus or processes
+    read.described.gpus_per_node = launch.gpus_per_node
     read.described.open_gpus = launch.open_gpus
     return replace(read, notes=(*launch.notes, *read.notes))
 

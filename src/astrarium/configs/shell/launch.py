@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from astrarium.configs.accelerate import settings_of
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
 from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
@@ -23,6 +24,7 @@ _STARTING: Final = (*_LAUNCHERS, "accelerate.commands.launch", "deepspeed.launch
 _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
 # What launchers call processes on a node, nodes, and processes in all.
 _PER_NODE, _NODES, _IN_ALL = _TABLE["per_node"], _TABLE["nodes"], _TABLE["in_all"]
+_TASKS: Final = "ntasks_per_node"
 _HOSTS: Final = ("hostfile", "H")  # files that list nodes
 _VARIABLES: Final[Sequence[Sequence[str]]] = _TABLE["variables"]
 # What starts trainings, or other scripts that may; and programs of Python by name.
@@ -50,6 +52,7 @@ class Launch(Value, frozen=True):
     folder: Path | None = None
     open_gpus: str = ""  # the variable that the number of GPUs depends on
     is_default: bool = False  # the number holds unless that variable is set
+    gpus_per_node: int | None = None
 
 
 def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch:
@@ -79,14 +82,15 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
             f"{where}: all options of {program} come from ${passed[0]}, which the script sets that"
             " starts this one; name that script"
         )
-    gpus, why = _gpus_of(launcher, header, script)
+    environment = _environment(script, chosen)
+    gpus, why = _gpus_of(launcher, header, environment)
     if gpus is None:
         gpus = _by_hosts(_flags(launcher), where)
     notes += [f"{where}: {why}"] if gpus and why else []
     return Launch(
         arguments,
         gpus,
-        _environment(script),
+        environment,
         tuple(notes),
         program=program,
         launcher=tuple(launcher),
@@ -95,6 +99,7 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
         folder=folder_of(where),
         open_gpus=_of_nodes(script) if gpus else why,
         is_default=bool(gpus and _of_nodes(script)),
+        gpus_per_node=_node_size(launcher, header, environment, gpus),
     )
 
 
@@ -104,7 +109,9 @@ def _of_nodes(script: Script) -> str:
 
 
 def _has_settings(command: Command, where: str) -> bool:
-    """Whether the settings of a program without options lie beside the script."""
+    """Whether the settings of a program without options are exported, or lie beside the script."""
+    if settings_of(command.environment):
+        return True
     launcher = list(command.words)
     named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
     return any(beside(folder_of(where), name) for name in (*named[:1], "ds_config.json"))
@@ -120,7 +127,7 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
     _name_file(script, where)
     arguments = _loose_options(script)
     _refuse("", arguments, where)
-    gpus, _ = _gpus_of((), header, script)
+    gpus, _ = _gpus_of((), header, _environment(script))
     given = {word.partition("=")[0] for word in arguments}
     # Without either, it is the model of a training that another script starts.
     is_whole = bool(gpus or "--tensor-model-parallel-size" in given) and "--num-layers" in given
@@ -316,8 +323,9 @@ def _left_out(trainings: Sequence[Command], commands: Sequence[Command], where: 
     return notes
 
 
-def _environment(script: Script) -> dict[str, str]:
-    values = {**script.variables.values, **script.environment}
+def _environment(script: Script, command: Command | None = None) -> dict[str, str]:
+    """Variables of a script, and what is exported to one of its commands."""
+    values = {**script.variables.values, **(command.environment if command else {})}
     return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
@@ -391,7 +399,7 @@ def _flags(words: Sequence[str]) -> dict[str, str]:
 
 
 def _gpus_of(
-    launcher: Sequence[str], header: Mapping[str, str], script: Script
+    launcher: Sequence[str], header: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[int | None, str]:
     """Processes in all, as the nearest launcher says, else the job, else usual variables.
 
@@ -420,11 +428,32 @@ def _gpus_of(
             return in_all, ""
         if per_node and nodes:
             return per_node * nodes, ""
-    return _by_variables(launcher, script, open_on)
+    return _by_variables(launcher, environment, open_on)
 
 
-def _by_variables(launcher: Sequence[str], script: Script, open_on: str) -> tuple[int | None, str]:
-    set_to = _environment(script)
+def _node_size(
+    launcher: Sequence[str],
+    header: Mapping[str, str],
+    environment: Mapping[str, str],
+    gpus: int | None,
+) -> int | None:
+    """GPUs of a node; None if that is not said, or if not all nodes can be of that size."""
+    flags = _flags(launcher)
+    of_gpus = [name for name in _PER_NODE if name != _TASKS]
+    tasks = _first({**header, **flags}, [_TASKS])
+    stated = (
+        _whole(_of_gres(header))
+        or _whole(_of_gres(flags))
+        or _first(flags, of_gpus)
+        or _first(environment, _VARIABLES[0])
+        or (tasks if tasks != 1 else None)  # one task may start all processes of its node
+    )
+    return stated if gpus and stated and gpus % stated == 0 else None
+
+
+def _by_variables(
+    launcher: Sequence[str], set_to: Mapping[str, str], open_on: str
+) -> tuple[int | None, str]:
     per_node, nodes = (_first(set_to, names) for names in _VARIABLES)
     world = _whole(set_to.get("WORLD_SIZE"))
     count = world or (per_node * nodes if per_node and nodes else None)
