@@ -6,6 +6,7 @@ name, sequences on a GPU, DeepSpeed's file or ZeRO's stage. `_NAMES` are these w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -26,9 +27,11 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", *_NAMES["finetune"])
 _SEVERAL: Final = ("lora_target", "lora_target_modules")  # options that take several words
 _FOUR_BITS: Final = ("quantization_bit", "load_in_4bit")
+_MONTH: Final = re.compile(r"-2[3-9](0[1-9]|1[0-2])$")  # of a release: Qwen3-30B-A3B-2507
 _USUAL_RANK: Final = 8  # of PEFT and LLaMA-Factory
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
 _OTHERWISE: Final = {"gpt2": "gpt2small", "qwen3600m": "qwen30.6b"}  # other names of models
+_OF_LLAMA_FACTORY: Final = ("finetuning_type", "cutoff_len")
 _OFF: Final = ("", "0", "none", "null", "false", "full")
 PROGRAM: Final = "Hugging Face Trainer 4"
 
@@ -52,6 +55,7 @@ def _catalog() -> Mapping[str, str]:
 def _letters(name: str) -> str:
     """A name without what spellings differ in."""
     lowered = name.lower().rpartition("/")[2].partition(" (")[0]
+    lowered = _MONTH.sub("", lowered)
     for suffix in ("-hf", "-instruct", "-chat", "-base", "-it"):
         lowered = lowered.removesuffix(suffix)
     # The point stays: OPT-1.3B is not OPT-13B.
@@ -144,7 +148,7 @@ def _read(
     named = optimizer_called(str(_first(flags, "optimizer") or described.optimizer))
     described.optimizer = named or described.optimizer
     described.finetune, described.lora_rank, described.lora_modules = _adapters(flags)
-    recompute = "full" if str(_first(flags, "recompute")).lower() in ("true", "full") else "none"
+    recompute = "full" if _recomputes(flags) else "none"
     described.strategy["recompute"] = recompute
     inner = read.strategy_of
     as_if = tuple(_eight_bits(flags))
@@ -172,6 +176,14 @@ def _read(
         conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
         notes=tuple(notes),
     )
+
+
+def _recomputes(flags: Mapping[str, Any]) -> bool:
+    """Whether layers are recomputed: if that is said, but in LLaMA-Factory unless it is denied."""
+    if any(name in flags for name in _OF_LLAMA_FACTORY):
+        denied = str(flags.get("disable_gradient_checkpointing", "")).lower() == "true"
+        return not denied and str(flags.get("enable_activation_checkpointing")).lower() != "false"
+    return str(flags.get("gradient_checkpointing", "")).lower() not in _OFF
 
 
 def _refuse(flags: Mapping[str, Any], source: str) -> None:
