@@ -67,12 +67,13 @@ def test_several_modules_behind_one_option(tmp_path: Path) -> None:
 def test_weights_of_8_bits_are_named_as_not_modelled(key: dict[str, object]) -> None:
     read = read_trainer_file({**AXOLOTL, "adapter": "lora", **key}, "train.yaml")
     assert read.described.finetune == "lora"
-    assert [(one.option, one.assumed) for one in read.as_if] == [(*key, "16 bits")]
+    assumed = [(one.option, one.assumed) for one in read.as_if]
+    assert assumed == [(*key, "16 bits"), ("sharding", "none")]
     assert not read.neutral
 
 
 def test_other_ways_to_train_a_part_are_refused_by_name() -> None:
-    with pytest.raises(NotModelledError, match="finetuning_type freeze is not modelled"):
+    with pytest.raises(NotModelledError, match="fine-tuning by freeze is not modelled"):
         read_trainer_file({**FACTORY, "finetuning_type": "freeze"}, "train.yaml")
 
 

@@ -22,6 +22,11 @@ _TABLE: Final = table("programs")
 _LAUNCHERS: Final[Sequence[str]] = _TABLE["launchers"]
 _STARTING: Final = (*_LAUNCHERS, "accelerate.commands.launch", "deepspeed.launcher.runner")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
+# Commands that train, with the defaults of what they leave out.
+TRAINERS: Final[Mapping[str, Mapping[str, str]]] = _TABLE["trainers"]
+_NAMED_COMMANDS: Final = (*TRAINERS, *_TABLE["not_modelled"], *_TABLE["not_read"])
+_COMMANDS: Final = {name for name in _NAMED_COMMANDS if " " in name}
+_SAY_IT: Final = "say what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
 # What launchers call processes on a node, nodes, and processes in all.
 _PER_NODE, _NODES, _IN_ALL = _TABLE["per_node"], _TABLE["nodes"], _TABLE["in_all"]
 _TASKS: Final = "ntasks_per_node"
@@ -144,8 +149,8 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
     unknown = [program for program in map(_unknown_program, script.commands) if program]
     if unknown:
         raise NotModelledError(
-            f"{where}: starts {unknown[0]}, a program whose model and options are not known; say"
-            " what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
+            f"{where}: starts {unknown[0]}, a program whose model and options are not known;"
+            f" {_SAY_IT}"
         )
     started = list(dict.fromkeys(shown(one.words[0]) for one in script.commands if one.words))
     what = f"it starts {', '.join(started)[:80]}" if started else "it starts nothing"
@@ -227,6 +232,9 @@ def _refuse(program: str, arguments: Sequence[str], where: str) -> None:
 
 
 def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None:
+    name, why = _by_name(program, "not_read")
+    if why:
+        raise NotModelledError(f"{where}: starts {name}: {why}; {_SAY_IT}")
     name, what = _by_name(program, "not_modelled")
     if what:
         raise NotModelledError(
@@ -275,7 +283,7 @@ def kind_of(command: Command) -> str:
     """What reads the training of a command; "" if it is none that is known."""
     launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
-    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"])
+    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"], *_TABLE["not_read"])
     flags = {word.partition("=")[0] for word in arguments}
     has_file = "accelerate" in launcher and "--config_file" in launcher
     is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
@@ -285,7 +293,9 @@ def kind_of(command: Command) -> str:
         "bridge": name in _TABLE["bridge"],
         "megatron": name in _TABLE["megatron"] and not names_model,
         "": any(fnmatchcase(name, pattern) for pattern in refused),
-        "huggingface": "--model_name_or_path" in flags or "--config_name" in flags,
+        "huggingface": (name in TRAINERS and bool(flags) and arguments[0].startswith("-"))
+        or "--model_name_or_path" in flags
+        or "--config_name" in flags,
         "megatron ": _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags),
         "torchtitan": name == "torchtitan.train",
         "own": name.endswith(".py") and (has_file or (is_started and not flags)),
@@ -339,9 +349,12 @@ def _options_in(words: Sequence[str]) -> int:
 def _parted(words: Sequence[str]) -> tuple[Sequence[str], str, tuple[str, ...]]:
     """The launcher's words, the program, and its arguments."""
     for number, word in enumerate(words):
-        module = number and words[number - 1] == "-m" and word not in _STARTING
-        if (word.endswith(".py") or module) and not word.startswith("-"):
+        is_module = number and words[number - 1] in ("-m", "--module") and word not in _STARTING
+        if (word.endswith(".py") or is_module) and not word.startswith("-"):
             return words[:number], word, tuple(words[number + 1 :])
+        command = " ".join(words[number : number + 2])
+        if command in _COMMANDS:
+            return words[:number], command, tuple(words[number + 2 :])
     known = options_by_flag()
     first = next((i for i, word in enumerate(words) if word.partition("=")[0] in known), None)
     if first is None:
