@@ -30,7 +30,6 @@ INPUT: Final = "input"
 PARAMETER: Final = "parameter"
 CONSTANT: Final = "constant"  # buffers and tensors that the module holds, never trained
 GETITEM: Final = "getitem"  # one of several results
-SEGMENT: Final = "segment"  # an identity after which axes may be divided in another way
 KEEP: Final = "keep"  # the loss, with the values that buffers have afterwards
 SOURCES: Final = (INPUT, PARAMETER, CONSTANT)
 _HELD: Final = (PARAMETER, CONSTANT)

@@ -18,12 +18,11 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Bools, Floats
-from astrarium.spmd.graph import GETITEM, KEEP, PARAMETER, SEGMENT, Graph
+from astrarium.spmd.graph import GETITEM, KEEP, PARAMETER, Graph
 from astrarium.spmd.price.messages import bucket_elements
 from astrarium.spmd.program import DeviceProgram, Instruction
 
 ALONE: Final = -1  # the chunk of what is done by itself
-_NEVER_INSIDE: Final = (KEEP, SEGMENT)
 
 
 def chunks_of(program: DeviceProgram) -> list[int]:
@@ -78,7 +77,7 @@ def _reads(graph: Graph, one: Instruction) -> tuple[int, ...]:
 def _joins(graph: Graph, one: Instruction, members: set[int]) -> bool:
     """Whether an instruction can be in a chunk: one result of several only beside the others."""
     node = graph.nodes[one.node]
-    if one.conversion is not None or node.op in _NEVER_INSIDE:
+    if one.conversion is not None or node.op == KEEP:
         return False
     if node.op == GETITEM:
         return node.inputs[0] in members

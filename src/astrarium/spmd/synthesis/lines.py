@@ -13,14 +13,12 @@ of equal blocks, are one term that counts as often.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.spmd.graph import SEGMENT
-from astrarium.spmd.price import Devices, ProgramPrice, axis_of_layout, exchange_seconds
+from astrarium.spmd.price import Devices, ProgramPrice, axis_of_layout
 from astrarium.spmd.program import DeviceProgram, Instruction
 from astrarium.spmd.synthesis.ratios import Lines
 from astrarium.value import Value
@@ -59,42 +57,26 @@ def lines_of(
     devices: Devices,
     groups: Ints,
     level: int = 0,
-    parts: Sequence[int] | None = None,
 ) -> Lines:
     """The lines of a program around the division it was priced at; `groups` ties axes together.
 
-    `groups[axis]` is the number of the variable that stands for an axis. With `parts`, a number
-    for each node, axes have a variable for each part of the graph, as if cuts were free.
+    `groups[axis]` is the number of the variable that stands for an axis.
     """
     kinds = kinds_of(devices, level)
-    variables = int(groups.max()) + 1
-    granules = np.zeros(variables, np.int64)
+    granules = np.zeros(int(groups.max()) + 1, np.int64)
     granules[groups] = program.axes.granules
-    part_of = np.zeros(len(program.graph.nodes), np.int64) if parts is None else np.asarray(parts)
-    granules = np.tile(granules, int(part_of.max()) + 1)
-    offset = np.array([part_of[one.node] * variables for one in program.instructions])
     rows = _Rows(granules, kinds)
     seen = kinds.device
     axis = price.axis[level]
-    tied = np.where(axis >= 0, groups[np.maximum(axis, 0)] + offset, -1)
+    tied = np.where(axis >= 0, groups[np.maximum(axis, 0)], -1)
     rows.add_work(tied, price.compute_fixed(level)[:, seen], price.slopes[0][level][:, seen])
     rows.add_bytes(tied, price.bytes_fixed(level)[:, seen], price.slopes[1][level][:, seen])
     fixed, slopes = price.message_fixed(level), price.message_slope[level]
     for index in np.flatnonzero(price.message > 0).tolist():
         one = program.instructions[index]
-        if not _is_cut(program, one):
-            ends = _message_axes(program, one, int(price.message_axis[level][index]), level)
-            rows.add_message(
-                groups[list(ends)] + offset[index], float(fixed[index]), float(slopes[index])
-            )
-    for one in program.instructions:
-        if _is_cut(program, one):
-            _add_cut(rows, program, devices, one, groups, level)
+        ends = _message_axes(program, one, int(price.message_axis[level][index]), level)
+        rows.add_message(groups[list(ends)], float(fixed[index]), float(slopes[index]))
     return rows.lines(kinds.room - price.memory.transient[seen])
-
-
-def _is_cut(program: DeviceProgram, one: Instruction) -> bool:
-    return one.conversion is None and program.graph.nodes[one.node].op == SEGMENT
 
 
 def _message_axes(
@@ -108,29 +90,6 @@ def _message_axes(
         for placement in (one.needs[0], one.gives)
     ]
     return tuple(dict.fromkeys(axis for axis in ends if axis >= 0))
-
-
-def _add_cut(
-    rows: _Rows,
-    program: DeviceProgram,
-    devices: Devices,
-    one: Instruction,
-    groups: Ints,
-    level: int,
-) -> None:
-    """What a cut would cost with divisions that differ, whether they do now or not."""
-    graph, axes = program.graph, program.axes
-    node = graph.nodes[one.node]
-    before = axis_of_layout(axes, graph.inputs[one.node][0], one.needs[0], level)
-    after = axis_of_layout(axes, one.node, one.gives, level)
-    if min(before, after) < 0 or groups[before] == groups[after]:
-        return
-    passes = 2 if node.needs_gradient else 1
-    whole = exchange_seconds(
-        devices.fabrics[level], np.array([float(node.bytes)]), devices.groups[level]
-    )
-    seconds = passes * program.micro_batches * float(np.max(whole))
-    rows.add_moves(int(groups[before]), int(groups[after]), seconds)
 
 
 @dataclass
@@ -180,27 +139,6 @@ class _Rows:
             or ((fixed, -1.0, -1.0, 0.0),)
         )
 
-    def add_moves(self, before: int, after: int, seconds: float) -> None:
-        """What a cut moves: pieces lie in order, so it follows from where they begin and end.
-
-        A place sends what lies before and behind its new piece. Within a run of equal places both
-        grow or shrink steadily: the first and the last of a run tell. `seconds` is the price of
-        moving everything.
-        """
-        found: dict[tuple[float, ...], None] = {(0.0, -1.0, -1.0, 0.0): None}
-        kinds = self.kinds.of
-        for place in _ends_of_runs(kinds):
-            begins = np.bincount(kinds[:place], minlength=self.count)
-            ends = np.bincount(kinds[: place + 1], minlength=self.count)
-            for places in (begins, -begins, ends, -ends, ends - begins, begins - ends):
-                entries: list[float] = [0.0]
-                for group, sign in ((before, seconds), (after, -seconds)):
-                    for kind in np.flatnonzero(places).tolist():
-                        slope = sign * places[kind] / float(self.granules[group])
-                        entries += [float(group), float(kind), slope]
-                found[tuple(entries)] = None
-        self._add(tuple(found))
-
     def _add(self, rows: tuple[tuple[float, ...], ...]) -> None:
         self.terms[rows] = self.terms.get(rows, 0.0) + 1.0
 
@@ -239,9 +177,3 @@ class _Rows:
             bytes_slopes=self.bytes_slopes,
             room=room,
         )
-
-
-def _ends_of_runs(kinds: Ints) -> list[int]:
-    """Places that are the first or the last of a run of one kind."""
-    changes = np.flatnonzero(np.diff(kinds)) + 1
-    return sorted({0, len(kinds) - 1, *changes.tolist(), *(changes - 1).tolist()})
