@@ -21,7 +21,7 @@ from astrarium.spmd.rules import Division
 from astrarium.spmd.solve import NoRoomError
 from astrarium.spmd.synthesis import space_of, synthesize
 from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace, Ratios
-from astrarium.spmd.synthesis.lines import lines_of
+from astrarium.spmd.synthesis.ratios import lines_of
 from astrarium.spmd.synthesis.synthesis import Synthesis, _candidate, _Found, task_of
 
 MIXED = {"v100-16gb": 2, "p100": 2}

@@ -87,7 +87,7 @@ def parts_of(program: DeviceProgram) -> list[ProgramPart]:
 def instructions_by_owner(program: DeviceProgram) -> dict[int, list[Instruction]]:
     """Instructions of each block, and of what stands before, between and behind blocks.
 
-    Numbers are the same for all programs of a module, with or without cuts.
+    Numbers are the same for all programs of a module.
     """
     owner = _owners(program.graph)
     found: dict[int, list[Instruction]] = {}

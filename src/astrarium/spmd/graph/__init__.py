@@ -16,7 +16,7 @@ from astrarium.spmd.graph.graph import Node as Node
 from astrarium.spmd.graph.graph import Ref as Ref
 from astrarium.spmd.graph.graph import chance as chance
 from astrarium.spmd.graph.graph import draws as draws
+from astrarium.spmd.graph.graph import find_blocks as find_blocks
 from astrarium.spmd.graph.graph import kept_state as kept_state
 from astrarium.spmd.graph.graph import mapped as mapped
 from astrarium.spmd.graph.graph import with_refs as with_refs
-from astrarium.spmd.graph.layers import find_blocks as find_blocks

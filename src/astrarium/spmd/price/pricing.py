@@ -15,9 +15,8 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
 from astrarium.spmd.price.compute import Bill, update_seconds
-from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout
+from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, facts_of
 from astrarium.spmd.price.devices import Devices
-from astrarium.spmd.price.facts import facts_of
 from astrarium.spmd.price.memory import STATE_BYTES, Kept, extra_kept_bytes, is_parameter
 from astrarium.spmd.price.messages import (
     HOWS,
@@ -56,7 +55,7 @@ class PriceSettings(Value, frozen=True):
 
     micro_batches: int = 1
     optimizer: str = "adam"
-    recompute: bool = False  # then nothing counts that operators keep: see `chunks`
+    recompute: bool = False  # then nothing counts that operators keep: see `memory`
 
 
 class Sent(Value, frozen=True):

@@ -59,8 +59,7 @@ from astrarium.spmd.synthesis.baselines import (
     silenced,
 )
 from astrarium.spmd.synthesis.build import USUAL, build_problem, unpriced_program
-from astrarium.spmd.synthesis.lines import kinds_of, lines_of
-from astrarium.spmd.synthesis.ratios import divided_anew
+from astrarium.spmd.synthesis.ratios import divided_anew, kinds_of, lines_of
 from astrarium.value import Value
 
 ROUNDS: Final = 6  # of each start; two are usual
