@@ -18,11 +18,10 @@ OUTPUTS = {
     "out": OUT,
     "front": Flag(
         "Write the front of time against money; repeatable.",
-        "FILE.csv|parquet|svg|png",
+        "FILE.csv|parquet",
         texts,
         several=True,
     ),
-    "plot": Flag("Draw the front as a picture; repeatable.", "FILE.svg|png", texts, several=True),
     "report": REPORT,
 }
 
