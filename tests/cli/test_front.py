@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from click.testing import Result
 Run = Callable[..., Result]
 
 COUNTS = ("--mode", "up-to", "--objective", "cost", "--top", "30", "--tokens", "100B")
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_files_hold_the_front_of_the_document(plan: Run, project: Path) -> None:
-    names = ("front.csv", "front.parquet")
+    names = ("front.csv", "front.parquet", "front.svg", "front.png")
     flags = [part for name in names for part in ("--front", name)]
     result = plan("--json", *COUNTS, *flags, gpus="h100:32")
     assert result.exit_code == 0
@@ -33,6 +35,10 @@ def test_files_hold_the_front_of_the_document(plan: Run, project: Path) -> None:
     assert [int(row["plan_rank"]) for row in rows] == ranks
     table = pyarrow.parquet.read_table(project / "front.parquet")
     assert table["usd_total"].to_pylist() == [point["usd_total"] for point in points]
+    root = ET.parse(project / "front.svg").getroot()
+    drawn = [group for group in root.iter(f"{SVG}g") if "point" in group.attrib["class"].split()]
+    assert len(drawn) == len(points)
+    assert (project / "front.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in project.iterdir()) == sorted(names)
 
 
@@ -57,15 +63,15 @@ def test_the_limits_are_in_the_document(plan: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("front.pdf", "--front front.pdf: expected a name that ends in .csv, .parquet"),
+        ("front.pdf", "--front front.pdf: expected a name that ends in .csv, .parquet, .svg, .png"),
         ("gone/front.csv", "--front gone/front.csv: there is no folder gone"),
-        ("folder.csv", "--front folder.csv: is a folder; name a file"),
+        ("folder.svg", "--front folder.svg: is a folder; name a file"),
     ],
 )
 def test_bad_names_are_refused_before_the_search(
     plan: Run, project: Path, name: str, message: str
 ) -> None:
-    (project / "folder.csv").mkdir()
+    (project / "folder.svg").mkdir()
     result = plan("--front", "good.csv", "--front", name)
     assert result.exit_code == 2
     assert message in result.stderr

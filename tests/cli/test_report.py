@@ -1,4 +1,4 @@
-"""`--report` and `--front`: files beside the text or the JSON, refused early if they cannot be."""
+"""`--report` and `--plot`: files beside the text or the JSON, refused early if they cannot be."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ def embedded(path: Path) -> dict[str, object]:
     return json.loads(found[1])
 
 
-def test_a_report_and_a_front_are_written(plan: Run, project: Path) -> None:
-    result = plan(
-        "--json", "--report", "out.html", "--front", "front.csv", "--front", "front.parquet"
-    )
+def test_a_report_and_a_plot_are_written(plan: Run, project: Path) -> None:
+    result = plan("--json", "--report", "out.html", "--plot", "front.svg", "--plot", "front.png")
     assert result.exit_code == 0
     assert result.stderr == ""
     document = json.loads(result.stdout)
@@ -30,18 +28,18 @@ def test_a_report_and_a_front_are_written(plan: Run, project: Path) -> None:
     assert embedded(project / "out.html")["document"] == document
     text = (project / "out.html").read_text(encoding="utf-8")
     assert "astrarium plan llama-2-7b \\\n  --gpus h100:8 \\\n" in text
-    assert (project / "front.csv").read_text(encoding="utf-8").startswith("point,plan_rank")
-    assert (project / "front.parquet").read_bytes().startswith(b"PAR1")
+    assert (project / "front.svg").read_text(encoding="utf-8").lstrip().startswith("<")
+    assert (project / "front.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(project.iterdir())) == 3
 
 
 def test_the_text_names_the_files_and_a_report_is_replaced(plan: Run, project: Path) -> None:
     (project / "out.html").write_text("", encoding="utf-8")
     for _ in range(2):
-        result = plan("--report", "out.html", "--front", "front.csv")
+        result = plan("--report", "out.html", "--plot", "front.svg")
         assert result.exit_code == 0
         assert "  out.html is written" in result.stdout.splitlines()
-        assert "  front.csv is written" in result.stdout.splitlines()
+        assert "  front.svg is written" in result.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -51,11 +49,8 @@ def test_the_text_names_the_files_and_a_report_is_replaced(plan: Run, project: P
         (("--report", "gone/out.html"), "--report gone/out.html: there is no folder gone"),
         (("--report", "folder.html"), "--report folder.html: is a folder; name a file"),
         (("--report", "own.html"), "--report own.html: a file of another kind is there"),
-        (
-            ("--front", "front.svg"),
-            "--front front.svg: expected a name that ends in .csv, .parquet",
-        ),
-        (("--front", "gone/front.csv"), "--front gone/front.csv: there is no folder gone"),
+        (("--plot", "front.csv"), "--plot front.csv: expected a name that ends in .svg, .png"),
+        (("--plot", "gone/front.svg"), "--plot gone/front.svg: there is no folder gone"),
     ],
 )
 def test_bad_names_are_refused_before_the_search(

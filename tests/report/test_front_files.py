@@ -1,15 +1,17 @@
-"""The front as files: tables read back equal, nothing half-written."""
+"""The front as files: tables read back equal, pictures hold every point, nothing half-written."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import pyarrow.parquet
 import pytest
 from rich.console import Console
@@ -18,18 +20,32 @@ from astrarium.errors import InputError
 from astrarium.plans.document import PlanDocument
 from astrarium.report.front import files as front_files
 from astrarium.report.front.files import KINDS, check_front, front_rows, write_front
+from astrarium.report.front.picture import (
+    COLOURS,
+    DOTS_PER_PIXEL,
+    HEIGHT,
+    PLOT,
+    WIDTH,
+    Box,
+    Dot,
+    Drawing,
+    Label,
+    Role,
+    front_drawing,
+)
 from astrarium.report.front.points import front_of
 from astrarium.report.front.table import front_table
 
 MakeFront = Callable[..., PlanDocument]
 
+SVG = "{http://www.w3.org/2000/svg}"
 FRONTS = [(1, {}), (2, {}), (9, {}), (300, {}), (6, {"priced": False}), (6, {"tokens": False})]
 fronts = pytest.mark.parametrize(("points", "how"), FRONTS)
 
 
 def written(document: PlanDocument, path: Path) -> Path:
-    check_front(str(path))
-    write_front(str(path), document)
+    check_front("--front", str(path))
+    write_front("--front", str(path), document)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     return path
 
@@ -88,21 +104,126 @@ def test_a_row_has_the_point_and_its_plan(make_front: MakeFront) -> None:
         assert row["strategy"].startswith("tp 4, pp 4, vpp 2")  # type: ignore[union-attr]
 
 
+@fronts
+def test_an_svg_has_every_point(
+    make_front: MakeFront, tmp_path: Path, points: int, how: dict[str, bool]
+) -> None:
+    document = make_front(points, **how)
+    root = ET.fromstring(written(document, tmp_path / "front.svg").read_bytes())
+    drawn = [group for group in root.iter(f"{SVG}g") if "point" in group.attrib["class"].split()]
+    assert len(drawn) == points
+    about = [group.findtext(f"{SVG}title") for group in drawn]
+    assert len(set(about)) == points
+    assert sum("chosen" in str(text) for text in about) == 1
+    assert root.attrib["role"] == "img"
+    named = root.attrib["aria-labelledby"].split()
+    for name, tag in zip(named, ("title", "desc"), strict=True):
+        (found,) = [part for part in root if part.attrib.get("id") == name]
+        assert found.tag == SVG + tag
+        assert found.text
+    assert f"{points:,} plans" in str(root.findtext(f"{SVG}desc"))
+
+
+def test_an_svg_follows_the_reader_in_light_and_dark(make_front: MakeFront, tmp_path: Path) -> None:
+    text = written(make_front(9), tmp_path / "front.svg").read_text(encoding="utf-8")
+    light, dark = text.split("@media (prefers-color-scheme: dark)")
+    for role, (on_light, on_dark) in COLOURS.items():
+        assert f".{role} {{ color: {on_light} }}" in light
+        assert f".{role} {{ color: {on_dark} }}" in dark
+    drawing = text.partition("</style>")[2]
+    assert not re.search(r"#[0-9a-f]{3,6}|fill=|stroke=", drawing)  # all colours are of the sheet
+    classes = {name for names in re.findall(r'class="([^"]+)"', drawing) for name in names.split()}
+    kinds = {"filled", "outlined", "dashed", "point"}
+    assert classes <= set(COLOURS) | kinds
+    assert not kinds & set(COLOURS)
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours as the accessibility guidelines of the web compute it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        red, green, blue = linear
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_colours_stand_out_from_the_paper(theme: int) -> None:
+    least: dict[Role, float] = {"text": 7.0, "limit": 4.5, "other": 3.0, "tied": 3.0, "chosen": 3.0}
+    for role, ratio in least.items():
+        assert contrast(COLOURS[role][theme], COLOURS["paper"][theme]) >= ratio, role
+
+
+@fronts
+def test_words_of_a_picture_do_not_overlap(
+    make_front: MakeFront, points: int, how: dict[str, bool]
+) -> None:
+    document = make_front(points, **how)
+    drawing = front_drawing(front_of(document), document.workload)
+    boxes = [measured_box(shape) for shape in drawing.shapes if isinstance(shape, Label)]
+    paper = Box(0, 0, WIDTH, HEIGHT)
+    for index, box in enumerate(boxes):
+        assert box.inside(paper)
+        assert not any(box.meets(other) for other in boxes[index + 1 :])
+    for dot in (shape for shape in drawing.shapes if isinstance(shape, Dot) and shape.about):
+        assert Box(dot.x, dot.y, dot.x, dot.y).inside(PLOT)
+
+
+def measured_box(label: Label) -> Box:
+    """The room of a text by the widths of a real font, which the layout only estimates."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    font = FontProperties(family="DejaVu Sans", weight="bold" if label.bold else "normal")
+    length = TextPath((0, 0), label.text.replace("$", "S"), label.size, prop=font).get_extents().x1
+    if label.upright:
+        middle = length / 2 if label.anchor == "middle" else 0.0
+        bottom = label.y + middle
+        return Box(label.x - 0.75 * label.size, bottom - length, label.x, bottom)
+    left = label.x - {"start": 0.0, "middle": 0.5, "end": 1.0}[label.anchor] * length
+    return Box(left, label.y - 0.75 * label.size, left + length, label.y)
+
+
+@pytest.mark.parametrize(("points", "how"), [(1, {}), (300, {}), (6, {"priced": False})])
+def test_a_png_opens(
+    make_front: MakeFront, tmp_path: Path, points: int, how: dict[str, bool]
+) -> None:
+    document = make_front(points, **how)
+    pixels = matplotlib.image.imread(written(document, tmp_path / "front.png"))
+    assert pixels.shape[:2] == (HEIGHT * DOTS_PER_PIXEL, WIDTH * DOTS_PER_PIXEL)
+    chosen = front_of(document).chosen
+    assert chosen is not None
+    (dot,) = [
+        shape
+        for shape in front_drawing(front_of(document), document.workload).shapes
+        if isinstance(shape, Dot) and shape.about.startswith(f"plan {chosen.plan.rank}:")
+    ]
+    shown = pixels[round(dot.y * DOTS_PER_PIXEL), round(dot.x * DOTS_PER_PIXEL), :3]
+    colour = COLOURS[dot.role][0]
+    assert [round(255 * float(part)) for part in shown] == [
+        int(colour[i : i + 2], 16) for i in (1, 3, 5)
+    ]
+
+
 @pytest.mark.parametrize("ending", KINDS)
 def test_the_same_front_makes_the_same_file(
     make_front: MakeFront, tmp_path: Path, ending: str
 ) -> None:
     one, other = tmp_path / f"one{ending}", tmp_path / f"other{ending.upper()}"
     for path in (one, other):
-        write_front(str(path), make_front(9))
+        write_front("--front", str(path), make_front(9))
     assert one.read_bytes() == other.read_bytes()
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("front.pdf", "expected a name that ends in .csv, .parquet"),
-        ("front", "expected a name that ends in .csv, .parquet"),
+        ("front.pdf", "expected a name that ends in .csv, .parquet, .svg, .png"),
+        ("front", "expected a name that ends in .csv, .parquet, .svg, .png"),
         ("folder.csv", "is a folder; name a file"),
         ("nowhere/front.csv", "there is no folder"),
     ],
@@ -110,13 +231,14 @@ def test_the_same_front_makes_the_same_file(
 def test_what_cannot_be_written_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(InputError, match=re.escape(message)):
-        check_front(str(tmp_path / name))
+        check_front("--front", str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
     ("name", "way_out"),
     [
         ("f.parquet", "pip install 'astrarium[parquet]', or name a file that ends in .csv"),
+        ("f.png", "pip install 'astrarium[plot]', or name a file that ends in .svg"),
     ],
 )
 def test_a_missing_package_is_named_with_the_way_out(
@@ -124,13 +246,14 @@ def test_a_missing_package_is_named_with_the_way_out(
 ) -> None:
     monkeypatch.setattr(front_files, "find_spec", lambda package: None)
     with pytest.raises(InputError, match=re.escape(way_out)):
-        check_front(str(tmp_path / name))
-    check_front(str(tmp_path / "front.csv"))
+        check_front("--front", str(tmp_path / name))
+    check_front("--front", str(tmp_path / "front.csv"))
+    check_front("--front", str(tmp_path / "front.svg"))
 
 
 def test_a_document_without_a_front(document: PlanDocument, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the document has no front"):
-        write_front(str(tmp_path / "f.csv"), replace(document, pareto=()))
+        write_front("--front", str(tmp_path / "f.svg"), replace(document, pareto=()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,9 +268,17 @@ def test_a_failure_leaves_the_old_file(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(InputError, match="No space left"):
-        write_front(str(path), make_front(9))
+        write_front("--front", str(path), make_front(9))
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["front.csv"]
+
+
+def test_names_are_escaped(make_front: MakeFront, tmp_path: Path) -> None:
+    document = make_front(2)
+    named = replace(document, workload=replace(document.workload, model='<a & "b">, c'))
+    root = ET.fromstring(written(named, tmp_path / "front.svg").read_bytes())
+    assert str(root.findtext(f"{SVG}title")).startswith('<a & "b">, c: time')
+    assert io.StringIO(front_files._csv(named).decode()).readline().startswith("point,plan_rank")
 
 
 def many_types(document: PlanDocument) -> PlanDocument:
@@ -157,6 +288,20 @@ def many_types(document: PlanDocument) -> PlanDocument:
     parts = tuple(replace(part, gpus=gpus, spot_gpus={}) for part in document.pareto)
     plans = tuple(replace(plan, gpus=gpus) for plan in document.plans)
     return replace(document, pareto=parts, plans=plans)
+
+
+def test_names_without_room_are_short(make_front: MakeFront) -> None:
+    document = many_types(make_front(3))
+    drawing = front_drawing(front_of(document), document.workload)
+    for mark in ("fastest", "chosen", "cheapest"):
+        assert any(label.text.partition(":")[0] == mark for label in labels(drawing)[1:])
+    boxes = [measured_box(label) for label in labels(drawing)]
+    assert all(box.inside(Box(0, 0, WIDTH, HEIGHT)) for box in boxes)
+    assert "1,024 x H100" in drawing.description
+
+
+def labels(drawing: Drawing) -> list[Label]:
+    return [shape for shape in drawing.shapes if isinstance(shape, Label)]
 
 
 @pytest.mark.parametrize("width", [80, 120])

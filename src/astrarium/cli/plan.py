@@ -18,10 +18,11 @@ OUTPUTS = {
     "out": OUT,
     "front": Flag(
         "Write the front of time against money; repeatable.",
-        "FILE.csv|parquet",
+        "FILE.csv|parquet|svg|png",
         texts,
         several=True,
     ),
+    "plot": Flag("Draw the front as a picture; repeatable.", "FILE.svg|png", texts, several=True),
     "report": REPORT,
 }
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from astrarium.plans.document import PlanDocument
 
 FRONT_FLAG = "--front"
+PLOT_FLAG = "--plot"
 REPORT_FLAG = "--report"
 
 
@@ -72,23 +73,26 @@ def _refusal_as_json(question: planning.Question, wanted: bool) -> Iterator[None
 
 
 def _checked_files(flags: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
-    """The files of --front and --report, once it is known that they can be written."""
-    files = [*(flags["front"] or ())]
-    for file in files:
-        from astrarium.report.front.files import check_front
+    """The files of --front, --plot and --report, once it is known that they can be written."""
+    files = [*(flags["front"] or ()), *(flags["plot"] or ())]
+    if files:
+        from astrarium.report.front.files import PICTURES, check_front
 
-        check_front(file)
-        output.check_not_read(FRONT_FLAG, file, inputs)
+        for flag, endings in ((FRONT_FLAG, ()), (PLOT_FLAG, PICTURES)):
+            for file in flags[flag.removeprefix("--")] or ():
+                check_front(flag, file, endings)
+                output.check_not_read(flag, file, inputs)
     if flags["report"]:
         files.append(check_report(flags["report"], inputs))
     return files
 
 
 def _write_files(ctx: click.Context, document: PlanDocument) -> None:
-    for file in ctx.params["front"] or ():
-        from astrarium.report.front.files import write_front
+    for flag in (FRONT_FLAG, PLOT_FLAG):
+        for file in ctx.params[flag.removeprefix("--")] or ():
+            from astrarium.report.front.files import write_front
 
-        write_front(file, document)
+            write_front(flag, file, document)
     if ctx.params["report"]:
         write_report(ctx, document)
 

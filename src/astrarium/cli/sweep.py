@@ -63,7 +63,7 @@ SHOW_FLAGS = {
     ),
     "value": Flag("Figure to compare.", "COLUMN", default="tokens_per_second"),
     "top": Flag("Number of best scenarios.", "N", readers.count(1000), default=5),
-    "plot": Flag("Draw the table of --rows and --columns.", "FILE.svg"),
+    "plot": Flag("Draw the table of --rows and --columns.", "FILE.svg|png"),
     "json": JSON,
 }
 

@@ -38,6 +38,7 @@ VALIDATE_FLAGS = {
         words=("stated", "all"),
     ),
     "out": Flag("Write the rows with their predictions.", "FILE.csv"),
+    "plot": Flag("Draw predicted over measured times.", "FILE.png|svg"),
     "profile": FLAGS["profile"],
     "json": JSON,
 }
@@ -51,6 +52,7 @@ def validate(
     by: Grouping,
     score: Scoring,
     out: str | None,
+    plot: str | None,
     profile: str | None,
     json: bool,
 ) -> None:
@@ -64,8 +66,11 @@ def validate(
     from astrarium.validate.predictions import predict_rows
     from astrarium.validate.table import read_table
 
-    if out is not None:
-        output.check_not_read("--out", out, [*tables, *([profile] if profile else [])])
+    if plot is not None:
+        validation.check_plot(plot)
+    for flag, file in (("--out", out), ("--plot", plot)):
+        if file is not None:
+            output.check_not_read(flag, file, [*tables, *([profile] if profile else [])])
     read = [read_table(table) for table in tables]
     tuned = None if profile is None else request.used_profile(profile)
     with output.progress("predicting"):
@@ -78,4 +83,6 @@ def validate(
     document = validation.validation_document(read, predictions, by, score, used)
     if out is not None:
         write_atomic(Path(out), validation.predictions_csv(read, predictions))
+    if plot is not None:
+        validation.draw(plot, validation.scatter_points(predictions, score))
     output.answer(document, lambda width: validation.validation_report(document, width), json=json)

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.errors import InputError, did_you_mean
-from astrarium.report.drawing import Box, Drawing, Label, to_svg
+from astrarium.report.front.picture import Box, Drawing, Label, to_png, to_svg
 from astrarium.report.tables import Field, listing, title
 from astrarium.units import format_count
 from astrarium.value import Value
@@ -208,12 +208,14 @@ def _best_fields(document: SweepDocument) -> Iterator[Field]:
 
 
 def picture(path: str, pivot: Pivot | None) -> bytes:
-    """The table of two keys as a picture."""
-    if not path.lower().endswith(".svg"):
-        raise InputError(f"--plot {path}: expected a name that ends in .svg")
+    """The table of two keys as a picture, in the format that the name asks for."""
+    ending = path.lower().rpartition(".")[2]
+    if ending not in ("svg", "png"):
+        raise InputError(f"--plot {path}: expected a name that ends in .svg or .png")
     if pivot is None:
         raise InputError(f"--plot {path}: needs --rows and --columns")
-    return to_svg(_drawing(pivot)).encode()
+    drawing = _drawing(pivot)
+    return to_svg(drawing).encode() if ending == "svg" else to_png(drawing)
 
 
 def _drawing(pivot: Pivot) -> Drawing:

@@ -1,8 +1,8 @@
-"""The front as a file, CSV or Parquet, with every point and its plan.
+"""The front as a file: CSV and Parquet with every point and its plan, SVG and PNG as pictures.
 
-The ending of the name decides. There is a row for each point in the order of `pareto`, so that
-`tied_with` names rows; units are in the names of the columns. Parquet needs pyarrow, which is
-imported only here.
+The ending of the name decides. Tables have one row for each point in the order of `pareto`, so that
+`tied_with` names rows; units are in the names of their columns. SVG and CSV need no further
+package; Parquet needs pyarrow, PNG matplotlib, and both are imported only here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from typing import Final
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 from astrarium.plans.document import ParetoPart, Plan, PlanDocument
+from astrarium.report.front.picture import Drawing, front_drawing, to_png, to_svg
+from astrarium.report.front.points import front_of
 from astrarium.report.wording import strategy_words
+from astrarium.value import Value
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 CHOICES: Final = (*DEGREES, "virtual_stages", "zero_stage")
+PICTURES: Final = (".svg", ".png")
 LIST_MARK: Final = ";"  # between the numbers of a list in a cell of CSV
 
 TYPES: Final[Mapping[str, type]] = {  # of columns, without the GPU type; others are floats
@@ -31,30 +35,46 @@ TYPES: Final[Mapping[str, type]] = {  # of columns, without the GPU type; others
 Cell = str | int | float | bool | list[int] | None
 
 
-def check_front(path: str) -> None:
-    """Refuse before any work what cannot be written afterwards."""
-    if _ending(path) not in KINDS:
-        raise InputError(f"--front {path}: expected a name that ends in {', '.join(KINDS)}")
-    if _ending(path) == PARQUET and find_spec("pyarrow") is None:
+class FileKind(Value, frozen=True):
+    """A format: what it needs, the extra that brings it, and the format that needs nothing."""
+
+    content: Callable[[PlanDocument], bytes]
+    package: str = ""
+    extra: str = ""
+    instead: str = ""
+
+
+def check_front(flag: str, path: str, endings: Sequence[str] = ()) -> None:
+    """Refuse before any work what cannot be written afterwards.
+
+    `endings` are those that the flag takes; all if none are named.
+    """
+    kind = _kind_of(flag, path, endings)
+    if kind.package and find_spec(kind.package) is None:
         raise InputError(
-            f"--front {path}: needs pyarrow; install it with: pip install 'astrarium[parquet]', or"
-            " name a file that ends in .csv"
+            f"{flag} {path}: needs {kind.package}; install it with: pip install"
+            f" 'astrarium[{kind.extra}]', or name a file that ends in {kind.instead}"
         )
     if Path(path).is_dir():
-        raise InputError(f"--front {path}: is a folder; name a file")
+        raise InputError(f"{flag} {path}: is a folder; name a file")
     if not Path(path).parent.is_dir():
-        raise InputError(f"--front {path}: there is no folder {Path(path).parent}")
+        raise InputError(f"{flag} {path}: there is no folder {Path(path).parent}")
 
 
-def write_front(path: str, document: PlanDocument) -> None:
+def write_front(flag: str, path: str, document: PlanDocument) -> None:
     """Write the front of a document in the format that the name asks for."""
+    kind = _kind_of(flag, path)
     if not document.pareto:
-        raise InputError(f"--front {path}: the document has no front; plan again to get one")
-    write_atomic_bytes(Path(path), KINDS[_ending(path)](document))
+        raise InputError(f"{flag} {path}: the document has no front; plan again to get one")
+    write_atomic_bytes(Path(path), kind.content(document))
 
 
-def _ending(path: str) -> str:
-    return Path(path).suffix.lower()
+def _kind_of(flag: str, path: str, endings: Sequence[str] = ()) -> FileKind:
+    ending = Path(path).suffix.lower()
+    taken = endings or tuple(KINDS)
+    if ending not in taken:
+        raise InputError(f"{flag} {path}: expected a name that ends in {', '.join(taken)}")
+    return KINDS[ending]
 
 
 def front_rows(document: PlanDocument) -> tuple[dict[str, type], list[dict[str, Cell]]]:
@@ -121,5 +141,13 @@ def _parquet(document: PlanDocument) -> bytes:
     return content.getvalue()
 
 
-PARQUET: Final = ".parquet"
-KINDS: Final[Mapping[str, Callable[[PlanDocument], bytes]]] = {".csv": _csv, PARQUET: _parquet}
+def _drawn(document: PlanDocument) -> Drawing:
+    return front_drawing(front_of(document), document.workload)
+
+
+KINDS: Final[Mapping[str, FileKind]] = {
+    ".csv": FileKind(_csv),
+    ".parquet": FileKind(_parquet, "pyarrow", "parquet", ".csv"),
+    ".svg": FileKind(lambda document: to_svg(_drawn(document)).encode("utf-8")),
+    ".png": FileKind(lambda document: to_png(_drawn(document)), "matplotlib", "plot", ".svg"),
+}
