@@ -38,7 +38,8 @@ def executed_totals(layouts: Layouts, rows: Ints, options: Options, bounds: Floa
     found = bounds.copy()
     if len(at):
         chosen, of = rows[at], options.take(at)
-        found[at] += replayed_seconds(layouts, chosen, of) - pipeline_of(layouts, chosen, of)
+        least = pipeline_of(layouts, chosen, of)
+        found[at] += np.maximum(_replayed(layouts, chosen, of), least) - least
     return found
 
 
@@ -47,6 +48,11 @@ def replayed_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
     Never below the bound: where executing stops before the end, a chain of all of it may be longer.
     """
+    found = _replayed(layouts, rows, options)
+    return np.maximum(found, pipeline_of(layouts, rows, options))
+
+
+def _replayed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     shapes: dict[tuple[int, int, int, bool], list[int]] = defaultdict(list)
     degrees, each = layouts.degrees, chunk_passes(layouts, rows, options)
     for place, row in enumerate(rows.tolist()):
@@ -62,7 +68,7 @@ def replayed_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
         links = np.stack([_links(layouts, row) for row in alike.tolist()])
         number = degrees.num_micro_batches[alike]
         found[places] = executed_seconds(forward, backward, links, number, overlap_p2p=overlap)
-    return np.maximum(found, pipeline_of(layouts, rows, options))
+    return found
 
 
 def _ranks(layouts: Layouts, row: int) -> Ints:

@@ -207,8 +207,11 @@ def least_passes_of(
     launches: Floats,
     overlap_p2p: Bools,
     most: Floats | None = None,
+    redone: Floats | None = None,
 ) -> Floats:
     """Seconds of all passes at least, from those of one micro-batch on each rank of some split.
+
+    redone: seconds more of one micro-batch, on whatever ranks, of devices alone.
 
     A rank takes the norm of what its device and its host do (`waited_for`), which are linear in its
     layers: no less than the device alone, and no less than both with the weights that make it the
@@ -223,6 +226,7 @@ def least_passes_of(
         for seconds in of_layers
     )
     total, launched = (count * turn).sum(axis=1), (count * launches).sum(axis=1)
+    total = total if redone is None else total + redone
     forward = (count * device[0]).sum(axis=1)
     launched_forward = FORWARD_LAUNCHES * (count * layouts.on_rank.launch[rows]).sum(axis=1)
     norm, power = smooth_maximum(layer, launch, LAUNCH_HALVINGS), 2**LAUNCH_HALVINGS - 1
@@ -236,7 +240,10 @@ def least_passes_of(
         of_layer = of_device * layer + of_host * launch
         of_rest = of_device[:, None] * beside[0] + of_host[:, None] * beside[1]
         turns = Turns(
-            longest=_least_turn(layouts, rows, of_layer, of_rest, whole, most),
+            longest=np.maximum(
+                _least_turn(layouts, rows, of_layer, of_rest, whole, most),
+                whole / layouts.degrees.pp[rows],
+            ),
             forward=goes,
             backward=whole - goes,
             hop=_least_hop(layouts, rows),

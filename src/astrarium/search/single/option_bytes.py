@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -34,12 +34,20 @@ def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
     return outdone.reshape(-1)
 
 
+def _pairs(chosen: Ints, options: Options) -> tuple[Ints, Options]:
+    """All chosen rows with all options, row by row."""
+    which = np.tile(np.arange(len(options)), len(chosen))
+    return np.repeat(chosen, len(options)), options.take(which)
+
+
 def _priced(
-    layouts: Layouts, chosen: Ints, options: Options, price: Callable[..., Floats]
+    layouts: Layouts,
+    chosen: Ints,
+    options: Options,
+    price: Callable[[Layouts, Ints, Options], Floats],
 ) -> Floats:
     """Bytes of every rank: (chosen, options, runs)."""
-    rows, which = np.repeat(chosen, len(options)), np.tile(np.arange(len(options)), len(chosen))
-    per_pair = price(layouts, rows, options.take(which))
+    per_pair = price(layouts, *_pairs(chosen, options))
     return per_pair.reshape(len(chosen), len(options), -1)
 
 
@@ -57,15 +65,25 @@ class OptionBytes(Value, frozen=True, dict=True):
     sharding: Floats
 
     @classmethod
-    def of(cls, layouts: Layouts, rows: Ints, valid: ValidOptions) -> OptionBytes:
-        recompute = _priced(layouts, rows, valid.recompute, bytes_of_recompute)
-        return cls(
-            layouts,
-            rows,
-            valid,
-            recompute,
-            _priced(layouts, rows, valid.sharding, bytes_of_sharding),
-        )
+    def of(cls, layouts: Layouts, groups: Sequence[tuple[Ints, ValidOptions]]) -> list[OptionBytes]:
+        """Of groups of rows, each with its own options: all are priced together."""
+
+        def priced(
+            options: Sequence[Options], price: Callable[[Layouts, Ints, Options], Floats]
+        ) -> list[Floats]:
+            pairs = [_pairs(rows, own) for (rows, _), own in zip(groups, options, strict=True)]
+            rows = np.concatenate([rows for rows, _ in pairs])
+            found = price(layouts, rows, Options.joined([own for _, own in pairs]))
+            parts = np.split(found, np.cumsum([len(rows) for rows, _ in pairs])[:-1])
+            return [
+                part.reshape(len(rows), len(own), -1)
+                for part, (rows, _), own in zip(parts, groups, options, strict=True)
+            ]
+
+        recompute = priced([valid.recompute for _, valid in groups], bytes_of_recompute)
+        sharding = priced([valid.sharding for _, valid in groups], bytes_of_sharding)
+        figures = zip(groups, recompute, sharding, strict=True)
+        return [cls(layouts, *group, kept, held) for group, kept, held in figures]
 
     def take(self, chosen: Bools) -> OptionBytes:
         """Of some of the rows."""
