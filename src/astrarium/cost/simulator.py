@@ -351,11 +351,23 @@ def _run(
     """
     earlier = _states(orders, costs) if states is None else states
     first, last = waves or (0, len(orders[0].kind))
-    pp, every = costs.pp, len(earlier)
+    picked = costs.waves(orders, first, last, overlap_p2p=overlap_p2p)
+    return _passed(picked, earlier, record, first=first, overlap_p2p=overlap_p2p)
+
+
+def _passed(
+    waves: Iterator[tuple[Ints, Floats, Floats]],
+    earlier: list[Floats],
+    record: _Record | None = None,
+    *,
+    first: int = 0,
+    overlap_p2p: bool,
+) -> Floats:
+    """When each stage is done after some waves, from when it was done after earlier ones."""
+    pp, every = earlier[0].shape[1], len(earlier)
     free, arrival = earlier[(first - 1) % every if overlap_p2p else -1], np.empty_like(earlier[0])
     after, before = (np.arange(pp) + 1) % pp, (np.arange(pp) - 1) % pp
-    picked = costs.waves(orders, first, last, overlap_p2p=overlap_p2p)
-    for wave, (source, link, passes) in enumerate(picked, first):
+    for wave, (source, link, passes) in enumerate(waves, first):
         if overlap_p2p:
             then = earlier[wave % every]
             then.take(source, axis=1, out=arrival, mode="clip")
@@ -375,3 +387,55 @@ def _run(
             np.maximum(free, met, out=free)
             np.maximum(free, met[:, before], out=free)
     return free
+
+
+class Pipeline(Value, frozen=True):
+    """Seconds of passes of (stages, chunks), several chunks, and one link per stage."""
+
+    forward: Floats
+    backward: Floats
+    p2p: Floats
+    num_micro_batches: int
+
+
+def seconds_together(pipelines: Sequence[Pipeline], *, overlap_p2p: bool) -> Floats:
+    """Seconds of pipelines with as many stages, but any numbers of chunks and micro-batches.
+
+    One operation for a wave of all of them: of few pipelines, operations take longer than what
+    they do.
+    """
+    orders = []
+    for one in pipelines:
+        seconds = one.forward[None], one.backward[None], one.p2p[None]
+        orders.append(pass_order(*_checked(*seconds, one.num_micro_batches)))
+    pp, number = len(pipelines[0].forward), len(pipelines)
+    waves = _waves_together(pipelines, orders, overlap_p2p=overlap_p2p)
+    earlier = [np.zeros((1, pp, number)) for _ in range(orders[0].reach)]
+    return _passed(waves, earlier, overlap_p2p=overlap_p2p)[0].max(axis=0)
+
+
+def _waves_together(
+    pipelines: Sequence[Pipeline], orders: Sequence[PassOrder], *, overlap_p2p: bool
+) -> Iterator[tuple[Ints, Floats, Floats]]:
+    """`_Costs.waves` of pipelines of different shapes: (1, pp, pipelines)."""
+    pp, number = len(pipelines[0].forward), len(pipelines)
+    # Every pipeline has its rows of one long column; behind its end it rests.
+    of_each = [(np.zeros(1), one.forward.ravel(), one.backward.ravel()) for one in pipelines]
+    passes = np.concatenate([seconds for table in of_each for seconds in table])
+    sizes = [1 + 2 * one.forward.size for one in pipelines]
+    links = np.concatenate([x for one in pipelines for x in (one.p2p, [-np.inf], 2 * one.p2p)])
+    resting = np.cumsum(sizes) - sizes, np.arange(number) * (2 * pp + 1) + pp
+    used = [order.link if overlap_p2p else order.meets for order in orders]
+    # In turn, a wave of forward and one of backward passes.
+    sources = (np.arange(pp) - 1) % pp, (np.arange(pp) + 1) % pp
+    last = max(len(order.kind) for order in orders)
+    some = 2 * max(PICKED_AT_ONCE // (2 * pp * number), 1)
+    for begin in range(0, last, some):
+        here = slice(begin, min(begin + some, last))
+        row, link = (np.tile(rest, (here.stop - begin, pp, 1)) for rest in resting)
+        for place, (order, links_of) in enumerate(zip(orders, used, strict=True)):
+            there = slice(0, len(order.kind[here]))
+            row[there, :, place] += order.row[here]
+            link[there, :, place] += links_of[here] - pp
+        turns = sources * ((here.stop - begin) // 2)
+        yield from zip(turns, links.take(link)[:, None], passes.take(row)[:, None], strict=True)
