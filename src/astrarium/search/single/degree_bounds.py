@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.dealings import Turns, least_passes
 from astrarium.cost.groups import data_ranks, slowest_of
 from astrarium.cost.layouts import CostModel, ShardCosts
@@ -22,6 +22,44 @@ from astrarium.cost.memory import always_reserved, least_parameter_bytes
 from astrarium.cost.update import update_on_host
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 from astrarium.value import Value
+
+
+class Work(Value, frozen=True):
+    """What degrees do for every micro-batch, on all ranks together: seconds, (rows,)."""
+
+    degrees: Degrees
+    device: Floats
+    launches: Floats
+    pace: Floats  # of the slowest GPU
+    chunks: Ints  # of a rank at most
+
+    @classmethod
+    def of(cls, model: CostModel, degrees: Degrees, shards: ShardCosts, most_chunks: Ints) -> Work:
+        c, e, s = shards.layers, shards.ends, shards.shard_of
+        tuning, layers = model.tuning, model.layers_of_kind
+        messages = np.minimum(
+            c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
+        )
+        messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
+        ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
+        pace = slowest_of(degrees.gpus) * tuning.compute
+        device = ((c.forward + c.backward) @ layers + ends)[s] * pace + (messages @ layers)[s]
+        launches = (tuning.host * (c.launch_forward + c.launch_backward) @ layers)[s]
+        pp, batches = degrees.pp, degrees.num_micro_batches
+        chunks = np.where((pp > 1) & (batches % pp == 0), most_chunks, 1)
+        return cls(degrees, device, launches, pace, chunks)
+
+    def take(self, rows: Ints | Bools) -> Work:
+        columns = self.device, self.launches, self.pace, self.chunks
+        return Work(self.degrees.take(rows), *(column[rows] for column in columns))
+
+    def least_passes(self, redone: Floats | float = 0.0) -> Floats:
+        """Seconds of all passes at least, if so much is redone."""
+        pp, batches = self.degrees.pp, self.degrees.num_micro_batches
+        once = np.maximum(self.device + redone, self.launches)
+        none, overlapped = np.zeros(len(once)), np.ones(len(once), bool)
+        turns = Turns(once / pp, once / 2, once / 2, none, pp, batches, self.chunks, overlapped)
+        return least_passes(turns)
 
 
 class LeastSeconds(Value, frozen=True):
@@ -40,37 +78,15 @@ class LeastSeconds(Value, frozen=True):
         return LeastSeconds(self.iteration[rows], self.redone[rows], self.after[rows])
 
     @classmethod
-    def of(
-        cls,
-        model: CostModel,
-        degrees: Degrees,
-        shards: ShardCosts,
-        most_chunks: Ints,
-        modules: int,
-    ) -> LeastSeconds:
-        """most_chunks: of a rank; modules: those that can be redone, as bits."""
-        c, e, s = shards.layers, shards.ends, shards.shard_of
-        tuning, layers = model.tuning, model.layers_of_kind
-        messages = np.minimum(
-            c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
-        )
-        messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
-        ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
-        pace = slowest_of(degrees.gpus) * tuning.compute
-        device = ((c.forward + c.backward) @ layers + ends)[s] * pace + (messages @ layers)[s]
-        launches = (tuning.host * (c.launch_forward + c.launch_backward) @ layers)[s]
-        pp, batches = degrees.pp, degrees.num_micro_batches
-        chunks = np.where((pp > 1) & (batches % pp == 0), most_chunks, 1)
-        none, overlapped = np.zeros(len(degrees)), np.ones(len(degrees), bool)
-        scarce = ScarceMemory(model, degrees, shards, modules)
+    def of(cls, model: CostModel, work: Work, shards: ShardCosts, modules: int) -> LeastSeconds:
+        """modules: those that can be redone, as bits."""
+        scarce = ScarceMemory(model, work.degrees, shards, modules)
+        every_step = model.runtime.step_seconds + model.tuning.step_seconds
         ways = []
         for on_host in (False, True):
-            redone = pace * scarce.least_redone(on_host=on_host)
-            after = scarce.least_update(on_host=on_host) + model.runtime.step_seconds
-            once = np.maximum(device + redone, launches)
-            turns = Turns(once / pp, once / 2, once / 2, none, pp, batches, chunks, overlapped)
-            after = after + tuning.step_seconds
-            ways.append((least_passes(turns) + after, redone, after))
+            redone = work.pace * scarce.least_redone(on_host=on_host)
+            after = scarce.least_update(on_host=on_host) + every_step
+            ways.append((work.least_passes(redone) + after, redone, after))
         return cls(*(np.minimum(*both) for both in zip(*ways, strict=True)))
 
 

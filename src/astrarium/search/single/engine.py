@@ -36,9 +36,9 @@ from astrarium.search.families import family_of, with_twins
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
-from astrarium.search.single.degree_bounds import LeastSeconds
+from astrarium.search.single.degree_bounds import LeastSeconds, Work
 from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
-from astrarium.search.single.option_bytes import OptionBytes, outdone_options
+from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import Space, Wave
 from astrarium.strategy.columns import (
@@ -180,19 +180,22 @@ class Search:
         counts = self.space.counts(degrees.pp)
         kept = self._passes(self.rules.of_degrees, Rows(degrees), counts)
         degrees, counts = degrees.take(kept), counts[kept]
-        shards = self.model.shard_costs(degrees)
         model, space = self.model, self.space
-        chunks = space.most_chunks(degrees.pp)
-        least_seconds = LeastSeconds.of(model, degrees, shards, chunks, space.modules)
+        shards = model.shard_costs(degrees)
         least = least_bytes_of_degrees(
             degrees, shards, model.layers_of_kind, model.runtime, model.tuning
         )
         hopeful = self._fitting(least, counts)
-        hopeful[hopeful] = self._within_limits(
-            least_seconds.iteration[hopeful], degrees.take(hopeful), counts[hopeful]
-        )
-        every = DegreeRows(degrees, counts, shards, least_seconds, least)
-        self._visit(every.take(np.flatnonzero(hopeful)))
+        work = Work.of(model, degrees, shards, space.most_chunks(degrees.pp))
+        within = self.score(work.least_passes(), least, degrees) <= self._worst_kept()
+        self.state.rejected[Rejection.BOUND] += int(counts[hopeful & ~within].sum())
+        kept = np.flatnonzero(hopeful & within)
+        work, shards = work.take(kept), _taken(shards, kept)
+        degrees, counts, least = work.degrees, counts[kept], least[kept]
+        seconds = LeastSeconds.of(model, work, shards, space.modules)
+        in_time = self._within_limits(seconds.iteration, degrees, counts)
+        every = DegreeRows(degrees, counts, shards, seconds, least)
+        self._visit(every.take(np.flatnonzero(in_time)))
 
     def _visit(self, rows: DegreeRows) -> None:
         bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
@@ -325,7 +328,9 @@ class Search:
             valid = valid_options(self.space, self.rules.of_options, self.constants, layers)
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
             groups.append((group, valid))
-        for of_options in OptionBytes.of(layouts, groups):
+        for of_options in (
+            one for some in in_batches(groups) for one in OptionBytes.of(layouts, some)
+        ):
             group, valid, peak = of_options.rows, of_options.valid, of_options.peaks()
             self.state.evaluated += len(peak)
             fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))

@@ -19,7 +19,12 @@ from astrarium.cost.layouts import Layouts
 from astrarium.cost.step import least_passes_with, least_seconds
 from astrarium.search.fields import Fields, Rows
 from astrarium.search.rule_filter import apply_rules
-from astrarium.search.single.option_bytes import OptionBytes, outdone_options
+from astrarium.search.single.option_bytes import (
+    OptionBytes,
+    OptionGroup,
+    in_batches,
+    outdone_options,
+)
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.columns import SPLITS, Degrees, Options
@@ -149,16 +154,28 @@ def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Can
 
 
 def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
-    """Layouts with all their options: those that fit, and those that might."""
-    model, rules, capacity = search.model, search.rules, search.model.pool.usable_bytes
+    """Layouts with all their options."""
+    model = search.model
     layouts = model.layouts(
         table.degrees, table.virtual, table.split, model.shard_costs(table.degrees)
     )
-    groups = []
-    for layers in distinct(table.chunk_layers).tolist():
-        group = np.flatnonzero(table.chunk_layers == layers)
-        valid = valid_options(search.space, rules.of_options, search.constants, layers)
-        groups.append((group, valid))
+    every = distinct(table.chunk_layers).tolist()
+    groups = (
+        (
+            np.flatnonzero(table.chunk_layers == layers),
+            valid_options(search.space, search.rules.of_options, search.constants, layers),
+        )
+        for layers in every
+    )
+    for batch in in_batches(groups):
+        yield from _pairs(search, layouts, batch, best)
+
+
+def _pairs(
+    search: Search, layouts: Layouts, groups: Sequence[OptionGroup], best: float
+) -> Iterator[_Pairs]:
+    """Options of some layouts: those that fit, and those that might."""
+    rules, capacity = search.rules, search.model.pool.usable_bytes
     fitting, tight = list[_Options](), list[_Options]()
     for of_options in _hopeful(search, layouts, OptionBytes.of(layouts, groups), best):
         fits = of_options.peaks() <= capacity

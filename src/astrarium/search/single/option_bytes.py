@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -24,6 +24,11 @@ from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
+FEW_PAIRS = 4_096  # whose arrays stay in the cache
+MOST_TOGETHER = 32_768  # pairs of layouts and options of several groups that are priced together
+
+OptionGroup = tuple[Ints, ValidOptions]  # rows of layouts, and the options that they may have
+
 
 def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
     """What recomputes more than another option that fits the same layout: never faster."""
@@ -32,6 +37,20 @@ def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
     for lighter in valid.lighter.T:
         outdone |= table[:, lighter] & (lighter >= 0)
     return outdone.reshape(-1)
+
+
+def in_batches(groups: Iterable[OptionGroup]) -> Iterator[list[OptionGroup]]:
+    """Few large groups or many small ones: a group by itself costs more than its rows."""
+    batch, pairs = list[OptionGroup](), 0
+    for rows, valid in groups:
+        own = len(rows) * len(valid.options)
+        if batch and pairs + own > MOST_TOGETHER:
+            yield batch
+            batch, pairs = [], 0
+        batch.append((rows, valid))
+        pairs += own
+    if batch:
+        yield batch
 
 
 def _pairs(chosen: Ints, options: Options) -> tuple[Ints, Options]:
@@ -222,16 +241,13 @@ class OptionBytes(Value, frozen=True, dict=True):
         free = capacity - always_reserved(runtime, self.layouts.tuning)
         free -= (1 + runtime.fragmentation) * runtime.workspace_bytes
         (least, most), index = self._range_in_flight(rows)
-        each, room = np.full(kept.shape, np.inf), np.zeros(len(rows))
-        of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
-        for rank in range(int(pp.max(initial=0))):
-            some = np.flatnonzero(pp > rank)
-            in_flight, up_to = least[index[some], rank, None], most[index[some], rank, None]
-            held = layer[some] + of_usual[some] * in_flight + lighter[some] * up_to
-            share = 1 / np.maximum(held[:, [usual]], 1.0)
-            room[some] += free * share[:, 0]
-            each[some] = np.minimum(each[some], share * held)
-        return np.asarray((each * whole).sum(axis=1) <= room * (1 + 1e-9))
+        fits = np.zeros(len(rows), bool)
+        for start in range(0, len(rows), FEW_PAIRS):
+            some = slice(start, start + FEW_PAIRS)
+            of_pairs = least[index[some]], most[index[some]]
+            room, each = _room_of_ranks(pp[some], *of_pairs, kept[some], layer[some], usual)
+            fits[some] = (each * whole).sum(axis=1) <= free * room * (1 + 1e-9)
+        return fits
 
     def _most_layers(
         self,
@@ -314,6 +330,24 @@ class OptionBytes(Value, frozen=True, dict=True):
         Of a chunk that redoes its first layers that is an input, of a group a share of one.
         """
         return _priced(self.layouts, self.rows, self.valid.recompute, _least_part)
+
+
+def _room_of_ranks(
+    pp: Ints, least: Floats, most: Floats, kept: Floats, layer: Floats, usual: int
+) -> tuple[Floats, Floats]:
+    """Layers of the usual kind that ranks have room for, by byte, and what each kind counts.
+
+    least, most: micro-batches in flight, (pairs, ranks).
+    """
+    each, room = np.full(kept.shape, np.inf), np.zeros(len(pp))
+    of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
+    for rank in range(int(pp.max(initial=0))):
+        held = layer + of_usual * least[:, [rank]] + lighter * most[:, [rank]]
+        share = np.where(pp > rank, 1 / np.maximum(held[:, usual], 1.0), 0.0)
+        room += share
+        counts = np.where((pp > rank)[:, None], share[:, None] * held, np.inf)
+        np.minimum(each, counts, out=each)
+    return room, each
 
 
 def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
