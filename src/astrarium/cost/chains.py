@@ -112,9 +112,9 @@ def _walked(order: PassOrder, last_late: Ints, rank: int) -> _Walk:
     waves = np.arange(len(ranks)) + np.repeat(first - np.cumsum(length) + length, length)
     passes = order.kind[waves, ranks] > 0
     at = (waves[passes], ranks[passes])
-    columns = (order.chunk, order.micro_batch, order.link)
     is_late = last_late[at] == at[0]
-    return _Walk(order.kind[at], at[1], *(column[at] for column in columns), is_late)
+    place = order.kind[at], at[1], order.chunk[at]
+    return _Walk(*place, order.micro_batch[at], order.link[at], is_late)
 
 
 def _repeated(walk: _Walk, together: int, virtual: int, seconds: Floats) -> tuple[int, int]:

@@ -422,7 +422,7 @@ def _waves_together(
     # Every pipeline has its rows of one long column; behind its end it rests.
     of_each = [(np.zeros(1), one.forward.ravel(), one.backward.ravel()) for one in pipelines]
     passes = np.concatenate([seconds for table in of_each for seconds in table])
-    sizes = [1 + 2 * one.forward.size for one in pipelines]
+    sizes = np.array([1 + 2 * one.forward.size for one in pipelines])
     links = np.concatenate([x for one in pipelines for x in (one.p2p, [-np.inf], 2 * one.p2p)])
     resting = np.cumsum(sizes) - sizes, np.arange(number) * (2 * pp + 1) + pp
     used = [order.link if overlap_p2p else order.meets for order in orders]

@@ -50,8 +50,8 @@ class Work(Value, frozen=True):
         return cls(degrees, device, launches, pace, chunks)
 
     def take(self, rows: Ints | Bools) -> Work:
-        columns = self.device, self.launches, self.pace, self.chunks
-        return Work(self.degrees.take(rows), *(column[rows] for column in columns))
+        seconds = self.device[rows], self.launches[rows], self.pace[rows]
+        return Work(self.degrees.take(rows), *seconds, self.chunks[rows])
 
     def least_passes(self, redone: Floats | float = 0.0) -> Floats:
         """Seconds of all passes at least, if so much is redone."""

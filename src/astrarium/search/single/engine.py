@@ -189,9 +189,9 @@ class Search:
         work = Work.of(model, degrees, shards, space.most_chunks(degrees.pp))
         within = self.score(work.least_passes(), least, degrees) <= self._worst_kept()
         self.state.rejected[Rejection.BOUND] += int(counts[hopeful & ~within].sum())
-        kept = np.flatnonzero(hopeful & within)
-        work, shards = work.take(kept), _taken(shards, kept)
-        degrees, counts, least = work.degrees, counts[kept], least[kept]
+        hopeful &= within
+        work, shards = work.take(hopeful), _taken(shards, hopeful)
+        degrees, counts, least = work.degrees, counts[hopeful], least[hopeful]
         seconds = LeastSeconds.of(model, work, shards, space.modules)
         in_time = self._within_limits(seconds.iteration, degrees, counts)
         every = DegreeRows(degrees, counts, shards, seconds, least)
