@@ -238,6 +238,11 @@ class Space:
         return tuple(sorted(masks))
 
     @property
+    def modules(self) -> int:
+        """All that some of these sets name, as bits."""
+        return int(np.bitwise_or.reduce(np.array(self.module_masks, np.int64), initial=0))
+
+    @property
     def overlap_copies(self) -> int:
         """Strategies that one written-out option stands for."""
         return int(2 ** (len(OVERLAP_SWITCHES) - len(self.expanded_overlaps)))

@@ -159,7 +159,7 @@ def test_a_first_look_at_what_is_open_changes_nothing(
     workload = Workload(small_model(7, vocab=128_000), seq_length=2048, global_batch=16)
     pool = pool_of("h100:8", memory_gb * GB)
     first = searched(workload, pool, rules=user_rules(rules))
-    monkeypatch.setattr(open_layouts, "_hopeful", lambda search, of_options, best: of_options)
+    monkeypatch.setattr(open_layouts, "_hopeful", lambda search, layouts, groups, best: groups)
     every = searched(workload, pool, rules=user_rules(rules))
     assert first.bound_gap == every.bound_gap
     assert [found.score for found in first.found] == [found.score for found in every.found]
