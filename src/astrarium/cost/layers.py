@@ -34,6 +34,7 @@ from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.ends import dealt
 from astrarium.cost.feedforward import OUTPUT_BIAS_LAUNCHES, add_experts, add_mlp
 from astrarium.cost.measured import correct, measured_shards
+from astrarium.cost.scans import add_scan
 from astrarium.cost.tally import (
     MASK_BYTES,
     PASSES,
@@ -105,6 +106,8 @@ def _add_block(layer: Tally, block: Block) -> None:
     gemm_seconds = _add_dense_linears(layer, block)
     for attention in block.attentions:
         add_attention(layer, attention)
+    for scan in block.scans:
+        add_scan(layer, scan)
     add_latent_recompute(layer, block, gemm_seconds)
     _add_tensor_parallel(layer, block, gemm_seconds)
     if block.experts:
@@ -215,8 +218,9 @@ def _entries(block: Block) -> tuple[int, int]:
     shared = block.parallel_residual and sum(n.width == block.hidden for n in block.norms) == 1
     if shared:
         return (0, 1) if block.experts else (1, 0)
+    mixing = max(len(block.attentions), len(block.scans))  # side by side they read one input
     whole = len(block.attentions) * _has_latent_attention(block) + (block.experts > 0)
-    return len(block.attentions) + 1 - whole, whole
+    return mixing + 1 - whole, whole
 
 
 def _is_separate(block: Block, norm: Norm) -> bool:

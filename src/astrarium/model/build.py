@@ -96,6 +96,7 @@ class Shape(Value, frozen=True):
     windows: tuple[int | None, ...] = ()
     parallel_residual: bool = False
     position_projection: bool = False
+    gated_attention: bool = False
     latent: Latent | None = None
     experts: Experts | None = None
     expert_layers: tuple[bool, ...] = ()
@@ -112,11 +113,18 @@ class Shape(Value, frozen=True):
 
 
 def attention_linears(
-    hidden: int, heads: int, kv_heads: int, head_dim: int, *, qkv_bias: bool, out_bias: bool
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *,
+    qkv_bias: bool,
+    out_bias: bool,
+    gated: bool = False,
 ) -> tuple[Linear, ...]:
     """Projections around ordinary (multi-head, grouped- or multi-query) attention."""
     part, width = Module.ATTENTION, heads * head_dim
-    fused = width + 2 * kv_heads * head_dim
+    fused = (2 if gated else 1) * width + 2 * kv_heads * head_dim
     return (
         Linear("qkv", hidden, fused, Split.COLUMN, part, qkv_bias),
         Linear("proj", width, hidden, Split.ROW, part, out_bias),
@@ -212,14 +220,14 @@ def query_key_norms(
     )
 
 
-def assemble(name: str, family: str, architecture: Architecture, shape: Shape) -> Model:
-    """Build the model a `Shape` describes."""
-    windows = shape.windows or (None,) * shape.layers
-    sparse = shape.expert_layers or (shape.experts is not None,) * shape.layers
-    kinds = {
-        key: transformer_block(shape, *key)
-        for key in dict.fromkeys(zip(windows, sparse, strict=True))
-    }
+def assemble(
+    name: str,
+    family: str,
+    architecture: Architecture,
+    shape: Shape,
+    blocks: tuple[Block, ...] | None = None,
+) -> Model:
+    """Build the model a `Shape` describes, around other `blocks` if they are given."""
     table_width = shape.embedding_hidden or shape.hidden
     final_norm = shape.norm_vectors * shape.hidden if shape.final_norm else 0
     outputs = shape.vocab if shape.head_outputs is None else shape.head_outputs
@@ -230,11 +238,19 @@ def assemble(name: str, family: str, architecture: Architecture, shape: Shape) -
         hidden=shape.hidden,
         max_seq_length=shape.max_seq_length,
         embedding=Embedding(shape.vocab, table_width, shape.embedding_parameters),
-        blocks=tuple(kinds[key] for key in zip(windows, sparse, strict=True)),
+        blocks=_blocks(shape) if blocks is None else blocks,
         head=Head(
             table_width, outputs, shape.tied, shape.head_bias, final_norm + shape.head_parameters
         ),
     )
+
+
+def _blocks(shape: Shape) -> tuple[Block, ...]:
+    windows = shape.windows or (None,) * shape.layers
+    sparse = shape.expert_layers or (shape.experts is not None,) * shape.layers
+    keys = tuple(zip(windows, sparse, strict=True))
+    kinds = {key: transformer_block(shape, *key) for key in dict.fromkeys(keys)}
+    return tuple(kinds[key] for key in keys)
 
 
 def transformer_block(shape: Shape, window: int | None, sparse: bool) -> Block:
@@ -349,6 +365,7 @@ def _attention_part(shape: Shape) -> tuple[Linear, ...]:
         shape.head_dim,
         qkv_bias=shape.qkv_bias,
         out_bias=shape.out_bias,
+        gated=shape.gated_attention,
     )
     if not shape.position_projection:
         return linears
@@ -370,4 +387,5 @@ def _attention(shape: Shape, window: int | None) -> Attention:
         causal=shape.causal,
         window=window,
         rotary_dim=rotary,
+        gated=shape.gated_attention,
     )

@@ -294,10 +294,10 @@ def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
 
 def most_heads(workload: Workload) -> int:
     heads = [
-        attention.heads
+        each.heads
         for kind in workload.model.kinds
         if isinstance(kind, Block)
-        for attention in kind.attentions
+        for each in (*kind.attentions, *kind.scans)
     ]
     return int(np.gcd.reduce(heads)) if heads else 8
 

@@ -1,0 +1,126 @@
+"""Scans: layers that carry a state along the sequence, with their convolution, gate and norm.
+
+Kernels work on chunks, one after another: products inside chunks, states of all chunks, the pass
+from state to state, the output. So their times add up: products at a share of the peak rate, and
+bytes at a share of the memory bandwidth. Both shares were fitted to kernels on an H200
+(`benchmarks/scans`): mamba-ssm 2.3.2 for Mamba-2, flash-linear-attention 0.6.0 for the others.
+
+Context parallelism exchanges tokens for heads before a scan and back behind it, as Megatron does.
+
+Not modelled: heads of queries and keys that several context ranks hold twice; packed sequences.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from astrarium.arrays import Floats
+from astrarium.cost.collectives import all_to_all_seconds, place
+from astrarium.cost.tally import FLOAT_BYTES, PASSES, Tally
+from astrarium.model.scans import Recurrence, Scan
+
+
+class ScanFit(NamedTuple):
+    """One pass of a scan: shares of the peak rate and of the bandwidth, and kernels it launches."""
+
+    products: float
+    traffic: float
+    kernels: int
+
+
+FITS: Final = {
+    Recurrence.SSD: (ScanFit(0.30, 0.80, 5), ScanFit(0.25, 0.80, 16)),
+    Recurrence.DELTA: (ScanFit(0.20, 0.70, 8), ScanFit(0.20, 0.70, 14)),
+    Recurrence.DECAY: (ScanFit(0.30, 0.80, 4), ScanFit(0.25, 0.80, 8)),
+}
+# Backward passes find scores and states again and multiply each gradient twice.
+BACKWARD_PRODUCTS: Final = 3.0
+# Bytes of an element that goes by: the convolution reads and writes it, backward it reads input and
+# gradient and writes a gradient; gate and norm read two and write one, backward three and two.
+CONVOLUTION_BYTES: Final = (4.0, 8.0)
+GATE_BYTES: Final = (6.0, 12.0)
+
+
+def add_scan(layer: Tally, scan: Scan) -> None:
+    """A scan with what stands around it, on heads divided by tensor parallelism."""
+    divided = layer.tokens / layer.shards.tp
+    seconds = [_seconds(layer, scan, divided, backward=back) for back in (False, True)]
+    for name, each in zip(PASSES, seconds, strict=True):
+        layer.add(name, each)
+    if scan.taps:
+        layer.stream(*(each * divided * scan.channels for each in CONVOLUTION_BYTES))
+    layer.stream(*(each * divided * scan.inner for each in GATE_BYTES))
+    layer.keep(divided * kept_bytes(scan, layer.element_bytes))
+    layer.pass_through(divided * _transient_bytes(scan, layer.element_bytes))
+    layer.weigh("dense", scan.parameters / layer.shards.tp, in_products=False)
+    _exchange(layer, scan)
+
+
+def _seconds(layer: Tally, scan: Scan, divided: Floats, *, backward: bool) -> Floats:
+    fit = FITS[scan.kind][backward]
+    flops = divided * scan.flops_per_token(layer.workload.seq_length)
+    moved = divided * _moved_bytes(scan, layer.element_bytes, backward=backward)
+    work = layer.ops.products_and_bytes(
+        flops * (BACKWARD_PRODUCTS if backward else 1.0),
+        moved,
+        rate_share=fit.products,
+        traffic_share=fit.traffic,
+    )
+    return work + fit.kernels * layer.ops.launch_seconds
+
+
+def _moved_bytes(scan: Scan, element: int, *, backward: bool) -> float:
+    """Bytes that the kernels of one pass read and write for a token."""
+    keys = scan.groups * scan.state
+    states = scan.inner * scan.state / scan.chunk
+    if scan.kind is Recurrence.DELTA:
+        keys = scan.heads * scan.state  # repeated for every head of values
+        triangle = scan.heads * scan.chunk
+        forward = element * (7 * keys + 7 * scan.inner + 2 * states)
+        forward += triangle * (2 * FLOAT_BYTES + 2 * element)
+        again = element * (12 * keys + 10 * scan.inner + 5 * states) + 6 * element * triangle
+        return forward + again if backward else forward
+    scores = scan.groups * scan.chunk * FLOAT_BYTES
+    forward = element * (4 * keys + 3 * scan.inner) + 2 * scores
+    forward += states * (2 * FLOAT_BYTES + 2 * element)
+    again = element * (10 * keys + 8 * scan.inner) + 4 * scores + 4 * FLOAT_BYTES * states
+    return forward + again if backward else forward
+
+
+def kept_bytes(scan: Scan, element: int) -> float:
+    """Bytes of a token that stay until the backward pass.
+
+    Mamba's kernels keep what the projection made, the output of the scan, what enters the
+    projection behind it, and a figure of the norm for each group; the rest is found again. Those of
+    delta nets keep the convolution's input and output, repeated queries and keys, values, the
+    triangle of each chunk, output and gate.
+    """
+    if scan.kind is Recurrence.DELTA:
+        keys = scan.heads * scan.state
+        inside = 2 * scan.channels + 2 * keys + scan.inner + scan.heads * scan.chunk
+        behind = 3 * scan.inner
+        return element * (inside + behind) + 4 * FLOAT_BYTES * scan.heads
+    return element * (scan.projected + 2 * scan.inner) + FLOAT_BYTES * scan.groups
+
+
+def _transient_bytes(scan: Scan, element: int) -> float:
+    """Bytes of a token alive only inside a backward pass: gradients, and the states of chunks."""
+    states = scan.inner * scan.state / scan.chunk
+    return element * (scan.projected + 2 * scan.channels) + 3 * FLOAT_BYTES * states
+
+
+def _exchange(layer: Tally, scan: Scan) -> None:
+    """Tokens for heads and back, among context ranks; each copy is put in order once more."""
+    shards = layer.shards
+    several = shards.cp > 1
+    divided = layer.tokens / shards.tp * layer.element_bytes
+    group = place(shards.cp, shards.tp, shards.domain)
+    seen = np.zeros(len(shards))
+    for width in (scan.projected, scan.inner):
+        seen += all_to_all_seconds(layer.fabric, divided * width, group)
+        copied = np.where(several, 2 * divided * width, 0.0)
+        layer.stream(copied, copied)
+    layer.add("cp_forward", seen)
+    layer.add("cp_backward", seen)
