@@ -2,8 +2,8 @@
 
 Parameter counts, FLOPs, GEMM shapes, activation bytes and messages all follow from the same
 `Linear`, `Norm`, `Attention` and `Scan` entries, so they cannot disagree. Nothing here knows GPUs
-or strategies, except how Megatron splits each weight (`Split`). A layer may work on tokens of its own
-(`Block.tokens`); figures "per token" are per token of the workload, so that they add up.
+or strategies, except how Megatron splits each weight (`Split`). A layer may work on tokens of its
+own (`Block.tokens`); figures "per token" are per token of the workload, so that they add up.
 
 Not modelled: biases in GEMM time (fused), dropout masks of models that train without dropout, the
 products of convolutions that make tokens (patches of an image, frames of a sound).

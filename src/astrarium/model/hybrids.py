@@ -74,8 +74,19 @@ def feed_forward_alone(block: Block) -> Block:
         linears=_feed_forward(block),
         norms=tuple(norm for norm in block.norms if norm.name == "mlp_norm"),
         attentions=(),
+        scans=(),
         parallel_residual=True,
     )
+
+
+def parts_of(block: Block) -> tuple[Block, ...]:
+    """The parts of a layer, each as a layer of its own."""
+    found = []
+    if block.attentions or block.scans:
+        found.append(mixing_alone(block))
+    if _feed_forward(block):
+        found.append(feed_forward_alone(block))
+    return tuple(found)
 
 
 def _feed_forward(block: Block) -> tuple[Linear, ...]:
