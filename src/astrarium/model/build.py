@@ -23,6 +23,8 @@ from astrarium.model.blocks import (
     Norm,
     Split,
 )
+from astrarium.model.hybrids import feed_forward_alone, mixing_alone, with_scan
+from astrarium.model.scans import Scan
 from astrarium.value import Value
 
 
@@ -38,6 +40,8 @@ class Architecture(StrEnum):
 
 
 PRE_NORMS = ("attention_norm", "mlp_norm")
+# Letters of layers that are one part alone; Megatron's and Nemotron's.
+SCAN, ATTENTION, FEED_FORWARD, EXPERTS = "M*-E"
 FIRST = "-first"  # of the name of a block that holds more than those behind it
 SANDWICH_NORMS = (*PRE_NORMS, "attention_post_norm", "mlp_post_norm")
 
@@ -73,6 +77,9 @@ class Shape(Value, frozen=True):
     one); `expert_layers` says which layers hold experts. `global_rotary_dim` replaces
     `rotary_dim` in layers without a window. `embedding_hidden` differs from `hidden` where the
     token table is projected. `seq_length` and `sequences` are those of `Block`.
+
+    `scan_layers` have a `scan` in the place of attention. With `letters` every layer is one part
+    alone, a letter each: M a scan, * attention, - a feed-forward part, E experts.
     """
 
     hidden: int
@@ -100,6 +107,10 @@ class Shape(Value, frozen=True):
     latent: Latent | None = None
     experts: Experts | None = None
     expert_layers: tuple[bool, ...] = ()
+    scan: Scan | None = None
+    scan_bias: bool = False
+    scan_layers: tuple[bool, ...] = ()
+    letters: str = ""
     extra_parameters: int = 0
     tied: bool = False
     embedding_hidden: int | None = None
@@ -246,11 +257,28 @@ def assemble(
 
 
 def _blocks(shape: Shape) -> tuple[Block, ...]:
+    if shape.letters:
+        parts = {letter: _part(shape, letter) for letter in dict.fromkeys(shape.letters)}
+        return tuple(parts[letter] for letter in shape.letters)
     windows = shape.windows or (None,) * shape.layers
     sparse = shape.expert_layers or (shape.experts is not None,) * shape.layers
-    keys = tuple(zip(windows, sparse, strict=True))
-    kinds = {key: transformer_block(shape, *key) for key in dict.fromkeys(keys)}
+    scanning = shape.scan_layers or (False,) * shape.layers
+    keys = tuple(zip(windows, sparse, scanning, strict=True))
+    kinds = {key: _kind(shape, *key) for key in dict.fromkeys(keys)}
     return tuple(kinds[key] for key in keys)
+
+
+def _kind(shape: Shape, window: int | None, sparse: bool, scanning: bool) -> Block:
+    block = transformer_block(shape, None if scanning else window, sparse)
+    if not scanning or shape.scan is None:
+        return block
+    return with_scan(block, shape.scan, bias=shape.scan_bias)
+
+
+def _part(shape: Shape, letter: str) -> Block:
+    if letter in SCAN + ATTENTION:
+        return mixing_alone(_kind(shape, None, False, letter == SCAN))
+    return feed_forward_alone(transformer_block(shape, None, letter == EXPERTS))
 
 
 def transformer_block(shape: Shape, window: int | None, sparse: bool) -> Block:

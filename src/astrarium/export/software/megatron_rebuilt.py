@@ -13,7 +13,7 @@ from typing import Any, Final
 from astrarium.export.software.megatron_hybrid import TAPS
 from astrarium.model import build
 from astrarium.model.blocks import Block, CustomBlock, Model
-from astrarium.model.hybrids import feed_forward_alone, mixing_alone, parts_of, with_scan
+from astrarium.model.hybrids import parts_of
 from astrarium.model.scans import Recurrence, Scan
 
 Flags = Mapping[str, object]  # option without dashes -> True, a value, or a list of them
@@ -26,9 +26,7 @@ _VECTORS: Final = {"LayerNorm": 2, "RMSNorm": 1}
 def difference(model: Model, seq_length: int, flags: Flags) -> str:
     """The difference between Megatron's model and the planned one; "" if there is none."""
     shape = shape_of(flags, model.vocab)
-    built = build.assemble(
-        model.name, model.family, build.Architecture.DECODER, shape, _blocks(flags, shape)
-    )
+    built = build.assemble(model.name, model.family, build.Architecture.DECODER, shape)
     if built.parameters != model.parameters:
         return (
             f"Megatron would build it with {built.parameters:,} parameters instead of"
@@ -46,7 +44,6 @@ def difference(model: Model, seq_length: int, flags: Flags) -> str:
 def _weights(block: Block) -> tuple[Any, ...]:
     norms = sorted((norm.width, norm.vectors, norm.groups) for norm in block.norms)
     figures = (block.gated, block.experts_per_token, block.extra_parameters)
-    # The length of a chunk is up to the kernels.
     return block.linears, norms, figures, [replace(scan, chunk=1) for scan in block.scans]
 
 
@@ -71,14 +68,11 @@ def _layers(model: Model) -> tuple[Block | CustomBlock, ...]:
     )
 
 
-def _blocks(flags: Flags, shape: build.Shape) -> tuple[Block, ...] | None:
-    """The layers of a model with scans; None: as the shape has them."""
+def _scan(flags: Flags) -> Scan | None:
+    """The scan of a model that has one; the length of its chunks is up to the kernels."""
     get: Any = flags.get
-    plain = build.transformer_block(shape, None, sparse=False)
-    sparse = build.transformer_block(shape, None, sparse=True)
     if _PATTERN in flags:
-        inner = get("mamba-num-heads") * get("mamba-head-dim")
-        scan = Scan(
+        return Scan(
             Recurrence.SSD,
             heads=get("mamba-num-heads"),
             head_dim=get("mamba-head-dim"),
@@ -87,18 +81,11 @@ def _blocks(flags: Flags, shape: build.Shape) -> tuple[Block, ...] | None:
             chunk=1,
             taps=TAPS,
             taps_bias=True,
-            norm_width=inner,
+            norm_width=get("mamba-num-heads") * get("mamba-head-dim"),
         )
-        of_letter = {
-            "M": mixing_alone(with_scan(plain, scan)),
-            "*": mixing_alone(plain),
-            "-": feed_forward_alone(plain),
-            "E": feed_forward_alone(sparse),
-        }
-        return tuple(of_letter[letter] for letter in get(_PATTERN).replace("|", ""))
     if "experimental-attention-variant" not in flags:
         return None
-    scan = Scan(
+    return Scan(
         Recurrence.DELTA,
         heads=get("linear-num-value-heads"),
         head_dim=get("linear-value-head-dim"),
@@ -108,22 +95,13 @@ def _blocks(flags: Flags, shape: build.Shape) -> tuple[Block, ...] | None:
         taps=get("linear-conv-kernel-dim"),
         norm_width=get("linear-value-head-dim"),
     )
-    return _with_delta_nets(flags, shape, scan)
 
 
-def _with_delta_nets(flags: Flags, shape: build.Shape, scan: Scan) -> tuple[Block, ...]:
-    freq = flags["linear-attention-freq"]
-    layers = range(shape.layers)
+def _scan_layers(flags: Flags, layers: int) -> tuple[bool, ...]:
+    freq = flags.get("linear-attention-freq", 1)  # every layer is attention
     if isinstance(freq, int):
-        scans = [(layer + 1) % freq != 0 for layer in layers]
-    else:
-        scans = [entry == "1" for entry in str(freq).strip("[]").split(",")]
-    experts = shape.expert_layers or (shape.experts is not None,) * shape.layers
-    plain = {one: build.transformer_block(shape, None, sparse=one) for one in set(experts)}
-    return tuple(
-        with_scan(plain[experts[layer]], scan) if scans[layer] else plain[experts[layer]]
-        for layer in layers
-    )
+        return tuple((layer + 1) % freq != 0 for layer in range(layers))
+    return tuple(entry == "1" for entry in str(freq).strip("[]").split(","))
 
 
 def shape_of(flags: Flags, vocab: int) -> build.Shape:
@@ -158,6 +136,9 @@ def shape_of(flags: Flags, vocab: int) -> build.Shape:
         rotary_dim=_rotary_dim(flags, latent, head_dim),
         windows=_windows(flags, layers),
         gated_attention="attention-output-gate" in flags,
+        scan=_scan(flags),
+        scan_layers=_scan_layers(flags, layers),
+        letters=get(_PATTERN, "").replace("|", ""),
         latent=latent,
         experts=_experts(flags, all_biased),
         expert_layers=_per_layer(get("moe-layer-freq"), layers) if "num-experts" in flags else (),

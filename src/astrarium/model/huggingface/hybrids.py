@@ -8,11 +8,20 @@ count. Not modelled: experts behind a narrower projection, layers that share the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from astrarium.model.blocks import Block, Model
-from astrarium.model.build import Architecture, Experts, Shape, assemble, transformer_block
+from astrarium.model.build import (
+    ATTENTION,
+    EXPERTS,
+    FEED_FORWARD,
+    SCAN,
+    Architecture,
+    Experts,
+    Shape,
+    assemble,
+    transformer_block,
+)
 from astrarium.model.huggingface.config import FULL_ATTENTION, MOST_LAYERS, Config, base
 from astrarium.model.huggingface.decoders import (
     experts_of,
@@ -20,35 +29,29 @@ from astrarium.model.huggingface.decoders import (
     with_attention_bias,
     with_head_norms,
 )
-from astrarium.model.hybrids import (
-    beside_attention,
-    feed_forward_alone,
-    mixing_alone,
-    scan_linears,
-    with_scan,
-)
+from astrarium.model.hybrids import beside_attention, scan_linears
 from astrarium.model.scans import Recurrence, Scan
 
 # What layers are called, in configs of today and of yesterday.
 SCANNING = ("linear_attention", "mamba", "hybrid")
 ATTENDING = (FULL_ATTENTION, "attention")
-LETTERS = {"M": "linear_attention", "*": FULL_ATTENTION, "-": "mlp", "E": "moe"}
+LETTERS = {
+    **dict.fromkeys(("linear_attention", "mamba"), SCAN),
+    **dict.fromkeys(ATTENDING, ATTENTION),
+    "mlp": FEED_FORWARD,
+    "moe": EXPERTS,
+}
 DELTA_CHUNK = 64  # of the kernels of flash-linear-attention
 
 
 def mamba2(name: str, family: str, config: Config) -> Model:
     """Nothing but scans: no attention, no feed-forward part."""
     hidden = config.count("hidden_size")
-    shape = _without_attention(config, hidden)
     scan = _mamba(config, config.count("num_attention_heads"), config.count("head_dim"), "n_groups")
-    block = mixing_alone(with_scan(_plain(shape), scan, bias=config.flag("use_bias")))
-    return _assembled(name, family, shape, (block,) * shape.layers)
-
-
-def _without_attention(config: Config, hidden: int) -> Shape:
-    return Shape(
+    layers = config.count("num_hidden_layers", most=MOST_LAYERS)
+    shape = Shape(
         hidden=hidden,
-        layers=config.count("num_hidden_layers", most=MOST_LAYERS),
+        layers=layers,
         heads=1,
         kv_heads=1,
         head_dim=1,
@@ -56,7 +59,11 @@ def _without_attention(config: Config, hidden: int) -> Shape:
         vocab=config.count("vocab_size"),
         max_seq_length=config.count("max_position_embeddings"),
         tied=config.flag("tie_word_embeddings"),
+        scan=scan,
+        scan_bias=config.flag("use_bias"),
+        letters=SCAN * layers,
     )
+    return _assembled(name, family, shape)
 
 
 def _mamba(config: Config, heads: int, head_dim: int, groups: str) -> Scan:
@@ -79,39 +86,36 @@ def _mamba(config: Config, heads: int, head_dim: int, groups: str) -> Scan:
 
 def nemotron_h(name: str, family: str, config: Config) -> Model:
     """Every layer is a scan, attention, a feed-forward part or experts."""
-    kinds = _nemotron_layers(config)
-    shape = replace(base(config), layers=len(kinds), gated=False, rotary_dim=0)
-    shape = replace(shape, mlp_bias=config.flag("mlp_bias"), experts=_nemotron_experts(config))
-    bias = config.flag("use_bias")
+    letters = _letters(config)
     heads, head_dim = config.count("mamba_num_heads"), config.count("mamba_head_dim")
-    scan = _mamba(config, heads, head_dim, "n_groups")
-    plain = _plain(shape)
-    made: dict[str, Callable[[], Block]] = {
-        "linear_attention": lambda: mixing_alone(with_scan(plain, scan, bias=bias)),
-        FULL_ATTENTION: lambda: mixing_alone(plain),
-        "mlp": lambda: feed_forward_alone(plain),
-        "moe": lambda: feed_forward_alone(_sparse(shape)),
-    }
-    blocks = {kind: made[kind]() for kind in dict.fromkeys(kinds)}
-    return _assembled(name, family, shape, tuple(blocks[kind] for kind in kinds))
+    shape = replace(
+        base(config),
+        layers=len(letters),
+        gated=False,
+        rotary_dim=0,
+        mlp_bias=config.flag("mlp_bias"),
+        experts=_nemotron_experts(config),
+        scan=_mamba(config, heads, head_dim, "n_groups"),
+        scan_bias=config.flag("use_bias"),
+        letters=letters,
+    )
+    return _assembled(name, family, shape)
 
 
-def _nemotron_layers(config: Config) -> list[str]:
+def _letters(config: Config) -> str:
     pattern, types = config.get("hybrid_override_pattern"), config.items("layers_block_type")
     types = types if types is not None else config.items("layer_types")
-    if types is not None:
-        kinds = ["linear_attention" if x == "mamba" else x for x in types]
-        kinds = [FULL_ATTENTION if x == "attention" else x for x in kinds]
-        for kind in kinds:
-            if kind not in LETTERS.values():
-                known = ", ".join(LETTERS.values())
-                raise config.failure("layers_block_type", f"expected {known}, got {kind!r}")
-        return [str(kind) for kind in kinds]
-    if not isinstance(pattern, str) or not pattern or not set(pattern) <= set(LETTERS):
-        letters = " ".join(LETTERS)
-        what = f"expected a letter of {letters} for each layer, got {pattern!r}"
-        raise config.failure("hybrid_override_pattern", what)
-    return [LETTERS[letter] for letter in pattern]
+    if types is None:
+        if not isinstance(pattern, str) or not pattern or not set(pattern) <= {*LETTERS.values()}:
+            letters = " ".join(dict.fromkeys(LETTERS.values()))
+            what = f"expected a letter of {letters} for each layer, got {pattern!r}"
+            raise config.failure("hybrid_override_pattern", what)
+        return pattern
+    for kind in types:
+        if kind not in LETTERS:
+            known = ", ".join(LETTERS)
+            raise config.failure("layers_block_type", f"expected one of {known}, got {kind!r}")
+    return "".join(LETTERS[str(kind)] for kind in types)
 
 
 def _nemotron_experts(config: Config) -> Experts | None:
@@ -128,17 +132,16 @@ def _nemotron_experts(config: Config) -> Experts | None:
 def bamba(name: str, family: str, config: Config) -> Model:
     """A scan or attention, then a feed-forward part."""
     shape = with_attention_bias(config, base(config))
-    shape = replace(shape, mlp_bias=config.flag("mlp_bias"))
-    scan, bias = _scan_by_name(config, shape.hidden), config.flag("mamba_proj_bias")
     attending = config.layer_numbers("attn_layer_indices", shape.layers)
-    types = config.layer_flags("layers_block_type", shape.layers)
-    if types is None:
-        is_scan = [layer not in attending for layer in range(shape.layers)]
-    else:
-        is_scan = _scanning(config, "layers_block_type", types)
-    plain = _plain(shape)
-    mixed = with_scan(plain, scan, bias=bias)
-    return _assembled(name, family, shape, tuple(mixed if one else plain for one in is_scan))
+    usual = tuple(layer not in attending for layer in range(shape.layers))
+    shape = replace(
+        shape,
+        mlp_bias=config.flag("mlp_bias"),
+        scan=_scan_by_name(config, shape.hidden),
+        scan_bias=config.flag("mamba_proj_bias"),
+        scan_layers=_scanning(config, "layers_block_type", usual),
+    )
+    return _assembled(name, family, shape)
 
 
 def _scan_by_name(config: Config, hidden: int, inner: int | None = None) -> Scan:
@@ -152,30 +155,31 @@ def _scan_by_name(config: Config, hidden: int, inner: int | None = None) -> Scan
     return _mamba(config, heads, head_dim, "mamba_n_groups")
 
 
-def _scanning(config: Config, key: str, types: Sequence[object]) -> list[bool]:
-    for kind in types:
+def _scanning(config: Config, key: str, usual: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which layers have a scan, as the config says, or as is usual."""
+    types = config.layer_flags(key, len(usual))
+    for kind in types or ():
         if kind not in SCANNING + ATTENDING:
             known = ", ".join((*ATTENDING, *SCANNING))
             raise config.failure(key, f"expected one of {known} for each layer, got {kind!r}")
-    return [kind in SCANNING for kind in types]
+    return usual if types is None else tuple(kind in SCANNING for kind in types)
 
 
 def granite_hybrid(name: str, family: str, config: Config) -> Model:
     """A scan or attention, then experts beside a shared one, or the shared one alone."""
     shape = with_attention_bias(config, base(config))
     shared = config.count("shared_intermediate_size")
-    experts = experts_of(config, shape.ffn, shared_ffn=shared)
-    rotary = shape.rotary_dim if config.get("position_embedding_type") == "rope" else 0
-    shape = replace(shape, experts=experts, ffn=shared, rotary_dim=rotary)
-    types = config.layer_flags("layer_types", shape.layers)
-    is_scan = [True] * shape.layers
-    if types is not None:
-        is_scan = _scanning(config, "layer_types", types)
-    plain = _sparse(shape) if experts else _plain(shape)
-    mixed = with_scan(
-        plain, _scan_by_name(config, shape.hidden), bias=config.flag("mamba_proj_bias")
+    rotary = config.get("position_embedding_type") == "rope"
+    shape = replace(
+        shape,
+        experts=experts_of(config, shape.ffn, shared_ffn=shared),
+        ffn=shared,
+        rotary_dim=shape.rotary_dim if rotary else 0,
+        scan=_scan_by_name(config, shape.hidden),
+        scan_bias=config.flag("mamba_proj_bias"),
+        scan_layers=_scanning(config, "layer_types", (True,) * shape.layers),
     )
-    return _assembled(name, family, shape, tuple(mixed if one else plain for one in is_scan))
+    return _assembled(name, family, shape)
 
 
 def falcon_h1(name: str, family: str, config: Config) -> Model:
@@ -185,7 +189,9 @@ def falcon_h1(name: str, family: str, config: Config) -> Model:
     scan = _scan_by_name(config, shape.hidden, config.optional_count("mamba_d_ssm"))
     if not config.flag("mamba_rms_norm"):
         scan = replace(scan, norm_width=0)
-    block = beside_attention(_plain(shape), scan, bias=config.flag("mamba_proj_bias"))
+    block = beside_attention(
+        transformer_block(shape, None, False), scan, bias=config.flag("mamba_proj_bias")
+    )
     out = scan_linears(shape.hidden, scan, bias=config.flag("projectors_bias"))[1]
     linears = tuple(out if x.name == out.name else x for x in block.linears)
     return _assembled(name, family, shape, (replace(block, linears=linears),) * shape.layers)
@@ -193,40 +199,29 @@ def falcon_h1(name: str, family: str, config: Config) -> Model:
 
 def qwen3_next(name: str, family: str, config: Config) -> Model:
     """Three gated delta nets to one gated attention; experts beside a gated shared one."""
-    shape = _gated_attention(config)
+    shape = _with_delta_nets(config)
     shared = config.count("shared_expert_intermediate_size", least=0)
     ffn = config.count("moe_intermediate_size")
     experts = experts_of(config, ffn, shared_ffn=shared, shared_gate=bool(shared))
-    sparse = qwen_expert_layers(config, shape.layers)
-    shape = replace(shape, experts=experts)
-    return _delta_model(name, family, config, shape, sparse if experts else ())
+    sparse = qwen_expert_layers(config, shape.layers) if experts else ()
+    return _assembled(name, family, replace(shape, experts=experts, expert_layers=sparse))
 
 
 def qwen3_5(name: str, family: str, config: Config) -> Model:
     """As Qwen3-Next, with a dense feed-forward part."""
-    return _delta_model(name, family, config, _gated_attention(config), ())
+    return _assembled(name, family, _with_delta_nets(config))
 
 
-def _gated_attention(config: Config) -> Shape:
+def _with_delta_nets(config: Config) -> Shape:
     shape = with_head_norms(with_attention_bias(config, base(config)))
-    return replace(shape, gated_attention=True)
-
-
-def _delta_model(
-    name: str, family: str, config: Config, shape: Shape, sparse: Sequence[bool]
-) -> Model:
-    scan = _delta_net(config)
-    types = config.layer_flags("layer_types", shape.layers)
     interval = config.count("full_attention_interval")
-    is_scan = [(layer + 1) % interval != 0 for layer in range(shape.layers)]
-    if types is not None:
-        is_scan = _scanning(config, "layer_types", types)
-    kinds = list(zip(is_scan, sparse or (False,) * shape.layers, strict=True))
-    blocks: dict[tuple[bool, bool], Block] = {}
-    for kind in dict.fromkeys(kinds):
-        plain = _sparse(shape) if kind[1] else _plain(shape)
-        blocks[kind] = with_scan(plain, scan) if kind[0] else plain
-    return _assembled(name, family, shape, tuple(blocks[kind] for kind in kinds))
+    usual = tuple((layer + 1) % interval != 0 for layer in range(shape.layers))
+    return replace(
+        shape,
+        gated_attention=True,
+        scan=_delta_net(config),
+        scan_layers=_scanning(config, "layer_types", usual),
+    )
 
 
 def _delta_net(config: Config) -> Scan:
@@ -260,22 +255,12 @@ def minimax(name: str, family: str, config: Config) -> Model:
         chunk=config.count("block_size"),
         norm_width=shape.heads * shape.head_dim,
     )
-    types = config.layer_flags("layer_types", shape.layers)
-    is_scan = [layer % 2 == 1 for layer in range(shape.layers)]
-    if types is not None:
-        is_scan = _scanning(config, "layer_types", types)
-    plain = _sparse(shape)
-    mixed = with_scan(plain, scan)
-    return _assembled(name, family, shape, tuple(mixed if one else plain for one in is_scan))
+    usual = tuple(layer % 2 == 1 for layer in range(shape.layers))
+    scanning = _scanning(config, "layer_types", usual)
+    return _assembled(name, family, replace(shape, scan=scan, scan_layers=scanning))
 
 
-def _plain(shape: Shape) -> Block:
-    return transformer_block(shape, None, sparse=False)
-
-
-def _sparse(shape: Shape) -> Block:
-    return transformer_block(shape, None, sparse=True)
-
-
-def _assembled(name: str, family: str, shape: Shape, blocks: tuple[Block, ...]) -> Model:
+def _assembled(
+    name: str, family: str, shape: Shape, blocks: tuple[Block, ...] | None = None
+) -> Model:
     return assemble(name, family, Architecture.DECODER, shape, blocks)
