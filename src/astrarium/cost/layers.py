@@ -14,6 +14,7 @@ the backward pass. Experts on other ranks get
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Final
 
 import numpy as np
 
@@ -49,8 +50,12 @@ from astrarium.cost.tally import (
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, CustomBlock, Embedding, Linear, Module, Norm, Split
+from astrarium.model.build import PRE_NORMS
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
+
+# What the host takes for a layer of one part, of what it takes for one of two.
+HALF_LAYER: Final = 0.5
 
 
 def layer_costs(
@@ -140,8 +145,9 @@ def _add_launches(layer: Tally, block: Block) -> None:
     routing = _further_launches(layer, block)
     own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
     share = runtime.layer_forward_seconds / own if own else 0.5
-    forward = runtime.layer_forward_seconds + many + share * routing
-    backward = runtime.layer_backward_seconds + many + (1 - share) * routing
+    parts = HALF_LAYER if _is_one_part(block) else 1.0
+    forward = parts * runtime.layer_forward_seconds + many + share * routing
+    backward = parts * runtime.layer_backward_seconds + many + (1 - share) * routing
     if runtime.launches_itself:
         slower = layer.tuning.host / layer.ops.gpu.share
         layer.add("forward", forward * slower)
@@ -154,10 +160,18 @@ def _add_launches(layer: Tally, block: Block) -> None:
     if layer.frozen:
         return
     tensors = sum(1 + linear.bias for linear in block.linears if linear not in experts)
+    tensors += sum(scan.tensors for scan in block.scans)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
     if experts:
         of_each = sum(1 + linear.bias for linear in experts)
         layer.add("expert_tensors", of_each * block.experts / layer.shards.ep)
+
+
+def _is_one_part(block: Block) -> bool:
+    """Whether the layer is half of a usual one: mixes tokens, or has a feed-forward part."""
+    mixes = bool(block.attentions or block.scans)
+    feeds = any(linear.module is not Module.ATTENTION for linear in block.linears)
+    return mixes != feeds and any(norm.name in PRE_NORMS for norm in block.norms)
 
 
 def _further_launches(layer: Tally, block: Block) -> Floats:

@@ -67,6 +67,12 @@ class Scan(Value, frozen=True):
         convolution = self.channels * (self.taps + (1 if self.taps_bias else 0))
         return convolution + LEARNED[self.kind] * self.heads + self.norm_width
 
+    @property
+    def tensors(self) -> int:
+        """How many tensors these parameters are."""
+        convolution = (1 if self.taps else 0) + (1 if self.taps_bias else 0)
+        return convolution + LEARNED[self.kind] + (1 if self.norm_width else 0)
+
     def flops_per_token(self, seq_length: int) -> float:
         """Forward FLOPs of matrix products; inside a chunk half of the square, as attention."""
         visible = (min(self.chunk, seq_length) + 1) / 2

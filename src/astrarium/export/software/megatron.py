@@ -26,11 +26,11 @@ from astrarium.export.run_length import (
     samples,
 )
 from astrarium.export.software.megatron_hybrid import SCRIPT as HYBRID_SCRIPT
-from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer, scan_of
+from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer
 from astrarium.export.software.megatron_model import model_flags, model_refused
 from astrarium.export.software.megatron_rebuilt import Flags
+from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
-from astrarium.model.scans import Recurrence
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.options import Option, Treatment, megatron_options
@@ -39,10 +39,6 @@ from astrarium.strategy.types import Granularity
 VERSION: Final = "0.19.2"
 SOFTWARE: Final = f"Megatron-LM {VERSION}"
 SCRIPT: Final = "pretrain_gpt.py"
-KERNELS: Final = {
-    Recurrence.SSD: "mamba-ssm and causal-conv1d",
-    Recurrence.DELTA: "flash-linear-attention",
-}
 VOCABULARY_MULTIPLE: Final = 128  # of the padded vocabulary, on each tensor-parallel rank
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 NEEDS_NO_SINGLE_QUEUE: Final = "Blackwell"
@@ -317,16 +313,10 @@ def program(job: Job) -> RankProgram:
         needs=(
             f"Megatron-LM, tag core_v{VERSION}, with PyTorch, Transformer Engine and Apex as its"
             " own documentation asks, the same on every node.",
-            *_needs_of_scans(job),
+            *scan_needs(job),
         ),
         notes=tuple(_notes(job)),
     )
-
-
-def _needs_of_scans(job: Job) -> Iterator[str]:
-    scan = scan_of(job.model)
-    if scan is not None:
-        yield f"{KERNELS[scan.kind]}, the kernels of its scans, on every node."
 
 
 def _notes(job: Job) -> Iterator[str]:

@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from astrarium.export.software.scan_kernels import scan_of
 from astrarium.model.blocks import Block, Model
 from astrarium.model.hybrids import parts_of
-from astrarium.model.scans import Recurrence, Scan
+from astrarium.model.scans import Recurrence
 
 SCRIPT: Final = "pretrain_hybrid.py"
 SPEC: Final = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
 LETTERS: Final = {"mamba": "M", "attention": "*", "mlp": "-", "experts": "E"}
 TAPS: Final = 4  # of the convolution, which no option changes
-
-
-def scan_of(model: Model) -> Scan | None:
-    """The scan that a model has; it has one in all layers with a scan."""
-    every = (scan for block in model.kinds if isinstance(block, Block) for scan in block.scans)
-    return next(every, None)
 
 
 def is_hybrid(model: Model) -> bool:
