@@ -297,7 +297,7 @@ def test_every_family_is_taken_or_refused(megatron: Driver, name: str) -> None:
     check_model(one, parsed(megatron, one))
 
 
-HYBRIDS = {
+HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
     "stages": ("nemotron-h-8b", {"tp": 4, "pp": 4, "split": "balanced"}),
     "chunks": ("nemotron-h-8b", {"tp": 2, "pp": 2, "virtual_stages": 13}),
     "experts": ("nemotron-3-nano-30b-a3b", {"tp": 1, "ep": 8, "etp": 1, "zero_stage": 2}),
