@@ -1,9 +1,9 @@
 """Fits what scans cost to measured kernels: `python benchmarks/fit_scans.py`.
 
 Reads `benchmarks/scans/h200.csv` (`benchmarks/scans_h200.py`) and prints the constants of
-`astrarium.cost.scans`: seconds = fixed + products at a share of the peak rate + bytes at a share of
-the bandwidth, the least squares of relative errors. Beside them the errors of rows of the fit and
-of rows that it has not seen.
+`astrarium.cost.scans`: seconds = fixed + bytes at a share of the bandwidth, the least squares of
+relative errors. Beside them the errors of each shape under the fit of the others. Products took
+less than their half of the peak rate would in every shape, so that nothing says what they reach.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from scipy.optimize import nnls
 
 from astrarium.catalog import find_gpu
-from astrarium.cost.scans import BACKWARD_PRODUCTS, moved_bytes
+from astrarium.cost.scans import moved_bytes
 from astrarium.model.scans import Recurrence, Scan
 
 TABLE: Final = Path(__file__).parent / "scans" / "h200.csv"
@@ -29,6 +28,7 @@ KINDS: Final = {
     "lightning": Recurrence.DECAY,
 }
 PASSES: Final = ("forward", "backward")
+FEWEST: Final = 2  # rows: as many as there are constants
 Row = dict[str, Any]
 
 
@@ -46,50 +46,41 @@ def scan_of(row: Row) -> Scan:
     return Scan(KINDS[row["op"]], taps=4, **sizes)
 
 
-def work_of(row: Row, *, backward: bool) -> tuple[float, float]:
-    """FLOPs over the peak rate, and bytes over the bandwidth."""
-    gpu, scan = find_gpu("h200"), scan_of(row)
-    tokens = row["batch"] * row["length"]
-    flops = tokens * scan.flops_per_token(int(row["length"]))
-    moved = tokens * moved_bytes(scan, 2, backward=backward)
-    times = BACKWARD_PRODUCTS if backward else 1.0
-    return flops * times / gpu.peak_flops["bf16"], moved / gpu.memory_bandwidth
+def bytes_of(row: Row, *, backward: bool) -> float:
+    """Seconds of the bytes of a pass at the full bandwidth."""
+    moved = moved_bytes(scan_of(row), 2, backward=backward)
+    return row["batch"] * row["length"] * moved / find_gpu("h200").memory_bandwidth
 
 
 def fitted(some: list[Row], *, backward: bool) -> np.ndarray[Any, Any]:
-    """Fixed seconds, and what products and bytes are multiplied by."""
-    name = PASSES[backward]
-    terms = np.array([(1e-6, *work_of(row, backward=backward)) for row in some])
-    seconds = np.array([row[name] for row in some])
-    found, _ = nnls(terms / seconds[:, None], np.ones(len(some)))
-    return found * (1e-6, 1.0, 1.0)
+    """Fixed seconds, and what bytes are multiplied by."""
+    seconds = np.array([row[PASSES[backward]] for row in some])
+    terms = np.array([(1.0, bytes_of(row, backward=backward)) for row in some])
+    found, *_ = np.linalg.lstsq(terms / seconds[:, None], np.ones(len(some)))
+    return np.asarray(found)
 
 
-def errors(some: list[Row], law: np.ndarray[Any, Any], *, backward: bool) -> list[float]:
-    name = PASSES[backward]
-    made = [law @ (1.0, *work_of(row, backward=backward)) for row in some]
-    return [abs(own / row[name] - 1) for own, row in zip(made, some, strict=True)]
+def left_out(some: list[Row], *, backward: bool) -> list[float]:
+    """The relative error of each row under the fit of the others."""
+    found = []
+    for number, row in enumerate(some):
+        law = fitted(some[:number] + some[number + 1 :], backward=backward)
+        made = law @ (1.0, bytes_of(row, backward=backward))
+        found.append(abs(made / row[PASSES[backward]] - 1))
+    return found
 
 
 def lines() -> Iterator[str]:
-    every = rows()
+    """A line for each operator and pass, of those with enough rows."""
     for op in KINDS:
-        own = [row for row in every if row["op"] == op]
-        if not own:
-            continue
-        for backward in (False, True):
-            seen = [row for row in own if row["set"] == "fit"]
-            unseen = [row for row in own if row["set"] == "unseen"]
-            law = fitted(seen, backward=backward)
-            shares = [1 / x if x else float("inf") for x in law[1:]]
+        own = [row for row in rows() if row["op"] == op]
+        for backward in (False, True) if len(own) > FEWEST else ():
+            fixed, times = fitted(own, backward=backward)
             host = statistics.median(row[f"host_{PASSES[backward]}"] for row in own)
-            told = [
-                f"{statistics.median(found):.1%} median, {max(found):.0%} most of {len(found)}"
-                for found in (errors(part, law, backward=backward) for part in (seen, unseen))
-            ]
+            told = " ".join(f"{error:.0%}" for error in left_out(own, backward=backward))
             yield (
-                f"{op} {PASSES[backward]}: products {shares[0]:.3f}, traffic {shares[1]:.3f}, fixed"
-                f" {law[0]:.2e}, host {host:.1e}; fit {told[0]}; unseen {told[1]}"
+                f"{op} {PASSES[backward]}: traffic {1 / times:.3f}, fixed {fixed:.2e}, host"
+                f" {host:.1e}; left out: {told}"
             )
 
 

@@ -231,11 +231,11 @@ class OperatorModel(Value, frozen=True, dict=True):
     def products_and_bytes(
         self, flops: ArrayLike, num_bytes: ArrayLike, *, rate_share: float, traffic_share: float
     ) -> Floats:
-        """Kernels one behind another: 16-bit products, and bytes that no product hides."""
+        """Kernels in which 16-bit products and memory traffic hide one another."""
         device = self._attention_device
         products = np.asarray(flops, np.float64) / (device.flops * rate_share)
         traffic = np.asarray(num_bytes, np.float64) / (device.bandwidth * traffic_share)
-        return (products + traffic) * self.ratio("scan")
+        return np.maximum(products, traffic) * self.ratio("scan")
 
     def pointwise(
         self, kind: Pointwise, elements: ArrayLike, *, backward: bool, fused: bool

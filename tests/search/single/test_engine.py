@@ -98,7 +98,7 @@ CASES = {
     "roomy": Case("h100:8", 80),
     "tight": Case("h100:8", 9),
     "experts": Case("h100:4", 20, experts=4),
-    "scans": Case("h100:8", 6, letters="M-M*M-"),
+    "scans": Case("h100:8", 6, letters="M-M*M-", gap=0.02),
     "scans and experts": Case("h100:4", 20, experts=4, letters="ME*EM"),
     "fewer": Case("h100:8", 10, exact=False, objective=Objective.COST),
     "whole nodes": Case("h100:16", 10, exact=False, objective=Objective.COST, rented_sizes=()),
