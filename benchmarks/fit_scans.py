@@ -42,8 +42,9 @@ def rows() -> list[Row]:
 
 
 def scan_of(row: Row) -> Scan:
-    sizes = {key: int(row[key]) for key in ("heads", "head_dim", "groups", "state", "chunk")}
-    return Scan(KINDS[row["op"]], taps=4, **sizes)
+    names = ("heads", "head_dim", "groups", "state", "chunk")
+    heads, head_dim, groups, state, chunk = (int(row[name]) for name in names)
+    return Scan(KINDS[row["op"]], heads, head_dim, groups, state, chunk, taps=4)
 
 
 def bytes_of(row: Row, *, backward: bool) -> float:

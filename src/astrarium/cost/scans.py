@@ -6,7 +6,8 @@ products, half the peak rate is an assumption. The shares of the bandwidth were 
 shapes of mamba-ssm 2.3.2 and one of lightning attention on an H200 (`benchmarks/scans`), of 2,048
 to 16,384 tokens and 8 or 16 heads. A shape left out of the fit is predicted within 19 % forward;
 backward errors are 8 to 74 %. Gated delta nets have the shares of Mamba-2: the kernels of
-flash-linear-attention refuse their backward pass on Hopper with Triton 3.4 to 3.7.0. So predictions for models with scans have a wider interval (`search.plan`).
+flash-linear-attention refuse their backward pass on Hopper with Triton 3.4 to 3.7.0. Predictions
+for models with scans therefore have a wider interval (`search.plan`).
 
 Context parallelism exchanges tokens for heads before a scan and back behind it, as Megatron does.
 
