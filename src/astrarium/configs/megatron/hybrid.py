@@ -39,7 +39,7 @@ def segments_of(s: Settings) -> list[str]:
     return main.split("|") if main else []
 
 
-def further_tokens(s: Settings) -> str:
+def behind_slash(s: Settings) -> str:
     """The part of a pattern that predicts further tokens."""
     pattern = s.text("hybrid_layer_pattern") or s.text("hybrid_override_pattern")
     return pattern.partition("/")[2]

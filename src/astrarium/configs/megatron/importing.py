@@ -30,7 +30,7 @@ from astrarium.configs.megatron.conflicts import (
     layer_conflicts,
     world_conflict,
 )
-from astrarium.configs.megatron.hybrid import further_tokens, segments_of
+from astrarium.configs.megatron.hybrid import behind_slash, segments_of
 from astrarium.configs.megatron.settings import (
     DEFAULTS,
     MOMENTS,
@@ -137,7 +137,7 @@ def imported(
     values = _values(arguments, launch, answers)
     found = _overruled(values, Settings(values))
     settings = Settings(values)
-    if further_tokens(settings):
+    if behind_slash(settings):
         found.append("layers that predict further tokens (behind / in the pattern) are left out")
     conflicts = _conflicts(arguments, settings, is_fork=is_fork)
     if launch.gpus is not None and not launch.is_default:
