@@ -74,6 +74,10 @@ def _model(c: Columns) -> list[Any]:
             words += ["--overlap-moe-expert-parallel-comm"]
     if c["shared_ffn"]:
         words += ["--moe-shared-expert-intermediate-size", c["shared_ffn"]]
+    if c["delta_net"]:
+        words += ["--experimental-attention-variant", "gated_delta_net"]
+        words += ["--linear-attention-freq", 4, "--linear-num-key-heads", c["scan_groups"]]
+        words += ["--linear-num-value-heads", c["scan_heads"]]
     return words
 
 

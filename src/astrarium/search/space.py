@@ -298,12 +298,9 @@ def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
 
 
 def most_heads(workload: Workload) -> int:
-    heads = [
-        attention.heads
-        for kind in workload.model.kinds
-        if isinstance(kind, Block)
-        for attention in kind.attentions
-    ]
+    blocks = [kind for kind in workload.model.kinds if isinstance(kind, Block)]
+    heads = [attention.heads for block in blocks for attention in block.attentions]
+    heads += [scan.heads for block in blocks for scan in block.scans]
     return int(np.gcd.reduce(heads)) if heads else 8
 
 

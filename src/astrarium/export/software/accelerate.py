@@ -19,6 +19,7 @@ from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
 from astrarium.export.software.peft import adapted, adapter_files, adapter_needs, adapter_notes
+from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -148,6 +149,7 @@ def program(job: Job) -> RankProgram:
             f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
             f" {causal.TRANSFORMERS}, on every node",
             *adapter_needs(job),
+            *scan_needs(job),
         ),
         notes=(
             estimate_note(job, causal.RUNTIME, causal.KERNELS),
