@@ -186,9 +186,8 @@ class _Choice:
             and is_tied(self._fastest, plan, experts=self._experts)
             and self._doubt(plan) < least
         ]
-        return min(
-            tied, key=lambda plan: (self._doubt(plan), plan.iteration_seconds), default=self._fastest
-        )
+        tied.sort(key=lambda plan: (self._doubt(plan), plan.iteration_seconds))
+        return tied[0] if tied else self._fastest
 
     def _doubt(self, plan: Plan) -> int:
         return _doubt(plan.strategy, experts=self._experts)
