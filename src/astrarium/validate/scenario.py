@@ -14,6 +14,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
+import numpy as np
+
 from astrarium.catalog import Gpu
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster import LinkKind, Network, Pool
@@ -119,11 +121,12 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         numerics=numerics_of(row),
         expert_messages=expert_messages_of(row),
     )
+    pool = _pool(gpu, degrees.gpus, _machines(row, gpu))
     return Scenario(
         workload=workload,
-        pool=_pool(gpu, degrees.gpus, _machines(row, gpu)),
+        pool=pool,
         runtime=runtime,
-        strategies=strategies,
+        strategies=tuple(_with_ends_apart(one, model, pool) for one in strategies),
         memory=memory_report_of(row, runtime),
         stated=degrees.stated and row.micro_batch is not None and not _only_a_rate(row),
         obstacle=obstacle,
@@ -200,6 +203,17 @@ def _strategies(
     return tuple(out)
 
 
+def _with_ends_apart(strategy: Strategy, model: Model, pool: Pool) -> Strategy:
+    """The strategy; with more chunks than layers, the ends of the model are chunks of their own."""
+    layers, chunks = model.num_layers, strategy.pp * strategy.virtual_stages
+    if chunks <= layers:
+        return strategy
+    from astrarium.search.single.redealing import with_cuts
+
+    first = chunks - layers - 1  # the head is a chunk; the embedding is one, too, if one is left
+    return with_cuts(strategy, np.clip(np.arange(chunks + 1) - first, 0, layers), pool)
+
+
 def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
     """Micro-batch and number of micro-batches: as stated, or all that make up the batch."""
     number = row.num_micro_batches
@@ -233,8 +247,8 @@ def _virtual_stages(
     if pp == 1:
         return [1]
     if row.vpp is not None:
-        # Where embedding and head count as layers of their own, some chunks hold no others.
-        return [min(row.vpp, max(layers // pp, 1))]
+        # Embedding and head may count as layers: the first and the last chunk hold no other then.
+        return [row.vpp if pp * row.vpp <= layers + ENDS else min(row.vpp, max(layers // pp, 1))]
     interleaves = program.tuned or re.search(r"interleaved|pp overlap", row.overlap.lower())
     if not interleaves or micro_batches % pp:
         return [1]
