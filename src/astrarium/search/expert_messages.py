@@ -24,6 +24,8 @@ from astrarium.search.rules import UserRule
 from astrarium.units import format_seconds
 
 NVIDIA = "NVIDIA"
+# Of an iteration that messages of experts take, below which hiding some of them is not worth it.
+LEAST_SHARE = 0.05
 
 
 def chosen_messages(
@@ -47,7 +49,7 @@ def chosen_messages(
         *(workload, tuning, Objective.TIME, Mode.EXACT, measured, 1, Limits()), runtime=runtime
     )
     plain = _fastest(asked, pool, plainest)
-    if plain is None:
+    if plain is None or _share(plain) < LEAST_SHARE:
         return plainest, ()
     best, chosen, notes = plain, plainest, list[str]()
     beside = _fastest(asked, pool, ExpertMessages.OVERLAPPED)
@@ -72,6 +74,10 @@ def _fastest(asked: Asked, pool: Pool, messages: ExpertMessages) -> Plan | None:
     sent = replace(asked, workload=replace(asked.workload, expert_messages=messages))
     plans, _ = search_pool(sent, pool, (), Claim.ANY_PLAN)
     return plans[0] if plans else None
+
+
+def _share(plan: Plan) -> float:
+    return plan.breakdown_seconds["ep_communication"] / plan.iteration_seconds
 
 
 def _is_better(one: Plan, other: Plan) -> bool:
