@@ -12,9 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Final
-
-import numpy as np
 
 from astrarium.catalog import Gpu
 from astrarium.catalog.runtimes import Runtime
@@ -24,7 +23,7 @@ from astrarium.cluster.interconnect import link_profile
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
-from astrarium.strategy.types import LayerSplit, Strategy
+from astrarium.strategy.types import LayerSplit, Stage, Strategy
 from astrarium.validate.models import model_of
 from astrarium.validate.names import (
     TrainingProgram,
@@ -208,10 +207,21 @@ def _with_ends_apart(strategy: Strategy, model: Model, pool: Pool) -> Strategy:
     layers, chunks = model.num_layers, strategy.pp * strategy.virtual_stages
     if chunks <= layers:
         return strategy
-    from astrarium.search.single.redealing import with_cuts
-
     first = chunks - layers - 1  # the head is a chunk; the embedding is one, too, if one is left
-    return with_cuts(strategy, np.clip(np.arange(chunks + 1) - first, 0, layers), pool)
+    cuts = [min(max(chunk - first, 0), layers) for chunk in range(chunks + 1)]
+    devices = strategy.gpus // strategy.pp
+    stages = tuple(
+        Stage(
+            gpu=pool.gpu.name,
+            layers=layers_of,
+            devices=devices,
+            pipeline_rank=chunk % strategy.pp,
+            chunk=chunk // strategy.pp,
+            pools={pool.name: devices},
+        )
+        for chunk, layers_of in enumerate(pairwise(cuts))
+    )
+    return replace(strategy, split=LayerSplit.FREE, stages=stages)
 
 
 def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:

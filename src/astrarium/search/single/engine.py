@@ -78,7 +78,6 @@ class _State:
     evaluated: int = 0
     least_bytes: float = float("inf")
     best: dict[tuple[float, ...], Found] = field(default_factory=dict)
-    # What was priced, by family.
     met: dict[tuple[float, ...], list[tuple[Shared, Twin]]] = field(default_factory=dict)
     least_open: float = float("inf")  # score that other ways to deal the layers could reach
 
@@ -541,8 +540,7 @@ class Search:
         for i, key in enumerate(self.keys(layouts, at)):
             value = float(score[i])
             twin = _twin(layouts, int(at[i]), float(seconds[i]))
-            shared = _shared(options, int(chosen[i]))
-            self.state.met.setdefault(key, []).append((shared, twin))
+            self.state.met.setdefault(key, []).append((_shared(options, int(chosen[i])), twin))
             if key in best and best[key].score <= value:
                 continue
             if len(best) >= self.top and key not in best and value >= self._worst_kept():
