@@ -353,13 +353,9 @@ def _dispatch_as_if(s: Settings) -> list[AsIf]:
     if way == "flex" and backend != "deepep":
         why = "both send a token to a node once"
         return [AsIf("--moe-flex-dispatcher-backend", backend, "deepep", why)]
-    out = []
     if way == "allgather" and (s.count("expert_model_parallel_size") or 1) > 1:
-        out.append(AsIf(flag, way, "alltoall", "the exchange that is modelled for experts"))
-    if way != "flex" and s.flag("overlap_moe_expert_parallel_comm"):
-        why = "messages beside another micro-batch are predicted with DeepEP only"
-        out.append(AsIf("--overlap-moe-expert-parallel-comm", "on", "off", why))
-    return out
+        return [AsIf(flag, way, "alltoall", "the exchange that is modelled for experts")]
+    return []
 
 
 def _matters(dest: str, s: Settings) -> bool:

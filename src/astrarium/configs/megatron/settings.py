@@ -94,11 +94,10 @@ def numerics_of(s: Settings) -> Numerics:
 
 def expert_messages_of(s: Settings) -> ExpertMessages:
     """Of the flex dispatcher's backends DeepEP alone is predicted."""
-    if s.text("moe_token_dispatcher_type") != "flex":
-        return ExpertMessages.ALLTOALL
-    if not s.flag("overlap_moe_expert_parallel_comm"):
-        return ExpertMessages.DEEPEP
-    return ExpertMessages.OVERLAPPED
+    overlapped = s.flag("overlap_moe_expert_parallel_comm")
+    if s.text("moe_token_dispatcher_type") == "flex":
+        return ExpertMessages.DEEPEP_OVERLAPPED if overlapped else ExpertMessages.DEEPEP
+    return ExpertMessages.OVERLAPPED if overlapped else ExpertMessages.ALLTOALL
 
 
 def optimizer_of(s: Settings) -> str:

@@ -205,12 +205,14 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 def _expert_messages(job: Job) -> Iterator[tuple[str, object]]:
     messages = job.workload.expert_messages
-    if messages is ExpertMessages.ALLTOALL or job.strategy.ep == 1:
+    if job.strategy.ep == 1:
+        messages = ExpertMessages.ALLTOALL
+    if messages.is_deepep:
+        yield "moe-token-dispatcher-type", "flex"
+        yield "moe-flex-dispatcher-backend", "deepep"
+    else:
         yield "moe-token-dispatcher-type", "alltoall"
-        return
-    yield "moe-token-dispatcher-type", "flex"
-    yield "moe-flex-dispatcher-backend", "deepep"
-    if messages is ExpertMessages.OVERLAPPED:
+    if messages.is_overlapped:
         yield "overlap-moe-expert-parallel-comm", True
 
 

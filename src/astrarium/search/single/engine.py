@@ -32,7 +32,7 @@ from astrarium.cost.step import (
     walk,
 )
 from astrarium.model.blocks import CustomBlock
-from astrarium.search.families import family_of, with_twins
+from astrarium.search.families import Shared, family_of, with_twins
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
@@ -42,9 +42,11 @@ from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdon
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import Space, Wave
 from astrarium.strategy.columns import (
+    GRANULARITIES,
     SPLITS,
     Degrees,
     Options,
+    modules_of,
     strategy_at,
 )
 from astrarium.strategy.estimate import TWINS, Twin
@@ -74,7 +76,7 @@ class _State:
     evaluated: int = 0
     least_bytes: float = float("inf")
     best: dict[tuple[float, ...], Found] = field(default_factory=dict)
-    met: dict[tuple[float, ...], list[Twin]] = field(default_factory=dict)  # by family
+    met: dict[tuple[float, ...], list[tuple[Shared, Twin]]] = field(default_factory=dict)
     least_open: float = float("inf")  # score that other ways to deal the layers could reach
 
 
@@ -532,7 +534,7 @@ class Search:
         for i, key in enumerate(self.keys(layouts, at)):
             value = float(score[i])
             twin = _twin(layouts, int(at[i]), float(seconds[i]))
-            self.state.met.setdefault(key, []).append(twin)
+            self.state.met.setdefault(key, []).append((_shared(options, int(chosen[i])), twin))
             if key in best and best[key].score <= value:
                 continue
             if len(best) >= self.top and key not in best and value >= self._worst_kept():
@@ -567,6 +569,15 @@ def _twin(layouts: Layouts, row: int, seconds: float) -> Twin:
     d = layouts.degrees
     return Twin(
         int(layouts.virtual[row]), int(d.cp[row]), int(d.dp[row]), int(d.micro_batch[row]), seconds
+    )
+
+
+def _shared(options: Options, row: int) -> Shared:
+    return (
+        int(options.zero_stage[row]),
+        bool(options.offload_optimizer[row]),
+        GRANULARITIES[int(options.granularity[row])],
+        modules_of(int(options.recompute_modules[row])),
     )
 
 
