@@ -15,7 +15,15 @@ from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
-from astrarium.configs.imported import AsIf, Imported, NotModelledError, OpenQuestionError, Used
+from astrarium.configs.imported import (
+    AsIf,
+    Imported,
+    NotModelledError,
+    OpenQuestionError,
+    Used,
+    answer_for,
+    variables_of,
+)
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
@@ -74,7 +82,8 @@ def read_trainer(launch: Launch, source: str) -> Imported:
             raise OpenQuestionError(
                 f"{source}: needs ${variable}, an argument of the script; give it behind the script"
                 if variable.isdigit()
-                else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
+                else f"{source}: ${variable} is never set; add {answer_for(variable)}",
+                variables=variables_of([variable]),
             )
     sharded, processes = _by_accelerate(launch, source)
     flags = {**flags, **sharded}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,8 +28,18 @@ from astrarium.api.flags import (
     read,
 )
 from astrarium.api.readers import entries
+from astrarium.configs.imported import OpenQuestionError
 from astrarium.documents import check_values
-from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about, flag, refusal
+from astrarium.errors import (
+    THIS,
+    AstrariumError,
+    InputError,
+    NoFeasiblePlanError,
+    about,
+    flag,
+    naming,
+    refusal,
+)
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
@@ -80,6 +91,7 @@ class Reporter:
 
 
 Body = Mapping[str, Any]
+IN_FORM: Final = "in_form"  # in a body: the message is for the form of the page
 Kind = TypeVar("Kind", bound=AskedValues)
 
 
@@ -123,7 +135,8 @@ def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:
             try:
                 FLAGS["price"].read("price", [pair])
             except InputError as error:
-                raise InputError(str(error), f"pools[{index}].usd_per_gpu_hour") from None
+                error.part = f"pools[{index}].usd_per_gpu_hour"
+                raise
     stated = [pair for pair in priced if pair[1] is not None]
     given["price"] = [*entries(given.get("price", ())), *stated]
 
@@ -199,24 +212,44 @@ def problem(
     status: int, message: str, field: str | None = None, further: Mapping[str, Any] | None = None
 ) -> Answer:
     """An error as the API reports it."""
-    told = {"error": {"message": message, "field": field}, **(further or {})}
-    return Answer(status, encoded(told))
+    told: Body = {"message": message, "field": field, "repairs": [], "asks": []}
+    return Answer(status, encoded({"error": told, **(further or {})}))
+
+
+def refused(
+    status: int, error: AstrariumError, body: Body, further: Mapping[str, Any] | None = None
+) -> Answer:
+    """The same of an error that knows ways out."""
+    field = field_of(error, body)
+    told = {
+        "message": str(error),
+        "field": field,
+        "repairs": [
+            {"label": label, "changes": {name or field: value for name, value in changes.items()}}
+            for label, changes in error.repairs
+            if field or THIS not in changes
+        ],
+        "asks": list(error.variables) if isinstance(error, OpenQuestionError) else [],
+    }
+    return Answer(status, encoded({"error": told, **(further or {})}))
 
 
 def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
     """The answer to a question; `tell` is called with progress, if there is any."""
     from astrarium.api.exporting import RefusedError
+    from astrarium.web.form import WORDS
 
-    try:
-        return _KINDS[kind](body, tell)
-    except RefusedError as error:
-        return problem(REFUSED, str(error), "target", to_builtins(error.result))
-    except InputError as error:
-        return problem(REFUSED, str(error), field_of(error, body))
-    except NoFeasiblePlanError as error:
-        return problem(NOTHING_FEASIBLE, str(error))
-    except AstrariumError as error:
-        return problem(FAILED, str(error))
+    with naming(WORDS) if body.get(IN_FORM) else nullcontext():
+        try:
+            return _KINDS[kind](body, tell)
+        except RefusedError as error:
+            return problem(REFUSED, str(error), "target", to_builtins(error.result))
+        except InputError as error:
+            return refused(REFUSED, error, body)
+        except NoFeasiblePlanError as error:
+            return refused(NOTHING_FEASIBLE, error, body)
+        except AstrariumError as error:
+            return problem(FAILED, str(error))
 
 
 def _catalog(body: Body, tell: Tell | None) -> Answer:
@@ -226,8 +259,9 @@ def _catalog(body: Body, tell: Tell | None) -> Answer:
 
 
 def learn(body: Body) -> None:
-    """Keep the answer to a question that everybody asks first."""
-    _learned[_key(_plan_asked(body))] = _plan(body, None)
+    """Keep the answer to a question that everybody asks first, in the words of the form."""
+    in_form = {**body, IN_FORM: True}
+    _learned[_key(_plan_asked(in_form))] = answer("plan", in_form)
 
 
 _learned: Final[dict[str, Answer]] = {}
@@ -250,14 +284,15 @@ def _plan(body: Body, tell: Tell | None) -> Answer:
     from astrarium.plans.document import to_dict
 
     asked = _plan_asked(body)
-    known = _learned.get(_key(asked))
+    known = _learned.get(_key(asked)) if body.get(IN_FORM) else None
     if known is not None:
         return known
     question = planning.read(asked)
     try:
         planned = planning.search(question, Reporter(question, tell) if tell else None)
     except NoFeasiblePlanError as error:
-        return problem(NOTHING_FEASIBLE, str(error), None, {"document": _without(question, error)})
+        further = {"document": _without(question, error)}
+        return refused(NOTHING_FEASIBLE, error, body, further)
     changes = None
     if asked.sensitivity:
         if tell:

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from astrarium import __version__
 from astrarium.web import static
-from astrarium.web.answers import OK, REFUSED, ZIP_TYPE, Answer, encoded
+from astrarium.web.answers import IN_FORM, OK, REFUSED, ZIP_TYPE, Answer, encoded
 from astrarium.web.flags import (
     Chosen,
     CompareRequest,
@@ -109,6 +109,7 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | Non
 
 
 BAD_REQUEST, TOO_MANY = 400, 429
+READER: Final = "x-astrarium-reader"  # "form": messages speak of its fields, others of flags
 LEFT: Final = 499  # the client closed the connection: nobody reads this
 
 
@@ -221,9 +222,9 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
         status_code=OK,
         responses=streamed,
     )
-    async def stream(body: PlanRequest) -> Response:  # type: ignore[valid-type]
+    async def stream(request: Request, body: PlanRequest) -> Response:  # type: ignore[valid-type]
         """The same, while the search runs; closing the connection ends it."""
-        return EventStream(workers, "plan", _given(body))
+        return EventStream(workers, "plan", _given(request, body))
 
 
 def _add_shared(app: FastAPI, shared: bytes) -> None:
@@ -311,7 +312,7 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
     async def export(request: Request, body: ExportRequest) -> Response:
         """What starts a plan: as `astrarium export`; JSON for those who accept JSON."""
         zipped = "application/json" not in request.headers.get("accept", "*/*")
-        answer = _answer(workers, "export", {**_given(body), "zipped": zipped})
+        answer = _answer(workers, "export", {**_given(request, body), "zipped": zipped})
         response = _response(await _unless_left(request, answer))
         if response.media_type == ZIP_TYPE:
             name = f"{body.target.lower()}.zip"
@@ -364,17 +365,18 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     return openapi(app, REFERENCE)
 
 
-def _given(body: BaseModel) -> dict[str, Any]:
-    return body.model_dump(exclude_unset=True)
+def _given(request: Request, body: BaseModel) -> dict[str, Any]:
+    in_form = request.headers.get(READER) == "form"
+    return {**body.model_dump(exclude_unset=True), IN_FORM: in_form}
 
 
 async def _answered(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
-    return _response(await _unless_left(request, _answer(workers, kind, _given(body))))
+    return _response(await _unless_left(request, _answer(workers, kind, _given(request, body))))
 
 
 async def _large(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
     """The same, compressed for clients that accept it."""
-    answer = _answer(workers, kind, {**_given(body), "gzip": _takes_gzip(request)})
+    answer = _answer(workers, kind, {**_given(request, body), "gzip": _takes_gzip(request)})
     return _response(await _unless_left(request, answer))
 
 

@@ -128,11 +128,23 @@ class Health(TypedDict):
     waiting: int
 
 
+class RepairPart(TypedDict):
+    """A way out: fields of the request with their new values; "" leaves a field out."""
+
+    label: str
+    changes: dict[str, str]
+
+
 class ProblemPart(TypedDict):
-    """What is wrong, in the words of the command line; `field` is where, if that is known."""
+    """What is wrong, in the words of the command line; `field` is where, if that is known.
+
+    `asks` are variables that a launch script leaves open: `set` answers.
+    """
 
     message: str
     field: str | None
+    repairs: list[RepairPart]
+    asks: list[str]
 
 
 class Problem(TypedDict):

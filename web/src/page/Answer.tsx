@@ -2,7 +2,7 @@
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { amount, digits, duration, gpuText, usd } from "../charts/format";
 import { OWN_RANK, type Plan, type PlanDocument, type Reviewed } from "../document";
-import { IS_SHARED, type Progress } from "./api";
+import { IS_SHARED, type Progress, type Repair } from "./api";
 import { inputOf } from "./fields";
 import {
   chance,
@@ -16,7 +16,6 @@ import {
   strategyText,
   whole,
 } from "./format";
-import { type Repair, repairsOf, spoken } from "./repairs";
 import type { Found } from "./search";
 import { Term } from "./Term";
 import { tradesOf } from "./trades";
@@ -91,9 +90,14 @@ export function Answer(props: Props) {
           {...progressOf(found)}
         />
         {isRefused &&
-          repairsOf(found.error).map((repair) => (
-            <button type="button" class="repair" key={repair.text} onClick={() => onRepair(repair)}>
-              {repair.text}
+          found.error?.repairs.map((repair) => (
+            <button
+              type="button"
+              class="repair"
+              key={repair.label}
+              onClick={() => onRepair(repair)}
+            >
+              {repair.label}
             </button>
           ))}
         {isRefused && input && (
@@ -354,7 +358,7 @@ function elapsed(progress: Progress | null): string {
 }
 
 function refusalText({ error, isCurrent }: Found, isToldInForm: boolean): string {
-  const message = spoken(error?.message ?? "");
+  const message = error?.message ?? "";
   // Further lines point at a place in what was typed, which stands there.
   if (isToldInForm) return `See the form: ${message.split("\n")[0] ?? ""}`;
   return isCurrent ? `${message}\nThe best so far is shown.` : message;

@@ -108,7 +108,7 @@ describe("words", () => {
 
 test("messages stand beside their fields", () => {
   const field = (name: string | null, status = 422): string | null =>
-    fieldOf(new AskError("", status, name));
+    fieldOf(new AskError("", status, { field: name }));
   expect(field("tokens")).toBe("tokens");
   expect(field("config")).toBe("model");
   expect(field("gpus")).toBe("pools");
