@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from web_server import LAUNCH
 
-from astrarium.web.answers import IN_FORM, OK, answer
+from astrarium.web.answers import answer
+from astrarium.web.reply import IN_FORM, OK
 
 ASKED = {
     "model": "tinyllama-1.1b",

@@ -28,6 +28,7 @@ from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch
 from astrarium.configs.tables import table
+from astrarium.errors import in_shell
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train adapters; and to train for something else than the next token.
@@ -108,8 +109,11 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
     read = read_config(str(path)) if path else None
     if read is None:
         raise OpenQuestionError(
-            f"{source}: who shards the model is in {shown(name)}, which is not beside it; put it"
-            " there, or explain that file with --model"
+            f"{source}: who shards the model is in {shown(name)}, which is not beside it;"
+            + in_shell(
+                " put it there, or explain that file with --model",
+                " paste that file in its place, and choose the model",
+            )
         )
     stage = read.described.strategy["zero_stage"]
     return {"zero_stage": str(stage)} if stage else {}, read.described.gpus
@@ -251,8 +255,11 @@ def _deepspeed(
         found = json_beside(folder, name, files)
         if found is None:
             raise OpenQuestionError(
-                f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it; name"
-                " that file with --model, or put it there"
+                f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it;"
+                + in_shell(
+                    " name that file with --model, or put it there",
+                    " paste that file in its place, and choose the model",
+                )
             )
         content = found
     elif isinstance(name, Mapping):

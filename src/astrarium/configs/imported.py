@@ -39,6 +39,11 @@ def variables_of(names: Iterable[str]) -> list[str]:
     return [name for name in alone if not name.isdigit() and not name.startswith("$")]
 
 
+def name_that_file() -> str:
+    """What a reader does whose script has its settings in a file that is not at hand."""
+    return in_shell("name that file", "paste that file in its place")
+
+
 def answer_for(variable: str, value: str = "VALUE") -> str:
     """What the reader gives to answer for a variable of a script."""
     return in_shell(f"--set {variable}={value}", f"“${variable}”")

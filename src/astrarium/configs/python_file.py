@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
-from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
+from astrarium.configs.imported import (
+    Imported,
+    NotTrainingError,
+    OpenQuestionError,
+    name_that_file,
+)
 from astrarium.configs.neighbours import beside, json_beside, text_of
 from astrarium.configs.settings import Described
 from astrarium.configs.shell.launch import STARTERS, Launch
@@ -169,7 +174,8 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
     path = beside(launch.folder, name)
     if path is None:
         raise OpenQuestionError(
-            f"{source}: torchtitan's settings are in {name}, which is not beside it; name that file"
+            f"{source}: torchtitan's settings are in {name}, which is not beside it;"
+            f" {name_that_file()}"
         )
     if path.suffix == ".py":
         text = text_of(path)
@@ -193,8 +199,8 @@ def read_own(launch: Launch, source: str) -> Imported:
     read = read_config(str(file)) if file else None
     if read is None:
         raise OpenQuestionError(
-            f"{source}: {words.get('--config_file', 'ds_config.json')} is not beside it; name the"
-            " file that has the settings"
+            f"{source}: {words.get('--config_file', 'ds_config.json')} is not beside it;"
+            f" {name_that_file()}"
         )
     read = _with_launch(read, launch, source)
     program = beside(launch.folder, launch.program)

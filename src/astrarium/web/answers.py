@@ -6,8 +6,6 @@ never reads a document. A listener hears how far a search is, and the plans foun
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import monotonic
@@ -40,7 +38,21 @@ from astrarium.errors import (
     naming,
     refusal,
 )
-from astrarium.value import Value, replace
+from astrarium.value import replace
+from astrarium.web.reply import (
+    FAILED,
+    HTML_TYPE,
+    IN_FORM,
+    NOTHING_FEASIBLE,
+    OK,
+    REFUSED,
+    ZIP_TYPE,
+    Answer,
+    Body,
+    compressed,
+    encoded,
+    problem,
+)
 
 if TYPE_CHECKING:
     from astrarium.plans.document import Plan, PlanDocument
@@ -90,8 +102,6 @@ class Reporter:
             self._tell("plans", to_dict(planning.so_far(self._question, plans, seconds)))
 
 
-Body = Mapping[str, Any]
-IN_FORM: Final = "in_form"  # in a body: the message is for the form of the page
 Kind = TypeVar("Kind", bound=AskedValues)
 
 
@@ -183,39 +193,6 @@ def field_of(error: AstrariumError, body: Body) -> str | None:
     return found
 
 
-JSON_TYPE: Final = "application/json"
-ZIP_TYPE: Final = "application/zip"
-HTML_TYPE: Final = "text/html; charset=utf-8"
-OK, NOTHING_FEASIBLE, REFUSED, FAILED = 200, 409, 422, 500
-LEAST_COMPRESSED: Final = 2**19  # bytes; below, a connection to the same machine is faster
-
-
-class Answer(Value, frozen=True):
-    status: int
-    content: bytes
-    media_type: str = JSON_TYPE
-    encoding: str = ""  # of the content: gzip, or none
-
-
-def compressed(given: Answer, body: Body, least: int = LEAST_COMPRESSED) -> Answer:
-    """The answer as a client that takes gzip gets it, where that is worth its while."""
-    if not body.get("gzip") or len(given.content) < least:
-        return given
-    return replace(given, content=gzip.compress(given.content, 1, mtime=0), encoding="gzip")
-
-
-def encoded(data: Any) -> bytes:  # noqa: ANN401  any JSON value
-    return json.dumps(to_builtins(data), allow_nan=False, separators=(",", ":")).encode()
-
-
-def problem(
-    status: int, message: str, field: str | None = None, further: Mapping[str, Any] | None = None
-) -> Answer:
-    """An error as the API reports it."""
-    told: Body = {"message": message, "field": field, "repairs": [], "asks": []}
-    return Answer(status, encoded({"error": told, **(further or {})}))
-
-
 def refused(
     status: int, error: AstrariumError, body: Body, further: Mapping[str, Any] | None = None
 ) -> Answer:
@@ -253,15 +230,16 @@ def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
 
 
 def _catalog(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.web.schemas import catalog
+    from astrarium.web.catalog import catalog
 
     return compressed(Answer(OK, encoded(catalog())), body, least=0)
 
 
-def learn(body: Body) -> None:
+def learn(body: Body) -> Answer:
     """Keep the answer to a question that everybody asks first, in the words of the form."""
     in_form = {**body, IN_FORM: True}
-    _learned[_key(_plan_asked(in_form))] = answer("plan", in_form)
+    found = _learned[_key(_plan_asked(in_form))] = answer("plan", in_form)
+    return found
 
 
 _learned: Final[dict[str, Answer]] = {}

@@ -20,8 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from astrarium import __version__
-from astrarium.web import static
-from astrarium.web.answers import IN_FORM, OK, REFUSED, ZIP_TYPE, Answer, encoded
+from astrarium.web import example, static
 from astrarium.web.flags import (
     Chosen,
     CompareRequest,
@@ -35,6 +34,7 @@ from astrarium.web.flags import (
 )
 from astrarium.web.guard import BodyLimit, Guard, error_response
 from astrarium.web.jobs import NoAnswerError, Workers
+from astrarium.web.reply import IN_FORM, OK, REFUSED, ZIP_TYPE, Answer, encoded
 from astrarium.web.settings import ServerSettings
 
 T = TypeVar("T")
@@ -42,14 +42,16 @@ HEARTBEAT_SECONDS: Final = 10.0  # a proxy may close a connection on which nothi
 
 
 class EventStream(Response):
-    """Asks a worker, and sends what it tells as it comes."""
+    """Asks a worker, and sends what it tells as it comes; or what is known."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, workers: Workers, kind: str, body: Mapping[str, Any]) -> None:
+    def __init__(
+        self, workers: Workers, kind: str, body: Mapping[str, Any], known: bytes | None = None
+    ) -> None:
         super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self.workers, self.kind, self.asked = workers, kind, body
+        self.workers, self.kind, self.asked, self.known = workers, kind, body, known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(
@@ -70,7 +72,11 @@ class EventStream(Response):
         await event("progress", json.dumps(first).encode())
         beats = asyncio.ensure_future(_heartbeat(send))
         try:
-            answer = await self.workers.answer(self.kind, self.asked, event)
+            answer = (
+                await self.workers.answer(self.kind, self.asked, event)
+                if self.known is None
+                else Answer(OK, self.known)
+            )
         except NoAnswerError as error:
             answer = error.answer
         finally:
@@ -215,6 +221,7 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
     events = {"text/event-stream": {"schema": {"$ref": REFERENCE.format(name="StreamEvent")}}}
     streamed = responses("Problem", "Progress, plans so far, and the document or an error.")
     streamed[OK]["content"] = events
+    first = example.kept()
 
     @app.post(
         "/api/plan/stream",
@@ -224,7 +231,9 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
     )
     async def stream(request: Request, body: PlanRequest) -> Response:  # type: ignore[valid-type]
         """The same, while the search runs; closing the connection ends it."""
-        return EventStream(workers, "plan", _given(request, body))
+        given = _given(request, body)
+        known = first if given[IN_FORM] and example.is_example(given) else None
+        return EventStream(workers, "plan", given, known)
 
 
 def _add_shared(app: FastAPI, shared: bytes) -> None:

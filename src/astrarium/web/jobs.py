@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from astrarium.web.answers import Answer, problem
+from astrarium.web.reply import Answer, problem
 from astrarium.web.settings import ServerSettings
 from astrarium.web.worker import ANSWER, WorkerMessage, work
 

@@ -16,6 +16,7 @@ import {
   strategyText,
   whole,
 } from "./format";
+import { apartText } from "./plans";
 import type { Found } from "./search";
 import { Term } from "./Term";
 import { tradesOf } from "./trades";
@@ -65,6 +66,7 @@ export function Answer(props: Props) {
         <>
           <Figures {...props} document={found.document} plan={plan} />
           <Trades {...props} document={found.document} plan={plan} />
+          <Jumps isAsked={!(found.document.review || IS_SHARED)} />
         </>
       ) : (
         <>
@@ -72,6 +74,7 @@ export function Answer(props: Props) {
             <p class="lead">…</p>
           </div>
           <div class="trades" />
+          <div class="jumps" />
         </>
       )}
       {/* Read out where it stays; what is seen comes anew in its other place. */}
@@ -138,9 +141,17 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
   return (
     <div class={found.isCurrent ? "figures" : "figures stale"}>
       <Lead document={document} plan={plan} modelName={modelName} />
+      {!IS_SHARED && (
+        <button type="button" class="jump to-form" onClick={showForm}>
+          Change the question
+        </button>
+      )}
       <p class="best">
         {planTitle(document, plan, found.state === "done")}:{" "}
-        <strong>{strategyText(plan.strategy)}</strong> <small>{detailText(plan.strategy)}</small>
+        <strong>{strategyText(plan.strategy)}</strong>{" "}
+        <small>
+          {[apartText(document, plan), detailText(plan.strategy)].filter(Boolean).join(" · ")}
+        </small>
       </p>
       <p class="how">{plainWords(plan.strategy)}</p>
       {document.choice?.recommended === plan.rank && document.choice.why.length > 0 && (
@@ -189,15 +200,6 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
       <p class="message">
         Ranges are <Term word="interval">80 % intervals</Term>.
       </p>
-      <nav class="jumps" aria-label="Parts of this page">
-        {JUMPS.filter(([id]) => id !== "whynot-title" || !(document.review || IS_SHARED)).map(
-          ([id, text]) => (
-            <button type="button" key={id} class="jump" onClick={() => jump(id)}>
-              {text}
-            </button>
-          ),
-        )}
-      </nav>
     </div>
   );
 }
@@ -245,6 +247,18 @@ function Trades(
   );
 }
 
+function Jumps({ isAsked }: { isAsked: boolean }) {
+  return (
+    <nav class="jumps" aria-label="Parts of this page">
+      {JUMPS.filter(([id]) => id !== "whynot-title" || isAsked).map(([id, text]) => (
+        <button type="button" key={id} class="jump" onClick={() => jump(id)}>
+          {text}
+        </button>
+      ))}
+    </nav>
+  );
+}
+
 /** What a plan is among those found. */
 function planTitle(document: PlanDocument, plan: Plan, isDone: boolean): string {
   const { choice } = document;
@@ -263,6 +277,13 @@ const JUMPS: readonly (readonly [id: string, text: string])[] = [
   ["whynot-title", "Try your own"],
   ["export-title", "Get the files"],
 ];
+
+function showForm(): void {
+  const form = document.querySelector<HTMLElement>("form.panel");
+  form?.scrollIntoView({ block: "start" });
+  form?.setAttribute("tabindex", "-1");
+  form?.focus({ preventScroll: true });
+}
 
 export function jump(id: string): void {
   const title = document.getElementById(id);

@@ -29,6 +29,7 @@ import {
 import { timeline } from "./api";
 import { strategyText, whole } from "./format";
 import { Picture } from "./Picture";
+import { apartText } from "./plans";
 import type { Request } from "./request";
 import { Sweep } from "./Sweep";
 import { useAnswer } from "./useAnswer";
@@ -56,10 +57,12 @@ function Ties({ document, rank, onChoose, request, onTake }: FrontProps) {
     const shown = listedPlans(document);
     const names = shown.map(({ strategy }) => strategyText(strategy));
     // Where degrees do not tell them apart, the micro-batch may.
-    const nameOf = ({ rank, strategy }: Plan): string => {
+    const nameOf = (plan: Plan): string => {
+      const { rank, strategy } = plan;
       const text = strategyText(strategy);
+      const apart = apartText(document, plan);
       const isOnly = names.filter((name) => name === text).length < 2;
-      const more = isOnly ? "" : ` · micro ${strategy.micro_batch}`;
+      const more = isOnly ? "" : ` · ${apart || `micro ${strategy.micro_batch}`}`;
       return `${rank === OWN_RANK ? "–" : rank}  ${text}${more}`;
     };
     return tiesOf(document, shown, nameOf);

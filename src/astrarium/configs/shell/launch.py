@@ -13,6 +13,7 @@ from astrarium.configs.imported import (
     NotTrainingError,
     OpenQuestionError,
     answer_for,
+    name_that_file,
     variables_of,
 )
 from astrarium.configs.neighbours import beside, folder_of, text_of
@@ -190,7 +191,7 @@ def _ask(script: Script, where: str) -> None:
         _refuse(name, (), where)
     if nested:
         raise OpenQuestionError(
-            f"{where}: it starts {shown(nested[0])}, which is not beside it; name that file"
+            f"{where}: it starts {shown(nested[0])}, which is not beside it; {name_that_file()}"
         )
     open_words = [" ".join(one.words) for one in script.commands if len(one.words) < _ENOUGH]
     names = [name for words in open_words for name in unset_in(words)]

@@ -248,7 +248,7 @@ def nearest(front: Sequence[Plan], limits: Limits) -> NoFeasiblePlanError:
         enough = _rounded_up(cheapest.usd_total or 0.0)
         parts.append(f"{within}the cheapest run takes {_words(cheapest)}; {flag('budget')}")
         parts[-1] += f" {enough} would do"
-        label = f"Set the budget to {format_usd(float(enough))}"
+        label = f"Set the budget to {format_usd(float(enough)).removesuffix('.00')}"
         repairs.append(Repair(label, {"budget": enough}))
         parts[-1] += _chance(cheapest, dear / (cheapest.usd_total or dear))
     if late is not None and paid_for:
