@@ -1,19 +1,17 @@
 /** The answer in a sentence and large figures, where to go on, and how the search stands. */
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { amount, digits, duration, gpuText, usd } from "../charts/format";
+import { amount, detailText, digits, duration, gpuText, strategyText, usd } from "../charts/format";
 import { OWN_RANK, type Plan, type PlanDocument, type Reviewed } from "../document";
 import { IS_SHARED, type Progress, type Repair } from "./api";
 import { inputOf } from "./fields";
 import {
   chance,
   choiceText,
-  detailText,
   durations,
   fullest,
   offerText,
   percent,
   plainWords,
-  strategyText,
   whole,
 } from "./format";
 import { apartText } from "./plans";

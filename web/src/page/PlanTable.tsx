@@ -1,9 +1,18 @@
 /** The plans as a table: click a title to sort, a row to choose it, two boxes to compare. */
 import { useMemo, useRef, useState } from "preact/hooks";
-import { digits, duration, gpuText, padded, shortGpu, usd } from "../charts/format";
+import {
+  detailText,
+  digits,
+  duration,
+  gpuText,
+  padded,
+  shortGpu,
+  strategyText,
+  usd,
+} from "../charts/format";
 import { fittingScale } from "../charts/scales";
 import { listedPlans, OWN_RANK, ownPlan, type Plan, planName, type Reviewed } from "../document";
-import { detailText, durations, fullest, percent, spotText, strategyText, whole } from "./format";
+import { durations, fullest, percent, spotText, whole } from "./format";
 import {
   apartText,
   COLUMNS,

@@ -1,9 +1,9 @@
 /** "Why not?": a strategy of one's own, its estimate and its place, or what forbids it. */
 import { useEffect, useState } from "preact/hooks";
-import { duration, usd } from "../charts/format";
+import { duration, strategyText, usd } from "../charts/format";
 import type { Plan, PlanDocument } from "../document";
 import { type Verdict, whyNot } from "./api";
-import { durations, fullest, percent, strategyText, whole } from "./format";
+import { durations, fullest, percent, whole } from "./format";
 import { rankAmong } from "./plans";
 import { choosesGpus, onGpusOf, type Request } from "./request";
 import { useAnswer } from "./useAnswer";

@@ -1,4 +1,5 @@
 /** The pictures of the page: each with the part of the document that it shows. */
+
 import { useMemo } from "preact/hooks";
 import {
   breakdownOf,
@@ -14,6 +15,7 @@ import {
   tiesOf,
   topologyOf,
 } from "../charts";
+import { strategyText } from "../charts/format";
 import { memoryRow } from "../charts/memory";
 import { rowHeight } from "../charts/timeline";
 import {
@@ -27,7 +29,7 @@ import {
   type TimelineDocument,
 } from "../document";
 import { timeline } from "./api";
-import { strategyText, whole } from "./format";
+import { whole } from "./format";
 import { Picture } from "./Picture";
 import { apartText } from "./plans";
 import type { Request } from "./request";

@@ -1,7 +1,7 @@
 /** The table of plans: what its columns are, sorted and filtered. */
-import { gpuText } from "../charts/format";
+import { gpuText, recomputeText, strategyText } from "../charts/format";
 import type { Plan, PlanDocument } from "../document";
-import { fullest, recomputeText, strategyText, total, whole } from "./format";
+import { fullest, total, whole } from "./format";
 
 export interface Column {
   key: string;
