@@ -15,7 +15,7 @@ from astrarium.api.request import Request, reference_of
 from astrarium.catalog import find_gpu
 from astrarium.catalog.optimizers import ADAMW
 from astrarium.configs.imported import Imported, OpenQuestionError
-from astrarium.errors import InputError, Repair, flag, in_shell
+from astrarium.errors import InputError, Repair, about, flag, in_shell, repairs_in
 from astrarium.model.workload import Numerics
 from astrarium.value import Value, replace
 
@@ -159,7 +159,8 @@ def counted(gpus: GpusGiven | None, described: Described) -> GpusGiven | None:
     name, _, stated = gpus.partition(":")
     if stated not in ("", str(count)):
         return gpus
-    usual = find_gpu(name).gpus_per_node
+    with about("gpus"), repairs_in(lambda meant: f"{meant}:{count}"):
+        usual = find_gpu(name).gpus_per_node
     if size is None or size == usual or (count == size and usual % size == 0):
         return {name: count}
     return {name: f"{count // size}x{size}"}

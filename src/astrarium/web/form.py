@@ -13,7 +13,7 @@ from astrarium.api.flags import PLAN_FLAGS
 from astrarium.errors import Words
 
 
-class Field(NamedTuple):
+class FormField(NamedTuple):
     """A field of the form; `says` are what its choices are called."""
 
     label: str
@@ -33,26 +33,28 @@ SOFTWARE: Final = {
     "all": "All side by side",
 }
 # Groups in the order of the page; the page has places of its own for the first two.
-FORM: Final[Mapping[str, Mapping[str, Field]]] = {
+FORM: Final[Mapping[str, Mapping[str, FormField]]] = {
     "Training run": {
-        "global_batch": Field("Global batch", "Sequences"),
-        "seq_length": Field("Sequence length", "Tokens each"),
-        "tokens": Field("Tokens in all", "Such as 2T, 300B"),
-        "precision": Field("Precision", says={"best": "bf16 or fp8"}),
+        "global_batch": FormField("Global batch", "Sequences"),
+        "seq_length": FormField("Sequence length", "Tokens each"),
+        "tokens": FormField("Tokens in all", "Such as 2T, 300B"),
+        "precision": FormField("Precision", says={"best": "bf16 or fp8"}),
     },
     "Goal and limits": {
-        "objective": Field(
+        "objective": FormField(
             "Objective",
             says={"throughput": "Fastest", "time": "Shortest run", "cost": "Cheapest run"},
         ),
-        "mode": Field("GPUs to use", says={"exact": "All of them", "up-to": "Fewer, if better"}),
-        "budget": Field("Budget, $", "At most, such as 200k"),
-        "deadline": Field("Deadline, days", "At most"),
-        "rule": Field("Rules", "One a line; drops matches", "$tp > 8"),
+        "mode": FormField(
+            "GPUs to use", says={"exact": "All of them", "up-to": "Fewer, if better"}
+        ),
+        "budget": FormField("Budget, $", "At most, such as 200k"),
+        "deadline": FormField("Deadline, days", "At most"),
+        "rule": FormField("Rules", "One a line; drops matches", "$tp > 8"),
     },
     "Software, fine-tuning, optimizer, memory": {
-        "runtime": Field("Software", "Usual: Megatron-LM; FSDP for adapters", says=SOFTWARE),
-        "finetune": Field(
+        "runtime": FormField("Software", "Usual: Megatron-LM; FSDP for adapters", says=SOFTWARE),
+        "finetune": FormField(
             "What trains",
             says={
                 "full": "All weights",
@@ -62,44 +64,44 @@ FORM: Final[Mapping[str, Mapping[str, Field]]] = {
                 "all": "All side by side",
             },
         ),
-        "lora_rank": Field("Rank of adapters", "", "16"),
-        "lora_modules": Field("Weights with adapters", "", "q_proj,v_proj"),
-        "optimizer": Field("Optimizer"),
-        "numerics": Field("Gradients, moments", says={"strict": "32 bits", "reduced": "bf16"}),
-        "expert_messages": Field(
+        "lora_rank": FormField("Rank of adapters", "", "16"),
+        "lora_modules": FormField("Weights with adapters", "", "q_proj,v_proj"),
+        "optimizer": FormField("Optimizer"),
+        "numerics": FormField("Gradients, moments", says={"strict": "32 bits", "reduced": "bf16"}),
+        "expert_messages": FormField(
             "Expert messages",
             says={"alltoall": "All-to-all", "deepep": "DeepEP", "overlapped": "DeepEP, overlapped"},
         ),
-        "expert_imbalance": Field("Expert imbalance", "Busiest over mean", "1"),
-        "fit_chance": Field("Chance to fit, %", "At least", "95"),
-        "memory_margin": Field("Memory kept free", "In place of the chance", "4GiB"),
-        "prefer": Field(
+        "expert_imbalance": FormField("Expert imbalance", "Busiest over mean", "1"),
+        "fit_chance": FormField("Chance to fit, %", "At least", "95"),
+        "memory_margin": FormField("Memory kept free", "In place of the chance", "4GiB"),
+        "prefer": FormField(
             "Of equal plans", says={"recommended": "The simplest", "fastest": "The fastest"}
         ),
-        "top": Field("Plans to list", "", "5"),
+        "top": FormField("Plans to list", "", "5"),
     },
     "Clouds, spot, checkpoints, power": {
-        "spot": Field(
+        "spot": FormField(
             "Spot nodes", says={"never": "None", "always": "All", "mix": "As many as is best"}
         ),
-        "market": Field("Clouds", "Prices of these; all: every one", "aws,gcp"),
-        "region": Field("Regions", "", "us, europe, asia"),
-        "max_gpus": Field("Most GPUs of a type", "With clouds and no GPU rows"),
-        "mix": Field("Most pools in one job"),
-        "checkpoint_every": Field("Checkpoint every", "", "30min; empty: best"),
-        "storage_bandwidth": Field("Checkpoint bandwidth", "", "1GB/s/node"),
-        "restart_time": Field("Restart takes", "", "10min"),
-        "failures": Field("Failures of a node", "", "1%/day"),
-        "epochs": Field("Epochs", "In place of tokens"),
-        "dataset_tokens": Field("Tokens of the dataset", "For epochs"),
-        "rampup_batch": Field("Batch ramp", "", "START,STEP,SAMPLES"),
-        "eval_every": Field("Evaluate every", "Iterations"),
-        "eval_iterations": Field("Batches of an evaluation", "", "100"),
-        "power_price": Field("Power, $ per kWh", "For machines of your own"),
-        "power_utilisation": Field("Power drawn, %", "", "90"),
-        "co2": Field("CO₂, kg per kWh"),
-        "discount": Field("Discounts, %", "One a line", "aws=30"),
-        "interruptions": Field("Interruptions", "Of a spot node; one a line", "h100=10%/day"),
+        "market": FormField("Clouds", "Prices of these; all: every one", "aws,gcp"),
+        "region": FormField("Regions", "", "us, europe, asia"),
+        "max_gpus": FormField("Most GPUs of a type", "With clouds and no GPU rows"),
+        "mix": FormField("Most pools in one job"),
+        "checkpoint_every": FormField("Checkpoint every", "", "30min; empty: best"),
+        "storage_bandwidth": FormField("Checkpoint bandwidth", "", "1GB/s/node"),
+        "restart_time": FormField("Restart takes", "", "10min"),
+        "failures": FormField("Failures of a node", "", "1%/day"),
+        "epochs": FormField("Epochs", "In place of tokens"),
+        "dataset_tokens": FormField("Tokens of the dataset", "For epochs"),
+        "rampup_batch": FormField("Batch ramp", "", "START,STEP,SAMPLES"),
+        "eval_every": FormField("Evaluate every", "Iterations"),
+        "eval_iterations": FormField("Batches of an evaluation", "", "100"),
+        "power_price": FormField("Power, $ per kWh", "For machines of your own"),
+        "power_utilisation": FormField("Power drawn, %", "", "90"),
+        "co2": FormField("CO₂, kg per kWh"),
+        "discount": FormField("Discounts, %", "One a line", "aws=30"),
+        "interruptions": FormField("Interruptions", "Of a spot node; one a line", "h100=10%/day"),
     },
 }
 _FIELDS: Final = {name: field for group in FORM.values() for name, field in group.items()}
@@ -137,7 +139,7 @@ def described() -> list[dict[str, Any]]:
     ]
 
 
-def _described(name: str, field: Field) -> dict[str, Any]:
+def _described(name: str, field: FormField) -> dict[str, Any]:
     flag = PLAN_FLAGS[name]
     choices = {**({} if name == "runtime" else {word: word for word in flag.words}), **field.says}
     found = {
