@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -69,9 +71,16 @@ LONG: Final[dict[str, Any]] = {
 def served() -> Iterator[str]:
     """`astrarium serve` as a process of its own on a free port; gives its address."""
     command = [sys.executable, "-m", "astrarium", "serve", "--json", "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with (
+        TemporaryDirectory() as cache,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "XDG_CACHE_HOME": cache},
+        ) as process,
+    ):
         assert process.stdout is not None
         assert process.stderr is not None
         try:

@@ -202,6 +202,8 @@ def test_without_a_way_to_npms_packages_the_rest_is_tested(
 def test_the_types_of_the_page_are_those_of_the_documents() -> None:
     written = page_types.FILE.read_text(encoding="utf-8")
     assert written == page_types.source(), "run `python tools/page_types.py --write`"
+    form = page_types.FORM.read_text(encoding="utf-8")
+    assert form == page_types.form(), "run `python tools/page_types.py --write`"
     assert "  readonly pipeline_inside?: boolean;" in written.splitlines()
     assert "  readonly strategy: Strategy;" in written.splitlines()
 

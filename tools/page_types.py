@@ -1,13 +1,14 @@
-"""Writes the TypeScript types of the documents that the page reads, from their schemas.
+"""Writes what the page has of the package: the types of its documents, and its form.
 
     python tools/page_types.py [--write]
 
-Without `--write` it only checks that `web/src/schema.ts` is what the schemas make.
+Without `--write` it only checks that both files are what the schemas and the form make.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,8 +18,11 @@ from typing import Any
 from astrarium.plans.document import PlanDocument, schemas
 from astrarium.report.plan.imported import ImportDocument
 from astrarium.report.timeline import TimelineDocument
+from astrarium.web.form import described
 
-FILE = Path(__file__).parents[1] / "web/src/schema.ts"
+SOURCES = Path(__file__).parents[1] / "web/src"
+FILE = SOURCES / "schema.ts"
+FORM = SOURCES / "page/form.json"
 TYPES = (PlanDocument, ImportDocument, TimelineDocument)
 WORDS = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean"}
 HEAD = "// Made by tools/page_types.py of the schemas of the documents; not to be edited.\n"
@@ -81,15 +85,20 @@ def source() -> str:
     return "\n\n".join([HEAD, *blocks]).replace("\n\n\n", "\n\n") + "\n"
 
 
+def form() -> str:
+    """The fields of the form."""
+    return json.dumps(described(), indent=1, ensure_ascii=False) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=re.split(r"\n\n", __doc__ or "")[0])
-    parser.add_argument("--write", action="store_true", help="write the file")
-    if parser.parse_args().write:
-        FILE.write_text(source(), encoding="utf-8")
-    elif FILE.read_text(encoding="utf-8") != source():
-        sys.exit(
-            f"Error: {FILE} is not what the schemas make; `python tools/page_types.py --write`"
-        )
+    parser.add_argument("--write", action="store_true", help="write the files")
+    is_written = parser.parse_args().write
+    for path, made in ((FILE, source()), (FORM, form())):
+        if is_written:
+            path.write_text(made, encoding="utf-8")
+        elif path.read_text(encoding="utf-8") != made:
+            sys.exit(f"Error: {path} is not up to date; `python tools/page_types.py --write`")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The errors a user may see, and the hint that goes with a misspelt name.
+"""The errors a user may see, their ways out, and the hint that goes with a misspelt name.
 
 Everything raised on purpose derives from `AstrariumError`; the command line turns it into one
 message and the error's exit code. Any other exception is a bug and keeps its traceback.
@@ -6,23 +6,36 @@ message and the error's exit code. Any other exception is a bug and keeps its tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
+
+THIS: Final = ""  # among the changes of a repair: the input that the error is about
+
+
+class Repair(NamedTuple):
+    """A way out that one click takes: inputs with their new values; "" takes an input away."""
+
+    label: str
+    changes: Mapping[str, str]
 
 
 class AstrariumError(Exception):
     """Base of all errors whose message is written for the user.
 
-    `part` is the input that the error is about, where that is known: a form shows it there.
+    `part` is the input that the error is about, where that is known: a form shows it there, with
+    the repairs as buttons.
     """
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, message: str, part: str | None = None) -> None:
+    def __init__(
+        self, message: str, part: str | None = None, repairs: Sequence[Repair] = ()
+    ) -> None:
         super().__init__(message)
         self.part = part
+        self.repairs = tuple(repairs)
 
 
 class InputError(AstrariumError, ValueError):
@@ -35,17 +48,34 @@ class NoFeasiblePlanError(AstrariumError):
     """The input is sound, but no strategy satisfies it; the message says what binds."""
 
 
+class Words(NamedTuple):
+    """How messages speak to their reader."""
+
+    name: Callable[[str], str]  # of an input
+    value: Callable[[str, str], str] | None = None  # an input with a value; None: side by side
+    has_shell: bool = True  # commands can be typed, and paths be named
+
+
 def _as_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-# What the user calls an input; Python's functions change it with `naming`.
-_naming: Final[ContextVar[Callable[[str], str]]] = ContextVar("naming", default=_as_flag)
+# Python's functions and the form change it with `naming`.
+_SHELL: Final = Words(_as_flag)
+_words: Final[ContextVar[Words]] = ContextVar("words", default=_SHELL)
 
 
-def flag(name: str) -> str:
-    """What a message calls an input: `--seq-length` in a shell, `seq_length` in Python."""
-    return _naming.get()(name)
+def flag(name: str, value: str = "") -> str:
+    """What a message calls an input: `--mode` in a shell, `mode` in Python; or one at a value."""
+    words = _words.get()
+    if value and words.value is not None:
+        return words.value(name, value)
+    return f"{words.name(name)} {value}".rstrip()
+
+
+def in_shell(says: str, elsewhere: str = "") -> str:
+    """Words for a reader who can type a command; `elsewhere` are those for a reader of a form."""
+    return says if _words.get().has_shell else elsewhere
 
 
 class _Flags:
@@ -59,18 +89,18 @@ def with_flags(text: str) -> str:
 
 
 @contextmanager
-def naming(names: Callable[[str], str]) -> Iterator[None]:
+def naming(names: Callable[[str], str] | Words) -> Iterator[None]:
     """Messages call inputs by these names."""
-    token = _naming.set(names)
+    token = _words.set(names if isinstance(names, Words) else Words(names))
     try:
         yield
     finally:
-        _naming.reset(token)
+        _words.reset(token)
 
 
-def refusal(name: str, says: str) -> InputError:
+def refusal(name: str, says: str, repairs: Sequence[Repair] = ()) -> InputError:
     """The error of an input; the message begins with its name."""
-    return InputError(f"{flag(name)}{says}", name)
+    return InputError(f"{flag(name)}{says}", name, repairs)
 
 
 @contextmanager
@@ -83,6 +113,31 @@ def about(part: str) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def repairs_in(whole: Callable[[str], str]) -> Iterator[None]:
+    """What a repair puts in the place of the input is a piece of it: `whole` puts it in."""
+    try:
+        yield
+    except AstrariumError as error:
+        error.repairs = tuple(
+            one._replace(
+                changes={
+                    name: whole(value) if name == THIS else value
+                    for name, value in one.changes.items()
+                }
+            )
+            for one in error.repairs
+        )
+        raise
+
+
+def repairs_among(
+    entries: Sequence[str], index: int, joint: str = ","
+) -> AbstractContextManager[None]:
+    """Repairs are of one entry of a list: they give the list with the other."""
+    return repairs_in(lambda one: joint.join([*entries[:index], one, *entries[index + 1 :]]))
+
+
 def check_printable(key: str, name: str) -> None:
     """Refuse a name with line breaks or other control characters: it goes into scripts."""
     if not name.isprintable():
@@ -92,10 +147,11 @@ def check_printable(key: str, name: str) -> None:
 BEGINNINGS_SHOWN = 3
 SHORTEST_BEGINNING = 3  # letters; shorter ones begin too many names
 ALMOST_SURE, PERHAPS = 0.85, 0.6  # likeness of two names, 1 if equal
+FEW_NAMES = 8  # may all be offered
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return " (did you mean 'x'?)" for the known name closest to `name`, or "" if none is.
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """The known names that may be meant.
 
     Slips of the finger come first, then names that begin with what was typed, then likeness.
     """
@@ -108,7 +164,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if not found and len(typed) >= SHORTEST_BEGINNING:
         found = begun[:BEGINNINGS_SHOWN]
     found = found or get_close_matches(typed, by_lower, n=1, cutoff=PERHAPS)
+    return [by_lower[low] for low in found]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return " (did you mean 'x'?)" for the known name closest to `name`, or "" if none is."""
+    found = [f"'{one}'" for one in nearest_names(name, known)]
     if not found:
         return ""
-    *first, last = (f"'{by_lower[low]}'" for low in found)
+    *first, last = found
     return f" (did you mean {', '.join(first)}{' or ' if first else ''}{last}?)"
+
+
+def instead(name: str, known: Sequence[str]) -> tuple[Repair, ...]:
+    """Repairs of a name that is not known: those that may be meant, or all where they are few."""
+    meant = nearest_names(name, known) or (known if len(known) <= FEW_NAMES else ())
+    return tuple(Repair(f"Use {one}", {THIS: one}) for one in meant)

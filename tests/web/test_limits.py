@@ -15,7 +15,7 @@ import pytest
 from web_server import LONG, PATIENCE_SECONDS, SMALL, Running, running, wait_for
 
 from astrarium.web import worker
-from astrarium.web.answers import Answer
+from astrarium.web.reply import Answer
 
 MIB = 2**20
 

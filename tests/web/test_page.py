@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from astrarium.web.schemas import EXAMPLE
+from astrarium.web.example import EXAMPLE
 from astrarium.web.static import FOLDER
 
 SOURCES: Final = Path(__file__).parents[2] / "web"

@@ -98,6 +98,8 @@ def test_flags_that_name_files_are_refused(client: httpx.Client, flag: str) -> N
     assert told == {
         "message": f"--{flag.replace('_', '-')} names a file, and the server reads none",
         "field": flag,
+        "repairs": [],
+        "asks": [],
     }
 
 

@@ -113,7 +113,10 @@ def test_nothing_feasible_is_a_conflict_with_its_reason(client: httpx.Client) ->
     expected = printed("plan", *flags, exit_code=1)
     assert response.status_code == 409
     told = response.json()
-    assert told["error"] == {"message": expected["error"], "field": None}
+    fewest = {"label": "Use 40 GPUs", "changes": {"gpus": "t4:40"}}
+    assert told["error"]["message"] == expected["error"]
+    assert told["error"]["field"] is None
+    assert told["error"]["repairs"] == [fewest]
     assert told["document"] == expected
 
 

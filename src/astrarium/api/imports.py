@@ -15,7 +15,7 @@ from astrarium.api.request import Request, reference_of
 from astrarium.catalog import find_gpu
 from astrarium.catalog.optimizers import ADAMW
 from astrarium.configs.imported import Imported, OpenQuestionError
-from astrarium.errors import InputError, flag
+from astrarium.errors import InputError, Repair, about, flag, in_shell, repairs_in
 from astrarium.model.workload import Numerics
 from astrarium.value import Value, replace
 
@@ -87,7 +87,7 @@ def filled(asked: AskedValues) -> Filled:
         imported = read_config(strategy, flag("strategy")) if isinstance(strategy, str) else None
     except OpenQuestionError as error:
         more = "; `astrarium explain` takes these answers"
-        raise OpenQuestionError(f"{error}{more if '--set' in str(error) else ''}") from None
+        raise OpenQuestionError(f"{error}{more if error.variables else ''}") from None
     if imported is not None:
         return completed(asked, imported)
     if asked.model is None or asked.model == FROM_CONFIG:
@@ -104,11 +104,11 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
     gpus = counted(asked.gpus, described)
     if isinstance(gpus, str) and ":" not in gpus and "," not in gpus:
         open_on = described.open_gpus
-        because = f" (it is ${open_on}; --set {open_on}=N says it)" if open_on else ""
+        says_it = in_shell(f"; --set {open_on}=N says it")
+        because = f" (it is ${open_on}{says_it})" if open_on else ""
+        write = in_shell(f"write {flag('gpus')} {gpus}:N", "fill in their count")
         raise OpenQuestionError(
-            f"{imported.source} does not state the number of GPUs{because}; write"
-            f" {flag('gpus')} {gpus}:N",
-            "gpus",
+            f"{imported.source} does not state the number of GPUs{because}; {write}", "gpus"
         )
     batch = asked.global_batch or _batch(imported, gpus, asked.cluster)
     whole = replace(
@@ -159,7 +159,8 @@ def counted(gpus: GpusGiven | None, described: Described) -> GpusGiven | None:
     name, _, stated = gpus.partition(":")
     if stated not in ("", str(count)):
         return gpus
-    usual = find_gpu(name).gpus_per_node
+    with about("gpus"), repairs_in(lambda meant: f"{meant}:{count}"):
+        usual = find_gpu(name).gpus_per_node
     if size is None or size == usual or (count == size and usual % size == 0):
         return {name: count}
     return {name: f"{count // size}x{size}"}
@@ -208,7 +209,24 @@ def check_agreement(imported: Imported, asked: Request, gpus_flag: str = "") -> 
     }
     found = [*imported.disagreements(stated), *imported.model_disagreements(workload.model)]
     if found:
-        raise InputError("; ".join(found) + "; make them agree")
+        repairs = _agreements(imported, asked)
+        raise InputError("; ".join(found) + "; make them agree", repairs=repairs)
+
+
+def _agreements(imported: Imported, asked: Request) -> list[Repair]:
+    """What the configuration says, in the place of what contradicts it."""
+    described, workload = imported.described, asked.workload
+    repairs = [
+        Repair(f"Leave {flag(name)} to {imported.source}", {name: ""})
+        for name in ("seq_length", "global_batch")
+        if getattr(described, name) not in (None, getattr(workload, name))
+    ]
+    count = described.gpus
+    if count is not None and count != asked.cluster.num_gpus and len(asked.cluster.pools) == 1:
+        pool = asked.cluster.pools[0]
+        changes = {"gpus": f"{pool.requested or pool.gpu.name}:{count}"}
+        repairs.append(Repair(f"Use {count:,} GPUs", changes))
+    return repairs
 
 
 def check_accepted(imported: Imported) -> None:

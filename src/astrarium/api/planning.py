@@ -22,7 +22,15 @@ from astrarium.report.plan.document import (
 from astrarium.search import planner
 from astrarium.search.listing import Progress, no_progress
 from astrarium.search.money import Runs
-from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Mode, Objective, Prefer
+from astrarium.search.outcome import (
+    DEFAULT_FIT_CHANCE,
+    FEWER_GPUS,
+    KeptFree,
+    Limits,
+    Mode,
+    Objective,
+    Prefer,
+)
 from astrarium.search.planner import Planned, plan, side_by_side
 from astrarium.search.refusals import rules_against
 from astrarium.search.rules import UserRule, user_rules
@@ -353,16 +361,18 @@ def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]
     """What keeps a plan from being an answer, in words."""
     from astrarium.report.plan.text import lacking_words
 
-    found = [f"--rule '{rule}' drops it" for rule in rules]
+    found = [f"{flag('rule')} '{rule}' drops it" for rule in rules]
     if not plan.fits:
         found.append(f"It does not fit: {lacking_words(plan)}")
     late, dear = limits.deadline_seconds, limits.budget_usd
     if late is not None and (plan.train_seconds or 0.0) > late:
         taken = format_seconds(plan.train_seconds or 0.0)
-        found.append(f"Its run takes {taken}, longer than --deadline {format_seconds(late)}")
+        found.append(
+            f"Its run takes {taken}, longer than {flag('deadline')} {format_seconds(late)}"
+        )
     if dear is not None and (plan.usd_total or 0.0) > dear:
         cost = format_usd(plan.usd_total or 0.0)
-        found.append(f"Its run costs {cost}, more than --budget {format_usd(dear)}")
+        found.append(f"Its run costs {cost}, more than {flag('budget')} {format_usd(dear)}")
     return tuple(found)
 
 
@@ -397,8 +407,9 @@ def _check_open(mode: Mode, asked: Request) -> None:
     if mode == "exact":
         raise refusal(
             "sensitivity",
-            f" asks what would change the GPUs of the answer, and {flag('mode')} exact uses all"
-            f" of them; add {flag('mode')} up-to",
+            f" asks what would change the GPUs of the answer, and {flag('mode', 'exact')} uses all"
+            f" of them; add {flag('mode', 'up-to')}",
+            FEWER_GPUS,
         )
     unpriced = [pool for pool in asked.cluster.pools if pool.usd_per_gpu_hour is None]
     if unpriced:
@@ -406,7 +417,8 @@ def _check_open(mode: Mode, asked: Request) -> None:
         given = unpriced[0].requested or unpriced[0].gpu.name
         raise refusal(
             "sensitivity",
-            f" needs prices, and none is known for {names}; {flag('price')} {given}=USD sets one",
+            f" needs prices, and none is known for {names}; {flag('price', f'{given}=USD')} sets"
+            " one",
         )
 
 

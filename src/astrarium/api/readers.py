@@ -11,7 +11,7 @@ from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from astrarium.errors import InputError, did_you_mean, flag, refusal
+from astrarium.errors import InputError, Repair, did_you_mean, flag, instead, refusal
 
 if TYPE_CHECKING:
     from astrarium.cluster.build import GpusGiven
@@ -112,7 +112,8 @@ def choice(place: str, *, without: Sequence[str] = ()) -> Reader:
         if str(given).lower() in known:
             return known[str(given).lower()]
         hint = did_you_mean(str(given), known)
-        raise refusal(name, f" '{given}': expected one of {', '.join(known)}{hint}")
+        says = f" '{given}': expected one of {', '.join(known)}{hint}"
+        raise refusal(name, says, instead(str(given), list(known)))
 
     return read
 
@@ -247,4 +248,6 @@ def spelled(entry: Given) -> str:
 
 
 def both_given(first: str, second: str) -> InputError:
-    return refusal(first, f" and {flag(second)} are both given; keep one")
+    keep = [(first, second), (second, first)]
+    repairs = [Repair(f"Keep {flag(kept)}", {other: ""}) for kept, other in keep]
+    return refusal(first, f" and {flag(second)} are both given; keep one", repairs)

@@ -16,7 +16,7 @@ from astrarium.configs.imported import Imported
 from astrarium.cost.checkpoints import Storage
 from astrarium.cost.training_run import Evaluation, RunTerms, Spot, run_tokens
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, about, did_you_mean, flag, refusal
+from astrarium.errors import InputError, Repair, about, did_you_mean, flag, instead, refusal
 from astrarium.model import Model, load_model
 from astrarium.model.load import load_as, model_of_config
 from astrarium.model.workload import ExpertMessages, Numerics, Workload
@@ -109,7 +109,9 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     batch = asked.global_batch
     if batch is None:
         batch = DEFAULT_GLOBAL_BATCH
-        notes.append(f"--global-batch not given: {batch} taken; memory hardly depends on it")
+        notes.append(
+            f"{flag('global_batch')} not given: {batch} taken; memory hardly depends on it"
+        )
     pools, on_prices = cluster(asked.gpus, asked.cluster, terms)
     notes += on_prices
     assert asked.model is not None
@@ -118,10 +120,10 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     length = asked.seq_length
     if length is None:
         length, why = default_length(loaded)
-        notes.append(f"--seq-length not given: {length:,} taken, {why}")
+        notes.append(f"{flag('seq_length')} not given: {length:,} taken, {why}")
     elif 0 < loaded.max_seq_length < length:
         notes.append(
-            f"--seq-length {length:,} is beyond the {loaded.max_seq_length:,} tokens that"
+            f"{flag('seq_length')} {length:,} is beyond the {loaded.max_seq_length:,} tokens that"
             f" {loaded.name} is made for"
         )
     notes += loaded.left_out
@@ -177,12 +179,13 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
         for name in ("lora_rank", "lora_modules"):
             if getattr(asked, name) is not None:
                 needed = f" is about adapters; add {flag('finetune')} lora, qlora or dora"
-                raise refusal(name, needed)
+                raise refusal(name, needed, [Repair("Train adapters (LoRA)", {"finetune": "lora"})])
         return (None,)
     if given != ALL and given not in list(Finetune):
         words = (*Finetune, ALL)
         hint = did_you_mean(str(given), words)
-        raise refusal("finetune", f" '{given}': expected one of {', '.join(words)}{hint}")
+        says = f" '{given}': expected one of {', '.join(words)}{hint}"
+        raise refusal("finetune", says, instead(str(given), words))
     rank = {} if asked.lora_rank is None else {"rank": asked.lora_rank}
     modules = default_modules(loaded)
     if asked.lora_modules is not None:
@@ -255,7 +258,13 @@ def run_length(asked: PlanAsked) -> int | None:
     if asked.epochs is None and asked.dataset_tokens is None:
         return asked.tokens
     if asked.tokens is not None:
-        raise both_given("tokens", "epochs")
+        error = both_given("tokens", "epochs")
+        keep_tokens, keep_epochs = error.repairs
+        error.repairs = (
+            keep_tokens._replace(changes={**keep_tokens.changes, "dataset_tokens": ""}),
+            keep_epochs,
+        )
+        raise error
     if asked.epochs is None or asked.dataset_tokens is None:
         raise refusal("epochs", f" and {flag('dataset_tokens')} are needed together")
     return run_tokens(epochs=asked.epochs, dataset_tokens=asked.dataset_tokens)

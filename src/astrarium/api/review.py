@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from astrarium.api import imports, request
 from astrarium.configs.imported import Imported, OpenQuestionError
-from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.errors import InputError, NoFeasiblePlanError, flag, in_shell
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
@@ -45,12 +45,13 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
     if filled.asked.gpus is None and filled.asked.cluster is None:
         count = imported.described.gpus or "N"
         raise InputError(
-            f"{imported.source}: on which GPUs? Add --gpus TYPE:{count} such as h100:{count}",
+            f"{imported.source}: on which GPUs? "
+            + in_shell(f"Add --gpus TYPE:{count} such as h100:{count}", "Choose their type."),
             "gpus",
         )
     if filled.asked.global_batch is None:
         raise InputError(
-            f"{imported.source} does not state the batch; add --global-batch SEQUENCES",
+            f"{imported.source} does not state the batch; add {flag('global_batch', 'SEQUENCES')}",
             "global_batch",
         )
     asked = filled.read()
@@ -64,8 +65,8 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
         variable = imported.described.open_gpus
         raise OpenQuestionError(
             f"{imported.source}: on {asked.cluster.num_gpus} GPUs it would not start"
-            f" ({'; '.join(conflicts)}); but the machine sets ${variable}: say the number with"
-            f" --gpus {given.gpus}:N or --set {variable}=N",
+            f" ({'; '.join(conflicts)}); but the machine sets ${variable}: say the number"
+            + in_shell(f" with --gpus {given.gpus}:N or --set {variable}=N"),
             "gpus",
         )
     return ReviewedConfig(

@@ -31,7 +31,7 @@ from astrarium.catalog.records import (
     join_doubts,
     read_table,
 )
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, did_you_mean, in_shell, instead
 
 
 class Dtype(StrEnum):
@@ -144,8 +144,9 @@ def find_gpu(name: str) -> Gpu:
     if found is None:
         labels = [label for gpu in table.values() for label in (gpu.name, *gpu.aliases)]
         raise InputError(
-            f"unknown GPU type '{name}'{did_you_mean(name, labels)}; "
-            "`astrarium catalog gpus` lists all"
+            f"unknown GPU type '{name}'{did_you_mean(name, labels)}"
+            + in_shell("; `astrarium catalog gpus` lists all"),
+            repairs=instead(name, labels),
         )
     return table[found]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from astrarium.catalog import overrides, records
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, did_you_mean, in_shell, instead
 
 _TABLES_KEPT = 4
 _TEXTS = ("source", "date", "method", "published", "note", "doubts")
@@ -60,12 +60,16 @@ def find_model_entry(name: str) -> ModelEntry:
     table, _ = _table(overrides.stamps())
     found = _candidates(name)
     if len(found) > 1:
-        raise InputError(f"'{name}' may be {' or '.join(found)}; write one of these names exactly")
+        may_be = f"'{name}' may be {' or '.join(found)}; write one of these names exactly"
+        raise InputError(may_be, repairs=instead("", found))
     if not found:
         labels = [label for entry in table.values() for label in (entry.name, *entry.aliases)]
         raise InputError(
-            f"unknown model '{name}'{did_you_mean(name, labels)}; "
-            "`astrarium catalog models` lists all, and a path to a config.json works too"
+            f"unknown model '{name}'{did_you_mean(name, labels)}"
+            + in_shell(
+                "; `astrarium catalog models` lists all, and a path to a config.json works too"
+            ),
+            repairs=instead(name, labels),
         )
     return table[found[0]]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.runtimes import Constant, Runtime
-from astrarium.errors import InputError, did_you_mean, flag
+from astrarium.errors import InputError, did_you_mean, flag, instead
 from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "optimizers.json"
@@ -45,7 +45,9 @@ def find_optimizer(name: str = ADAMW) -> OptimizerFacts:
     if name not in entries:
         hint = did_you_mean(name, entries)
         raise InputError(
-            f"unknown optimizer '{name}'{hint}; known: {', '.join(entries)}", "optimizer"
+            f"unknown optimizer '{name}'{hint}; known: {', '.join(entries)}",
+            "optimizer",
+            instead(name, list(entries)),
         )
     values = {one.name: one.value for one in describe_optimizer(name)}
     values.setdefault("end_state_bytes", values["state_bytes"])

@@ -27,7 +27,7 @@ from typing import Any, Final, cast
 from astrarium.catalog.gpus import find_gpu
 from astrarium.catalog.records import STALE_AFTER_DAYS as STALE_AFTER_DAYS
 from astrarium.catalog.records import read_table
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, about, did_you_mean, instead, repairs_among
 from astrarium.value import Value
 
 OWN_CLOUD: Final = "own"  # of prices of the user that name no cloud
@@ -132,7 +132,8 @@ def find_cloud(name: str, known: Collection[str] = ()) -> str:
     if found is None:
         raise InputError(
             f"unknown cloud '{name}'{did_you_mean(name, [*names, *_ALIASES])}; known are"
-            f" {', '.join(names)}"
+            f" {', '.join(names)}",
+            repairs=instead(name, [*names, *_ALIASES]),
         )
     return found
 
@@ -290,7 +291,7 @@ def book_of(
     place = None if region is None else _region(region, own)
     own = [_normal(offer) for offer in own]
     known = sorted({offer.cloud for offer in own})
-    chosen = None if clouds is None else [find_cloud(cloud, known) for cloud in clouds]
+    chosen = None if clouds is None else _chosen(list(clouds), known)
     off = {c if c == EVERY_CLOUD else find_cloud(c, known): s for c, s in (discounts or {}).items()}
     if chosen:
         own = [offer for offer in own if offer.cloud in (*chosen, OWN_CLOUD)]
@@ -315,6 +316,15 @@ def _normal(offer: Offer) -> Offer:
     return replace(offer, cloud=cloud_name(offer.cloud), region=region)
 
 
+def _chosen(names: list[str], known: Collection[str]) -> list[str]:
+    """Clouds by their names of the book."""
+    found: list[str] = []
+    for index, name in enumerate(names):
+        with about("market"), repairs_among(names, index):
+            found.append(find_cloud(name, known))
+    return found
+
+
 def _region(name: str, own: Sequence[Offer]) -> str:
     """The region in the words of the book; those of own prices are understood, too."""
     words = list(dict.fromkeys([*REGIONS, *(offer.region for offer in own)]))
@@ -323,6 +333,7 @@ def _region(name: str, own: Sequence[Offer]) -> str:
         raise InputError(
             f"unknown region '{name}'{did_you_mean(name, words)}; known are {', '.join(words)}",
             "region",
+            instead(name, words),
         )
     return region_class(found) or found
 

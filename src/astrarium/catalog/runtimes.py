@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, Repair, did_you_mean, flag, in_shell, instead
 from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
@@ -184,6 +184,9 @@ def find_runtime(name: str = DEFAULT) -> Runtime:
     return Runtime(name=name.lower(), title=_entries()[name.lower()]["title"], **values)
 
 
+_MEGATRON: Final = (Repair("Plan for Megatron-LM", {"runtime": "megatron"}),)
+
+
 def with_reduced_states(runtime: Runtime) -> Runtime:
     """The runtime with gradients and both moments of Adam in bf16.
 
@@ -195,8 +198,9 @@ def with_reduced_states(runtime: Runtime) -> Runtime:
     if not runtime.parses_as_megatron:
         raise InputError(
             f"{runtime.name} keeps its gradients and moments as it does: reduced numerics are"
-            " Megatron's (--runtime megatron)",
+            f" Megatron's ({flag('runtime', 'megatron')})",
             "numerics",
+            _MEGATRON,
         )
     return replace(
         runtime,
@@ -237,8 +241,9 @@ def _sending(runtime: Runtime, *, deepep: bool, overlapped: bool) -> Runtime:
     if not runtime.parses_as_megatron:
         raise InputError(
             f"{runtime.name} sends tokens to experts as it does: other messages are Megatron's"
-            " (--runtime megatron)",
+            f" ({flag('runtime', 'megatron')})",
             "expert_messages",
+            _MEGATRON,
         )
     sent = replace(runtime, dispatch=(Dispatch.NODE if deepep else Dispatch.COPY).value)
     if not overlapped:
@@ -254,7 +259,9 @@ def describe_runtime(name: str) -> tuple[Constant, ...]:
         known = ", ".join(entries)
         raise InputError(
             f"unknown runtime '{name}'{did_you_mean(name, entries)}; known: {known}"
-            " (`astrarium catalog runtimes`)"
+            + in_shell(" (`astrarium catalog runtimes`)"),
+            "runtime",
+            instead(name, list(entries)),
         )
     chain = []
     parent: str | None = name.lower()

@@ -27,7 +27,7 @@ from astrarium.cluster.interconnect import (
     network_profile,
 )
 from astrarium.cluster.types import LARGEST_CLUSTER, Cluster, Pool, check_cluster
-from astrarium.errors import InputError
+from astrarium.errors import THIS, InputError, Repair, in_shell, repairs_among, repairs_in
 from astrarium.value import Value
 
 T = TypeVar("T")
@@ -165,15 +165,20 @@ def parse_gpus(given: GpusGiven) -> Cluster:
     text = gpus_text(given)
     if not text.strip():
         raise InputError("no GPUs given; expected TYPE:COUNT[,TYPE:COUNT...] such as h100:64")
-    pools = [_pool(*entry, text) for entry in _entries(given)]
+    entries = _entries(given)
+    typed = [entry for entry, _, _ in entries]
+    pools: list[Pool] = []
+    for index, entry in enumerate(entries):
+        with repairs_among(typed, index):
+            pools.append(_pool(*entry, text))
     for index, pool in enumerate(pools):
         for other in pools[:index]:
             if other.gpu.name == pool.gpu.name:
                 total = other.num_gpus + pool.num_gpus
                 raise InputError(
                     f"{text}: {pool.gpu.name} appears twice; write the sum,"
-                    f" {pool.requested or pool.gpu.name}:{total}, or give the machines in a cluster"
-                    " file"
+                    f" {pool.requested or pool.gpu.name}:{total}"
+                    + in_shell(", or give the machines in a cluster file")
                 )
     return check_cluster(Cluster(tuple(pools)))
 
@@ -189,7 +194,10 @@ def _entries(given: GpusGiven) -> list[tuple[str, str, units.Amount]]:
         texts = [entry.strip() for entry in given.split(",")]
         return [(text, *_divided(text)) for text in texts]
     pairs = given.items() if isinstance(given, Mapping) else given
-    return [(f"{name}:{units.echo(count)}", name, count) for name, count in pairs]
+    return [
+        (f"{name}:{units.echo(count)}" if count != "" else name, name, count)
+        for name, count in pairs
+    ]
 
 
 def _divided(entry: str) -> tuple[str, str]:
@@ -202,11 +210,13 @@ def _pool(entry: str, name: str, amount: units.Amount, text: str) -> Pool:
         raise InputError(f"{text}: an entry is empty; expected TYPE:COUNT[,TYPE:COUNT...]")
     if not name:
         raise InputError(f"{entry}: the GPU type is missing; expected TYPE:COUNT such as h100:64")
-    gpu = find_gpu(name)
+    with repairs_in(lambda meant: f"{meant}:{units.echo(amount)}"):
+        gpu = find_gpu(name)
     if amount == "":
         raise InputError(
             f"{entry}: the number of GPUs is missing; write {name}:{gpu.gpus_per_node} "
-            f"for one node of {gpu.name}"
+            f"for one node of {gpu.name}",
+            repairs=_counts(name, gpu.gpus_per_node),
         )
     stated = _NODES.fullmatch(amount) if isinstance(amount, str) else None
     if stated:
@@ -261,5 +271,16 @@ def _machines(gpu: Gpu, count: int, entry: str) -> tuple[int, int]:
     size = max(part for part in range(1, node + 1) if count % part == 0)
     raise InputError(
         f"{entry}: {gpu.name} comes in nodes of {node}; use {below} or {above}, or name the nodes:"
-        f" {count // size}x{size} is {count // size} of {size}"
+        f" {count // size}x{size} is {count // size} of {size}",
+        repairs=[
+            *_counts(_divided(entry)[0], below, above),
+            Repair(
+                f"Use {count // size:,} nodes of {size}",
+                {THIS: f"{_divided(entry)[0]}:{count // size}x{size}"},
+            ),
+        ],
     )
+
+
+def _counts(name: str, *counts: int) -> list[Repair]:
+    return [Repair(f"Use {count:,} GPUs", {THIS: f"{name}:{count}"}) for count in counts]

@@ -184,7 +184,7 @@ def _stale(pool: Pool, today: date) -> str:
     age = (today - date.fromisoformat(day)).days
     return (
         f"the price of {pool.gpu.name}{where} is stale: of {day}, {age:,} days old;"
-        f" {PRICE_FLAG} {pool.requested or pool.gpu.name}=USD sets a current one"
+        f" {flag('price', f'{pool.requested or pool.gpu.name}=USD')} sets a current one"
     )
 
 
@@ -222,7 +222,7 @@ def refused_notes(cluster: Cluster) -> tuple[str, ...]:
 def _unpriced(pool: Pool, book: Book | None = None) -> str:
     name = pool.requested or pool.gpu.name
     why = _of_other_machines(pool, book) or f"no price is known for {pool.gpu.name}"
-    return f"{why}; {PRICE_FLAG} {name}=USD sets one"
+    return f"{why}; {flag('price', f'{name}=USD')} sets one"
 
 
 def _of_other_machines(pool: Pool, book: Book | None) -> str:

@@ -16,11 +16,20 @@ from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
-from astrarium.configs.imported import AsIf, Imported, NotModelledError, OpenQuestionError, Used
+from astrarium.configs.imported import (
+    AsIf,
+    Imported,
+    NotModelledError,
+    OpenQuestionError,
+    Used,
+    answer_for,
+    variables_of,
+)
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import TRAINERS, Launch
 from astrarium.configs.tables import table
+from astrarium.errors import in_shell
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train adapters; and to train for something else than the next token.
@@ -81,7 +90,8 @@ def read_trainer(launch: Launch, source: str) -> Imported:
             raise OpenQuestionError(
                 f"{source}: needs ${variable}, an argument of the script; give it behind the script"
                 if variable.isdigit()
-                else f"{source}: ${variable} is never set; add --set {variable}=VALUE"
+                else f"{source}: ${variable} is never set; add {answer_for(variable)}",
+                variables=variables_of([variable]),
             )
     sharded, processes = _by_accelerate(launch, source)
     flags = {**flags, **sharded}
@@ -117,8 +127,11 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
     read = read_config(str(path)) if path else None
     if read is None:
         raise OpenQuestionError(
-            f"{source}: who shards the model is in {shown(name)}, which is not beside it; put it"
-            " there, or explain that file with --model"
+            f"{source}: who shards the model is in {shown(name)}, which is not beside it;"
+            + in_shell(
+                " put it there, or explain that file with --model",
+                " paste that file in its place, and choose the model",
+            )
         )
     stage = read.described.strategy["zero_stage"]
     return {"zero_stage": str(stage)} if stage else {}, read.described.gpus
@@ -288,8 +301,11 @@ def _deepspeed(
         found = json_beside(folder, name, files)
         if found is None:
             raise OpenQuestionError(
-                f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it; name"
-                " that file with --model, or put it there"
+                f"{source}: DeepSpeed's settings are in {shown(name)}, which is not beside it;"
+                + in_shell(
+                    " name that file with --model, or put it there",
+                    " paste that file in its place, and choose the model",
+                )
             )
         content = found
     elif isinstance(name, Mapping):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from astrarium.configs.settings import Described
 from astrarium.configs.tables import table
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import InputError, did_you_mean, in_shell
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble
 from astrarium.value import Value
@@ -21,7 +21,32 @@ _PADDING: Final = 0.05  # of a vocabulary
 
 
 class OpenQuestionError(InputError):
-    """A configuration leaves open what decides; the message says how to answer."""
+    """A configuration leaves open what decides; the message says how to answer.
+
+    `variables` are those of the script that it asks for.
+    """
+
+    def __init__(
+        self, message: str, part: str | None = None, variables: Iterable[str] = ()
+    ) -> None:
+        super().__init__(message, part)
+        self.variables = tuple(dict.fromkeys(variables))
+
+
+def variables_of(names: Iterable[str]) -> list[str]:
+    """Those that can be set by their names: neither arguments nor what a command prints."""
+    alone = [name.partition(", by ")[0] for name in names]
+    return [name for name in alone if not name.isdigit() and not name.startswith("$")]
+
+
+def name_that_file() -> str:
+    """What a reader does whose script has its settings in a file that is not at hand."""
+    return in_shell("name that file", "paste that file in its place")
+
+
+def answer_for(variable: str, value: str = "VALUE") -> str:
+    """What the reader gives to answer for a variable of a script."""
+    return in_shell(f"--set {variable}={value}", f"“${variable}”")
 
 
 class NotTrainingError(InputError):

@@ -15,7 +15,12 @@ from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.accelerate import read_accelerate, settings_of
-from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
+from astrarium.configs.imported import (
+    Imported,
+    NotTrainingError,
+    OpenQuestionError,
+    name_that_file,
+)
 from astrarium.configs.neighbours import beside, json_beside, text_of
 from astrarium.configs.settings import Described
 from astrarium.configs.shell.launch import STARTERS, Launch
@@ -170,7 +175,8 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
     path = beside(launch.folder, name)
     if path is None:
         raise OpenQuestionError(
-            f"{source}: torchtitan's settings are in {name}, which is not beside it; name that file"
+            f"{source}: torchtitan's settings are in {name}, which is not beside it;"
+            f" {name_that_file()}"
         )
     if path.suffix == ".py":
         text = text_of(path)
@@ -228,9 +234,7 @@ def _settings(launch: Launch, source: str) -> Imported:
     file = beside(launch.folder, name)
     read = read_config(str(file)) if file else None
     if read is None:
-        raise OpenQuestionError(
-            f"{source}: {name} is not beside it; name the file that has the settings"
-        )
+        raise OpenQuestionError(f"{source}: {name} is not beside it; {name_that_file()}")
     return read
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import astrarium.catalog
-from astrarium.errors import InputError, did_you_mean, flag, refusal
+from astrarium.errors import InputError, Repair, did_you_mean, flag, refusal
 from astrarium.model.blocks import Block, Linear, Model, Module
 from astrarium.value import Value
 
@@ -202,4 +202,5 @@ def check_finetuning(adapters: Adapters | None, runtime: str) -> None:
             f"{flag('runtime')} {runtime}: plans with adapters ({adapters.kind}) are made for"
             f" {' and '.join(able)} alone, whose export to accelerate starts them with PEFT",
             "runtime",
+            [Repair(f"Plan for {one}", {"runtime": one}) for one in able],
         )

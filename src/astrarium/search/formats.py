@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from astrarium.cluster import Pool
-from astrarium.errors import InputError
+from astrarium.errors import InputError, Repair
 from astrarium.model.workload import Precision, Workload
 
 
@@ -38,4 +38,5 @@ def runnable(workload: Workload, *pools: Pool) -> Workload:
         f"{gpu.name} has no {workload.precision.value} arithmetic; it has"
         f" {', '.join(gpu.peak_flops)}",
         "precision",
+        [Repair("Use bf16", {"precision": "bf16"})],
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from astrarium.errors import Repair
 from astrarium.strategy.estimate import Twin
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value
@@ -36,6 +37,9 @@ class Prefer(StrEnum):
 class Mode(StrEnum):
     EXACT = "exact"
     UP_TO = "up-to"
+
+
+FEWER_GPUS: Final = (Repair("Let plans use fewer GPUs", {"mode": Mode.UP_TO.value}),)
 
 
 class Claim(StrEnum):

@@ -20,7 +20,15 @@ from astrarium.cost.chances import usable_bytes
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, NoFeasiblePlanError, flag, refusal
+from astrarium.errors import (
+    InputError,
+    NoFeasiblePlanError,
+    Repair,
+    flag,
+    in_shell,
+    instead,
+    refusal,
+)
 from astrarium.model.adapters import check_finetuning
 from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
@@ -39,6 +47,7 @@ from astrarium.search.money import (
     rank_key,
 )
 from astrarium.search.outcome import (
+    FEWER_GPUS,
     LISTED,
     KeptFree,
     Limits,
@@ -299,8 +308,8 @@ def _refusal(
         freely = _searched(replace(asked, limits=Limits()), runs, Limits(), None, most_types)
         results, front = freely.results, front_of(runs.paid(freely.plans))
     if front:
-        return NoFeasiblePlanError(nearest(front, limits))
-    return NoFeasiblePlanError(_why_nothing(asked, runs.cluster, results))
+        return nearest(front, limits)
+    return _why_nothing(asked, runs.cluster, results)
 
 
 def _front(asked: Asked, runs: Runs, limits: Limits) -> Front | None:
@@ -350,11 +359,11 @@ def _gap(results: Sequence[SearchResult]) -> float:
 
 def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
     if mode is Mode.EXACT and most_types is not None and most_types < len(cluster.pools):
-        mode_flag = flag("mode")
         raise refusal(
             "mix",
-            f" {most_types} leaves some of the {len(cluster.pools)} pools out, and {mode_flag}"
-            f" exact uses all; add {mode_flag} up-to",
+            f" {most_types} leaves some of the {len(cluster.pools)} pools out, and"
+            f" {flag('mode', 'exact')} uses all; add {flag('mode', 'up-to')}",
+            FEWER_GPUS,
         )
 
 
@@ -409,6 +418,7 @@ def check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> Non
             "runtime",
             f" {runtime.name} can be predicted but not planned for: its rules are not known;"
             f" choose one of {', '.join(planned_runtimes())}",
+            instead(runtime.name, planned_runtimes()),
         )
     check_software(workload.optimizer, runtime)
     check_finetuning(workload.adapters, runtime.name)
@@ -427,17 +437,20 @@ def _check_request(
     if len(makers) > 1 and mode is Mode.EXACT:
         raise InputError(
             f"GPUs of {' and '.join(makers)} have no library in common to send messages with, so"
-            f" one job cannot use all of them; {flag('mode')} up-to picks the best of either",
+            f" one job cannot use all of them; {flag('mode', 'up-to')} picks the best of either",
             "mode",
+            FEWER_GPUS,
         )
     if workload.tokens is None and (limits.budget_usd or limits.deadline_seconds):
         needs = f"a budget or deadline needs {flag('tokens')}: how long is the training run?"
-        raise InputError(needs, "tokens")
+        no_limits = Repair("Leave the limits out", {"budget": "", "deadline": ""})
+        raise InputError(needs, "tokens", [no_limits])
     unpriced = [pool.gpu.name for pool in cluster.pools if pool.usd_per_gpu_hour is None]
     if limits.budget_usd is not None and unpriced:
         raise InputError(
             f"no price is known for {', '.join(unpriced)}, so a budget cannot be kept;"
-            f" {flag('price')} {unpriced[0]}=USD sets one, or usd_per_gpu_hour in a cluster file",
+            f" {flag('price', f'{unpriced[0]}=USD')} sets one"
+            + in_shell(", or usd_per_gpu_hour in a cluster file"),
             "price",
         )
 
@@ -477,7 +490,9 @@ def only_pool(cluster: Cluster) -> Pool:
     return cluster.pools[0]
 
 
-def _why_nothing(asked: Asked, cluster: Cluster, results: Sequence[SearchResult]) -> str:
+def _why_nothing(
+    asked: Asked, cluster: Cluster, results: Sequence[SearchResult]
+) -> NoFeasiblePlanError:
     """What bound, by how much, and the way out."""
     workload, mode = asked.workload, asked.mode
     rejected: Counter[Rejection] = sum((result.rejected for result in results), Counter())
@@ -490,13 +505,15 @@ def _why_nothing(asked: Asked, cluster: Cluster, results: Sequence[SearchResult]
         rooms = pools_without_room(runnable(workload, *cluster.pools), cluster)
         if rooms:
             lacking_there = "; ".join(room.text for room in rooms)
-            leave = f"{flag('mode')} up-to leaves them out"
-            return f"not all GPUs can be used: {lacking_there}; {leave}"
+            leave = f"{flag('mode', 'up-to')} leaves them out"
+            says = f"not all GPUs can be used: {lacking_there}; {leave}"
+            return NoFeasiblePlanError(says, repairs=FEWER_GPUS)
         if rejected[Rejection.MEMORY] or rejected[Rejection.SLOWER]:
-            return (
+            return NoFeasiblePlanError(
                 f"{workload.model.name} does not fit on all {cluster.num_gpus} GPUs at once: no"
-                f" pipeline over them has room for every stage; {flag('mode')} up-to may leave some"
-                " out"
+                f" pipeline over them has room for every stage; {flag('mode', 'up-to')} may leave"
+                " some out",
+                repairs=FEWER_GPUS,
             )
     if rejected[Rejection.MEMORY]:
         lacking = [
@@ -506,10 +523,11 @@ def _why_nothing(asked: Asked, cluster: Cluster, results: Sequence[SearchResult]
         nearest = int(np.argmin(lacking))
         pool = cluster.pools[nearest]
         text = f"{workload.model.name} does not fit: {_why_too_large(asked, pool)}"
-        return text + _smallest_that_fits(asked, pool)
+        fits, repairs = _smallest_that_fits(asked, pool)
+        return NoFeasiblePlanError(text + fits, repairs=repairs)
     reasons = sum((result.reasons for result in results), Counter())
     common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
-    return f"all {size:,} strategies are ruled out, most by: {common}"
+    return NoFeasiblePlanError(f"all {size:,} strategies are ruled out, most by: {common}")
 
 
 def _why_too_large(asked: Asked, pool: Pool) -> str:
@@ -529,30 +547,34 @@ def _why_too_large(asked: Asked, pool: Pool) -> str:
     )
 
 
-def _why_no_space(workload: Workload, cluster: Cluster) -> str:
+def _why_no_space(workload: Workload, cluster: Cluster) -> NoFeasiblePlanError:
     gpus, batch = cluster.num_gpus, workload.global_batch
     if len(cluster.pools) > 1:
         layers = workload.model.num_layers
-        return (
+        return NoFeasiblePlanError(
             f"no pipeline lies over all {gpus} GPUs of {len(cluster.pools)} pools: stages are equal"
             f" blocks of tp x cp x dp GPUs, dp divides the global batch of {batch}, and"
-            f" {layers} layers make at most {layers} stages; {flag('mode')} up-to may leave GPUs"
-            " out"
+            f" {layers} layers make at most {layers} stages; {flag('mode', 'up-to')} may leave GPUs"
+            " out",
+            repairs=FEWER_GPUS,
         )
-    return (
+    return NoFeasiblePlanError(
         f"no split of {gpus} GPUs divides a global batch of {batch}: dp must divide both"
         f" (what tp, pp and cp leave of the GPUs, and the batch); change {flag('global_batch')} to"
         f" a multiple of a power of two, or the number of GPUs"
     )
 
 
-def _smallest_that_fits(asked: Asked, pool: Pool) -> str:
+def _smallest_that_fits(asked: Asked, pool: Pool) -> tuple[str, Sequence[Repair]]:
     count = smallest_count(asked, pool)
     if count is None:
-        return "; no number of these GPUs is enough: a larger type is needed"
+        return "; no number of these GPUs is enough: a larger type is needed", ()
+    of_these = {"gpus": f"{pool.requested or pool.gpu.name}:{count}"}
+    use = Repair(f"Use {count:,} GPUs", of_these)
     if count <= pool.num_gpus and asked.mode is Mode.EXACT:
-        return f"; it would fit {count} GPUs ({flag('mode')} up-to finds such counts)"
-    return f"; the smallest number of them that fits is {count}"
+        finds = f"{flag('mode', 'up-to')} finds such counts"
+        return f"; it would fit {count} GPUs ({finds})", (use, *FEWER_GPUS)
+    return f"; the smallest number of them that fits is {count}", (use,)
 
 
 def leanest(asked: Asked, pool: Pool) -> Plan | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from astrarium.arrays import Bools
+from astrarium.errors import repairs_among
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.document import SHORT_NAMES
 from astrarium.strategy.expression import Rule, compile_rule
@@ -32,10 +33,12 @@ class UserRule(Value, frozen=True):
 def user_rules(texts: Sequence[str]) -> tuple[UserRule, ...]:
     """Parsed rules; InputError with the column of the mistake."""
     aliases = {**megatron_aliases(), **SHORT_NAMES} if texts else {}
-    return tuple(
-        UserRule(compile_rule(text, COLUMNS, aliases, COLUMN_TYPES, COLUMN_CHOICES))
-        for text in texts
-    )
+    found = []
+    for index, text in enumerate(texts):
+        with repairs_among(texts, index, "\n"):
+            rule = compile_rule(text, COLUMNS, aliases, COLUMN_TYPES, COLUMN_CHOICES)
+        found.append(UserRule(rule))
+    return tuple(found)
 
 
 def overlaps_named(rules: Sequence[UserRule]) -> frozenset[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import THIS, InputError, Repair, did_you_mean, nearest_names
 from astrarium.strategy.expression import NEGATIVE, TEXT, Tree
 from astrarium.units import parse_bytes, parse_count
 from astrarium.value import Value
@@ -232,11 +232,18 @@ class _Checker:
         field = self._vocabulary.aliases.get(field, field)
         if field not in self._vocabulary.known:
             names = [*self._vocabulary.known, *self._vocabulary.aliases]
-            self._refuse(f"unknown field {name}{did_you_mean(field, names)}", name)
+            repairs = [
+                Repair(f"Use ${meant}", {THIS: self._text.replace(name, f"${meant}")})
+                for meant in nearest_names(field, names)
+            ]
+            says = f"unknown field {name}{did_you_mean(field, names)}"
+            self._refuse(says, name, repairs=repairs)
         return field
 
-    def _refuse(self, problem: str, where: object, hint: str = "") -> NoReturn:
-        raise InputError(_message(self._text, _position(where), problem, hint))
+    def _refuse(
+        self, problem: str, where: object, hint: str = "", repairs: Sequence[Repair] = ()
+    ) -> NoReturn:
+        raise InputError(_message(self._text, _position(where), problem, hint), repairs=repairs)
 
 
 _ARITHMETIC: Final = frozenset({NEGATIVE, "+", "-", "*", "/", "%"})

@@ -6,9 +6,8 @@ never reads a document. A listener hears how far a search is, and the plans foun
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,9 +26,33 @@ from astrarium.api.flags import (
     read,
 )
 from astrarium.api.readers import entries
+from astrarium.configs.imported import OpenQuestionError
 from astrarium.documents import check_values
-from astrarium.errors import AstrariumError, InputError, NoFeasiblePlanError, about, flag, refusal
-from astrarium.value import Value, replace
+from astrarium.errors import (
+    THIS,
+    AstrariumError,
+    InputError,
+    NoFeasiblePlanError,
+    about,
+    flag,
+    naming,
+    refusal,
+)
+from astrarium.value import replace
+from astrarium.web.reply import (
+    FAILED,
+    HTML_TYPE,
+    IN_FORM,
+    NOTHING_FEASIBLE,
+    OK,
+    REFUSED,
+    ZIP_TYPE,
+    Answer,
+    Body,
+    compressed,
+    encoded,
+    problem,
+)
 
 if TYPE_CHECKING:
     from astrarium.plans.document import Plan, PlanDocument
@@ -79,7 +102,6 @@ class Reporter:
             self._tell("plans", to_dict(planning.so_far(self._question, plans, seconds)))
 
 
-Body = Mapping[str, Any]
 Kind = TypeVar("Kind", bound=AskedValues)
 
 
@@ -123,7 +145,8 @@ def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:
             try:
                 FLAGS["price"].read("price", [pair])
             except InputError as error:
-                raise InputError(str(error), f"pools[{index}].usd_per_gpu_hour") from None
+                error.part = f"pools[{index}].usd_per_gpu_hour"
+                raise
     stated = [pair for pair in priced if pair[1] is not None]
     given["price"] = [*entries(given.get("price", ())), *stated]
 
@@ -170,64 +193,53 @@ def field_of(error: AstrariumError, body: Body) -> str | None:
     return found
 
 
-JSON_TYPE: Final = "application/json"
-ZIP_TYPE: Final = "application/zip"
-HTML_TYPE: Final = "text/html; charset=utf-8"
-OK, NOTHING_FEASIBLE, REFUSED, FAILED = 200, 409, 422, 500
-LEAST_COMPRESSED: Final = 2**19  # bytes; below, a connection to the same machine is faster
-
-
-class Answer(Value, frozen=True):
-    status: int
-    content: bytes
-    media_type: str = JSON_TYPE
-    encoding: str = ""  # of the content: gzip, or none
-
-
-def compressed(given: Answer, body: Body, least: int = LEAST_COMPRESSED) -> Answer:
-    """The answer as a client that takes gzip gets it, where that is worth its while."""
-    if not body.get("gzip") or len(given.content) < least:
-        return given
-    return replace(given, content=gzip.compress(given.content, 1, mtime=0), encoding="gzip")
-
-
-def encoded(data: Any) -> bytes:  # noqa: ANN401  any JSON value
-    return json.dumps(to_builtins(data), allow_nan=False, separators=(",", ":")).encode()
-
-
-def problem(
-    status: int, message: str, field: str | None = None, further: Mapping[str, Any] | None = None
+def refused(
+    status: int, error: AstrariumError, body: Body, further: Mapping[str, Any] | None = None
 ) -> Answer:
-    """An error as the API reports it."""
-    told = {"error": {"message": message, "field": field}, **(further or {})}
-    return Answer(status, encoded(told))
+    """The same of an error that knows ways out."""
+    field = field_of(error, body)
+    told = {
+        "message": str(error),
+        "field": field,
+        "repairs": [
+            {"label": label, "changes": {name or field: value for name, value in changes.items()}}
+            for label, changes in error.repairs
+            if field or THIS not in changes
+        ],
+        "asks": list(error.variables) if isinstance(error, OpenQuestionError) else [],
+    }
+    return Answer(status, encoded({"error": told, **(further or {})}))
 
 
 def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
     """The answer to a question; `tell` is called with progress, if there is any."""
     from astrarium.api.exporting import RefusedError
+    from astrarium.web.form import WORDS
 
-    try:
-        return _KINDS[kind](body, tell)
-    except RefusedError as error:
-        return problem(REFUSED, str(error), "target", to_builtins(error.result))
-    except InputError as error:
-        return problem(REFUSED, str(error), field_of(error, body))
-    except NoFeasiblePlanError as error:
-        return problem(NOTHING_FEASIBLE, str(error))
-    except AstrariumError as error:
-        return problem(FAILED, str(error))
+    with naming(WORDS) if body.get(IN_FORM) else nullcontext():
+        try:
+            return _KINDS[kind](body, tell)
+        except RefusedError as error:
+            return problem(REFUSED, str(error), "target", to_builtins(error.result))
+        except InputError as error:
+            return refused(REFUSED, error, body)
+        except NoFeasiblePlanError as error:
+            return refused(NOTHING_FEASIBLE, error, body)
+        except AstrariumError as error:
+            return problem(FAILED, str(error))
 
 
 def _catalog(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.web.schemas import catalog
+    from astrarium.web.catalog import catalog
 
     return compressed(Answer(OK, encoded(catalog())), body, least=0)
 
 
-def learn(body: Body) -> None:
-    """Keep the answer to a question that everybody asks first."""
-    _learned[_key(_plan_asked(body))] = _plan(body, None)
+def learn(body: Body) -> Answer:
+    """Keep the answer to a question that everybody asks first, in the words of the form."""
+    in_form = {**body, IN_FORM: True}
+    found = _learned[_key(_plan_asked(in_form))] = answer("plan", in_form)
+    return found
 
 
 _learned: Final[dict[str, Answer]] = {}
@@ -250,14 +262,15 @@ def _plan(body: Body, tell: Tell | None) -> Answer:
     from astrarium.plans.document import to_dict
 
     asked = _plan_asked(body)
-    known = _learned.get(_key(asked))
+    known = _learned.get(_key(asked)) if body.get(IN_FORM) else None
     if known is not None:
         return known
     question = planning.read(asked)
     try:
         planned = planning.search(question, Reporter(question, tell) if tell else None)
     except NoFeasiblePlanError as error:
-        return problem(NOTHING_FEASIBLE, str(error), None, {"document": _without(question, error)})
+        further = {"document": _without(question, error)}
+        return refused(NOTHING_FEASIBLE, error, body, further)
     changes = None
     if asked.sensitivity:
         if tell:

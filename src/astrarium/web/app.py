@@ -20,8 +20,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from astrarium import __version__
-from astrarium.web import static
-from astrarium.web.answers import OK, REFUSED, ZIP_TYPE, Answer, encoded
+from astrarium.web import example, static
 from astrarium.web.flags import (
     Chosen,
     CompareRequest,
@@ -35,6 +34,7 @@ from astrarium.web.flags import (
 )
 from astrarium.web.guard import BodyLimit, Guard, error_response
 from astrarium.web.jobs import NoAnswerError, Workers
+from astrarium.web.reply import IN_FORM, OK, REFUSED, ZIP_TYPE, Answer, encoded
 from astrarium.web.settings import ServerSettings
 
 T = TypeVar("T")
@@ -42,14 +42,16 @@ HEARTBEAT_SECONDS: Final = 10.0  # a proxy may close a connection on which nothi
 
 
 class EventStream(Response):
-    """Asks a worker, and sends what it tells as it comes."""
+    """Asks a worker, and sends what it tells as it comes; or what is known."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, workers: Workers, kind: str, body: Mapping[str, Any]) -> None:
+    def __init__(
+        self, workers: Workers, kind: str, body: Mapping[str, Any], known: bytes | None = None
+    ) -> None:
         super().__init__(None, 200, {"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self.workers, self.kind, self.asked = workers, kind, body
+        self.workers, self.kind, self.asked, self.known = workers, kind, body, known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(
@@ -70,7 +72,11 @@ class EventStream(Response):
         await event("progress", json.dumps(first).encode())
         beats = asyncio.ensure_future(_heartbeat(send))
         try:
-            answer = await self.workers.answer(self.kind, self.asked, event)
+            answer = (
+                await self.workers.answer(self.kind, self.asked, event)
+                if self.known is None
+                else Answer(OK, self.known)
+            )
         except NoAnswerError as error:
             answer = error.answer
         finally:
@@ -109,6 +115,7 @@ async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | Non
 
 
 BAD_REQUEST, TOO_MANY = 400, 429
+READER: Final = "x-astrarium-reader"  # "form": messages speak of its fields, others of flags
 LEFT: Final = 499  # the client closed the connection: nobody reads this
 
 
@@ -214,6 +221,7 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
     events = {"text/event-stream": {"schema": {"$ref": REFERENCE.format(name="StreamEvent")}}}
     streamed = responses("Problem", "Progress, plans so far, and the document or an error.")
     streamed[OK]["content"] = events
+    first = example.kept()
 
     @app.post(
         "/api/plan/stream",
@@ -221,9 +229,11 @@ def _add_searches(app: FastAPI, workers: Workers) -> None:
         status_code=OK,
         responses=streamed,
     )
-    async def stream(body: PlanRequest) -> Response:  # type: ignore[valid-type]
+    async def stream(request: Request, body: PlanRequest) -> Response:  # type: ignore[valid-type]
         """The same, while the search runs; closing the connection ends it."""
-        return EventStream(workers, "plan", _given(body))
+        given = _given(request, body)
+        known = first if given[IN_FORM] and example.is_example(given) else None
+        return EventStream(workers, "plan", given, known)
 
 
 def _add_shared(app: FastAPI, shared: bytes) -> None:
@@ -311,7 +321,7 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
     async def export(request: Request, body: ExportRequest) -> Response:
         """What starts a plan: as `astrarium export`; JSON for those who accept JSON."""
         zipped = "application/json" not in request.headers.get("accept", "*/*")
-        answer = _answer(workers, "export", {**_given(body), "zipped": zipped})
+        answer = _answer(workers, "export", {**_given(request, body), "zipped": zipped})
         response = _response(await _unless_left(request, answer))
         if response.media_type == ZIP_TYPE:
             name = f"{body.target.lower()}.zip"
@@ -364,17 +374,18 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     return openapi(app, REFERENCE)
 
 
-def _given(body: BaseModel) -> dict[str, Any]:
-    return body.model_dump(exclude_unset=True)
+def _given(request: Request, body: BaseModel) -> dict[str, Any]:
+    in_form = request.headers.get(READER) == "form"
+    return {**body.model_dump(exclude_unset=True), IN_FORM: in_form}
 
 
 async def _answered(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
-    return _response(await _unless_left(request, _answer(workers, kind, _given(body))))
+    return _response(await _unless_left(request, _answer(workers, kind, _given(request, body))))
 
 
 async def _large(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
     """The same, compressed for clients that accept it."""
-    answer = _answer(workers, kind, {**_given(body), "gzip": _takes_gzip(request)})
+    answer = _answer(workers, kind, {**_given(request, body), "gzip": _takes_gzip(request)})
     return _response(await _unless_left(request, answer))
 
 

@@ -21,7 +21,7 @@ from astrarium.api.flags import (
     Flag,
 )
 from astrarium.errors import did_you_mean, flag
-from astrarium.web.answers import REFUSED, Answer, problem
+from astrarium.web.reply import REFUSED, Answer, problem
 
 Amount = StrictInt | StrictFloat | Annotated[StrictStr, Field(max_length=2000)]
 Texts = Annotated[list[Amount], Field(max_length=1000)]

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from astrarium.web.answers import problem
+from astrarium.web.reply import problem
 from astrarium.web.settings import LOOPBACK, ServerSettings
 
 COOKIE: Final = "astrarium_token"

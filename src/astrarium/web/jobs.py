@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from astrarium.web.answers import Answer, problem
+from astrarium.web.reply import Answer, problem
 from astrarium.web.settings import ServerSettings
 from astrarium.web.worker import ANSWER, WorkerMessage, work
 
@@ -162,7 +162,8 @@ class Workers:
             raise NoAnswerError(
                 504,
                 f"the search took longer than {self.settings.search_seconds:g} s, the limit of this"
-                " server; ask for fewer pools, or start it with a longer --search-seconds",
+                " server; ask for fewer pools, or start `astrarium serve --search-seconds` with"
+                " more",
             ) from None
         except (EOFError, OSError):
             raise _broken() from None

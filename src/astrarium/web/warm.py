@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import gc
 
-from astrarium.web import answers, worker
-from astrarium.web.schemas import EXAMPLE
+from astrarium.web import answers, example, worker
 
 work = worker.work  # what the workers run
 
-answers.learn(EXAMPLE)
+example.keep(answers.learn(example.EXAMPLE).content)
 gc.freeze()  # the copies leave what is there alone, and so do not copy its pages

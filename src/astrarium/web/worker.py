@@ -12,12 +12,14 @@ import sys
 import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from astrarium.web import answers
-from astrarium.web.answers import Answer, Body, Tell, problem
+from astrarium.web.reply import FAILED, REFUSED, Answer, Body, encoded, problem
+
+if TYPE_CHECKING:
+    from astrarium.web.answers import Tell
 
 ANSWER: Final = "answer"  # beside the events: the last message about a question
 SPARE_SECONDS: Final = 5  # after the server's own limit, should that be gone
@@ -42,7 +44,7 @@ def work(connection: Connection, seconds: float) -> None:
     encode = msgspec.msgpack.Encoder().encode
 
     def tell(name: str, data: Any) -> None:  # noqa: ANN401  any JSON value
-        connection.send_bytes(encode(WorkerMessage(name, answers.encoded(data))))
+        connection.send_bytes(encode(WorkerMessage(name, encoded(data))))
 
     while True:
         try:
@@ -59,6 +61,8 @@ def work(connection: Connection, seconds: float) -> None:
 
 
 def _answer(kind: str, body: Body, tell: Tell | None) -> Answer:
+    from astrarium.web import answers  # all that searches: the server itself does without
+
     try:
         return _bounded(answers.answer(kind, body, tell))
     except (BrokenPipeError, ConnectionError):
@@ -66,10 +70,10 @@ def _answer(kind: str, body: Body, tell: Tell | None) -> Answer:
     except MemoryError:
         return problem(503, "the search needs more memory than the server gives one; ask for less")
     except RecursionError:
-        return problem(answers.REFUSED, "nested too deeply")
+        return problem(REFUSED, "nested too deeply")
     except Exception:  # a bug: reported in full on the server, and in short to the client
         traceback.print_exc(file=sys.stderr)
-        return problem(answers.FAILED, "internal error; the server's log says more")
+        return problem(FAILED, "internal error; the server's log says more")
 
 
 def _bounded(given: Answer) -> Answer:

@@ -1,4 +1,5 @@
 /** Numbers as texts: three digits that count, units that fit. */
+import type { Strategy } from "../document";
 
 const GIB = 2 ** 30;
 const DAY = 86400;
@@ -117,4 +118,30 @@ export function gpuText(gpus: Readonly<Record<string, number>>, short = false): 
     ([name, count]) => `${count} x ${short ? shortGpu(name) : name}`,
   );
   return parts.join(" + ");
+}
+
+/** "tp 4 · pp 8 · dp 2": degrees above one, and what else tells plans apart. */
+export function strategyText(strategy: Strategy): string {
+  const degrees = (["tp", "pp", "dp", "cp", "ep"] as const)
+    .filter((name) => strategy[name] > 1)
+    .map((name) => `${name} ${strategy[name]}`);
+  return (degrees.length > 0 ? degrees : ["one GPU"]).join(" · ");
+}
+
+/** What stands behind the degrees: micro-batch, virtual stages, ZeRO, recompute. */
+export function detailText(strategy: Strategy): string {
+  const parts = [`micro-batch ${strategy.micro_batch}`];
+  if (strategy.virtual_stages > 1) parts.push(`${strategy.virtual_stages} virtual`);
+  if (strategy.zero_stage > 0) parts.push(`ZeRO ${strategy.zero_stage}`);
+  if (strategy.recompute.granularity !== "none") {
+    parts.push(`recompute ${recomputeText(strategy)}`);
+  }
+  if (strategy.offload_optimizer) parts.push("host optimizer");
+  if (strategy.split !== "even") parts.push(`${strategy.split} layers`);
+  return parts.join(" · ");
+}
+
+export function recomputeText(strategy: Strategy): string {
+  const { granularity, method, layers } = strategy.recompute;
+  return method === "block" ? `${granularity} (${layers} layers)` : granularity;
 }

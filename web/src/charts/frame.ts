@@ -247,11 +247,3 @@ export function element<Tag extends keyof HTMLElementTagNameMap>(
   if (text !== undefined) made.textContent = text;
   return made;
 }
-
-/** A message in place of a picture that has nothing to show. */
-export function emptyBox(frame: Frame, text: string): HTMLElement {
-  const made = element("div", "chart-empty", text);
-  frame.box.append(made);
-  frame.summary(text);
-  return made;
-}

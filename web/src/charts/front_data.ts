@@ -2,7 +2,7 @@
 
 import type { Counts, Interval, ParetoPoint, Plan, PlanDocument } from "../document";
 import { gpuOrder, placesOf } from "../document";
-import { digits, duration, gpuText, usd } from "./format";
+import { detailText, duration, gpuText, strategyText, usd } from "./format";
 
 export interface FrontPoint {
   /** Index in the document's `plans`: what is selected. */
@@ -101,7 +101,7 @@ function frontLines(
     ...moneyLines(seconds, secondsInterval, usd, usdInterval),
     ...(spot.length ? [`${gpuText(Object.fromEntries(spot))} of them spot`] : []),
     ...(clouds.length ? [clouds.join(", ")] : []),
-    ...(plan ? [strategyText(plan)] : []),
+    ...(plan ? [strategyText(plan.strategy), detailText(plan.strategy)] : []),
     ...(point.tied_with?.length ? ["the intervals do not tell it from others"] : []),
   ];
 }
@@ -127,7 +127,8 @@ function fromPlan(plan: Plan, index: number, isRun: boolean): FrontPoint | null 
       return [
         `Plan ${plan.rank}: ${gpuText(plan.gpus)}`,
         ...moneyLines(seconds, stretched(seconds), money, stretched(money)),
-        strategyText(plan),
+        strategyText(plan.strategy),
+        detailText(plan.strategy),
       ];
     },
   };
@@ -145,16 +146,6 @@ function moneyLines(
     `${duration(seconds)}${range(secondsInterval, duration)}`,
     `${usd(money)}${range(usdInterval, usd)}`,
   ];
-}
-
-function strategyText(plan: Plan): string {
-  const { tp, pp, dp, cp, ep, micro_batch, virtual_stages } = plan.strategy;
-  const parts = [`tp ${tp}`, `pp ${pp}`, `dp ${dp}`];
-  if (cp > 1) parts.push(`cp ${cp}`);
-  if (ep > 1) parts.push(`ep ${ep}`);
-  if (virtual_stages > 1) parts.push(`${virtual_stages} chunks`);
-  parts.push(`micro-batch ${micro_batch}`, `MFU ${digits(100 * plan.mfu)} %`);
-  return parts.join(", ");
 }
 
 /** The types of GPUs, however many of each. */

@@ -22,6 +22,7 @@ export interface Tie {
 const TOP = 12;
 const ROW = 28;
 const AXIS = 24;
+const EDGE = 18;
 const MOST_ROWS = 14;
 const NAME = 190;
 
@@ -153,7 +154,14 @@ class TiesChart implements Chart<readonly Tie[], number> {
     for (const [index, tick] of ticks.entries()) {
       const x = Math.round(scale.at(tick * unit.size)) + 0.5;
       const text = index === ticks.length - 1 ? `${texts[index]} ${unit.name}` : texts[index];
-      const anchor = { x, y: frame.height - 6, "text-anchor": "middle", class: "faint" };
+      // The last has no room on its right where it stands near the edge.
+      const isNear = x > frame.width - EDGE;
+      const anchor = {
+        x: isNear ? frame.width - 1 : x,
+        y: frame.height - 6,
+        "text-anchor": isNear ? "end" : "middle",
+        class: "faint",
+      };
       picture.append(
         svg("line", { x1: x, x2: x, y1: 0, y2: frame.height - AXIS, stroke: "var(--chart-grid)" }),
         svg("text", anchor, [text ?? ""]),

@@ -1,22 +1,20 @@
 /** The answer in a sentence and large figures, where to go on, and how the search stands. */
 import { useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { amount, digits, duration, gpuText, usd } from "../charts/format";
+import { amount, detailText, digits, duration, gpuText, strategyText, usd } from "../charts/format";
 import { OWN_RANK, type Plan, type PlanDocument, type Reviewed } from "../document";
-import { IS_SHARED, type Progress } from "./api";
+import { IS_SHARED, type Progress, type Repair } from "./api";
 import { inputOf } from "./fields";
 import {
   chance,
   choiceText,
-  detailText,
   durations,
   fullest,
   offerText,
   percent,
   plainWords,
-  strategyText,
   whole,
 } from "./format";
-import { type Repair, repairsOf, spoken } from "./repairs";
+import { apartText } from "./plans";
 import type { Found } from "./search";
 import { Term } from "./Term";
 import { tradesOf } from "./trades";
@@ -66,6 +64,7 @@ export function Answer(props: Props) {
         <>
           <Figures {...props} document={found.document} plan={plan} />
           <Trades {...props} document={found.document} plan={plan} />
+          <Jumps isAsked={!(found.document.review || IS_SHARED)} />
         </>
       ) : (
         <>
@@ -73,6 +72,7 @@ export function Answer(props: Props) {
             <p class="lead">…</p>
           </div>
           <div class="trades" />
+          <div class="jumps" />
         </>
       )}
       {/* Read out where it stays; what is seen comes anew in its other place. */}
@@ -91,9 +91,14 @@ export function Answer(props: Props) {
           {...progressOf(found)}
         />
         {isRefused &&
-          repairsOf(found.error).map((repair) => (
-            <button type="button" class="repair" key={repair.text} onClick={() => onRepair(repair)}>
-              {repair.text}
+          found.error?.repairs.map((repair) => (
+            <button
+              type="button"
+              class="repair"
+              key={repair.label}
+              onClick={() => onRepair(repair)}
+            >
+              {repair.label}
             </button>
           ))}
         {isRefused && input && (
@@ -134,9 +139,17 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
   return (
     <div class={found.isCurrent ? "figures" : "figures stale"}>
       <Lead document={document} plan={plan} modelName={modelName} />
+      {!IS_SHARED && (
+        <button type="button" class="jump to-form" onClick={showForm}>
+          Change the question
+        </button>
+      )}
       <p class="best">
         {planTitle(document, plan, found.state === "done")}:{" "}
-        <strong>{strategyText(plan.strategy)}</strong> <small>{detailText(plan.strategy)}</small>
+        <strong>{strategyText(plan.strategy)}</strong>{" "}
+        <small>
+          {[apartText(document, plan), detailText(plan.strategy)].filter(Boolean).join(" · ")}
+        </small>
       </p>
       <p class="how">{plainWords(plan.strategy)}</p>
       {document.choice?.recommended === plan.rank && document.choice.why.length > 0 && (
@@ -185,15 +198,6 @@ function Figures({ found, document, plan, modelName, last }: FiguresProps) {
       <p class="message">
         Ranges are <Term word="interval">80 % intervals</Term>.
       </p>
-      <nav class="jumps" aria-label="Parts of this page">
-        {JUMPS.filter(([id]) => id !== "whynot-title" || !(document.review || IS_SHARED)).map(
-          ([id, text]) => (
-            <button type="button" key={id} class="jump" onClick={() => jump(id)}>
-              {text}
-            </button>
-          ),
-        )}
-      </nav>
     </div>
   );
 }
@@ -241,6 +245,18 @@ function Trades(
   );
 }
 
+function Jumps({ isAsked }: { isAsked: boolean }) {
+  return (
+    <nav class="jumps" aria-label="Parts of this page">
+      {JUMPS.filter(([id]) => id !== "whynot-title" || isAsked).map(([id, text]) => (
+        <button type="button" key={id} class="jump" onClick={() => jump(id)}>
+          {text}
+        </button>
+      ))}
+    </nav>
+  );
+}
+
 /** What a plan is among those found. */
 function planTitle(document: PlanDocument, plan: Plan, isDone: boolean): string {
   const { choice } = document;
@@ -259,6 +275,13 @@ const JUMPS: readonly (readonly [id: string, text: string])[] = [
   ["whynot-title", "Try your own"],
   ["export-title", "Get the files"],
 ];
+
+function showForm(): void {
+  const form = document.querySelector<HTMLElement>("form.panel");
+  form?.scrollIntoView({ block: "start" });
+  form?.setAttribute("tabindex", "-1");
+  form?.focus({ preventScroll: true });
+}
 
 export function jump(id: string): void {
   const title = document.getElementById(id);
@@ -354,7 +377,7 @@ function elapsed(progress: Progress | null): string {
 }
 
 function refusalText({ error, isCurrent }: Found, isToldInForm: boolean): string {
-  const message = spoken(error?.message ?? "");
+  const message = error?.message ?? "";
   // Further lines point at a place in what was typed, which stands there.
   if (isToldInForm) return `See the form: ${message.split("\n")[0] ?? ""}`;
   return isCurrent ? `${message}\nThe best so far is shown.` : message;

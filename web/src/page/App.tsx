@@ -12,6 +12,7 @@ import { FormPanel } from "./FormPanel";
 import { fieldOf } from "./fields";
 import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
 import { Results } from "./Results";
+import { repaired } from "./repairs";
 import { exampleForm, type Form, formOf, type Pool, requestOf } from "./request";
 import { scaled } from "./Sweep";
 import { type Found, NOTHING_FOUND, Search } from "./search";
@@ -209,7 +210,7 @@ export function App() {
           onAgain={() => search.current?.start(request, false)}
           onChoose={(rank) => look({ rank })}
           onCompare={(compare) => look({ compare })}
-          onRepair={(repair) => change({ ...form, ...repair.change(form) }, true)}
+          onRepair={(repair) => change(repaired(form, repair), true)}
         />
         {!IS_SHARED && panel}
         <div

@@ -98,6 +98,7 @@ export function Combobox(props: Props) {
           setOpen(true);
           setTyped(true);
           setActive(-1);
+          list.current?.scrollTo(0, 0);
         }}
         onClick={open}
         onBlur={() => {

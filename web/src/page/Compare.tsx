@@ -1,7 +1,8 @@
 /** Two plans side by side: what they choose, and what comes of it. */
+import { strategyText } from "../charts/format";
 import { OWN_RANK, planOf, type Reviewed } from "../document";
 import { type Change, compare } from "./api";
-import { causeText, figure, strategyText } from "./format";
+import { causeText, figure } from "./format";
 import { useAnswer } from "./useAnswer";
 
 interface Props {

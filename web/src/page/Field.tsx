@@ -1,6 +1,5 @@
 /** A labelled field; what the server says about it takes the place of its hint. */
 import type { ComponentChildren } from "preact";
-import { spoken } from "./repairs";
 import { Term } from "./Term";
 import type { Word } from "./words";
 
@@ -45,7 +44,7 @@ export function Message(props: {
       {props.error ? (
         <span class="told">
           <span aria-hidden="true">⚠ </span>
-          {spoken(props.error)}
+          {props.error}
         </span>
       ) : (
         props.hint

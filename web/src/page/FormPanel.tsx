@@ -1,13 +1,14 @@
 /** All that is asked. */
+import type { VNode } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { AskError, Catalog } from "./api";
 import { ChoiceField, LinesField, Message, TextField } from "./Field";
 import { fieldOf } from "./fields";
-import { LABELS, MODES, OBJECTIVES, SPOTS } from "./labels";
 import { ModelFields } from "./ModelFields";
 import { OwnFields } from "./OwnFields";
 import { PoolFields } from "./PoolFields";
-import { type Form, isMarketAlone, ownForm, type RepeatedFlag, type SingleFlag } from "./request";
+import { type FieldText, type Form, GROUPS, isMarketAlone, ownForm } from "./request";
+import { WORDS, type Word } from "./words";
 
 interface Props {
   form: Form;
@@ -19,70 +20,24 @@ interface Props {
   onOwn: (form: Form | null) => void;
 }
 
-interface Texts {
-  hint?: string;
-  placeholder?: string;
-}
-
-const MORE: readonly (readonly [SingleFlag, Texts])[] = [
-  ["top", { placeholder: "5" }],
-  ["market", { hint: "Prices of these; all: every one", placeholder: "aws,gcp" }],
-  ["region", { placeholder: "us, europe, asia" }],
-  ["max_gpus", { hint: "With clouds and no GPU rows" }],
-  ["mix", {}],
-  ["checkpoint_every", { placeholder: "30min; empty: best" }],
-  ["storage_bandwidth", { placeholder: "1GB/s/node" }],
-  ["restart_time", { placeholder: "10min" }],
-  ["epochs", { hint: "In place of tokens" }],
-  ["dataset_tokens", { hint: "For epochs" }],
-  ["rampup_batch", { placeholder: "START,STEP,SAMPLES" }],
-  ["eval_every", { hint: "Iterations" }],
-  ["eval_iterations", { placeholder: "100" }],
-  ["power_price", { hint: "For machines of your own" }],
-  ["power_utilisation", { placeholder: "100" }],
-  ["co2", {}],
-];
-
-const FOLDED: readonly string[] = [
-  ...MORE.map(([flag]) => flag),
-  "spot",
-  "discount",
-  "interruptions",
-  "sensitivity",
-];
+const [RUN, GOAL, ...FOLDED] = GROUPS;
+const VOCABULARY: FieldText = { name: "vocab_size", label: "Vocabulary", hint: "Entries" };
 
 export function FormPanel({ form, catalog, error, onChange, onOwn }: Props) {
   const field = fieldOf(error);
-  const [isMore, setMore] = useState(false);
-  const isFolded = field !== null && FOLDED.includes(field);
-  useEffect(() => {
-    if (isFolded) setMore(true);
-  }, [isFolded]);
-
   const change = (part: Partial<Form>): void => onChange({ ...form, ...part });
   const mistake = (name: string): string | undefined =>
     field === name ? error?.message : undefined;
-  const single = (flag: SingleFlag) => ({
-    id: flag,
-    label: LABELS[flag],
-    value: form.single[flag] ?? "",
-    error: mistake(flag),
-    onInput: (value: string) => change({ single: { ...form.single, [flag]: value } }),
-  });
-  const choice = (flag: SingleFlag, first: string) => ({
-    ...single(flag),
-    value: form.single[flag] ?? first,
-    onInput: (value: string) =>
-      onChange({ ...form, single: { ...form.single, [flag]: value } }, true),
-  });
-  const repeated = (flag: RepeatedFlag) => ({
-    id: flag,
-    label: LABELS[flag],
-    value: form.repeated[flag] ?? "",
-    error: mistake(flag),
-    onInput: (value: string) => change({ repeated: { ...form.repeated, [flag]: value } }),
-  });
-
+  const shown = (text: FieldText): VNode => (
+    <FormField
+      key={text.name}
+      text={text}
+      form={form}
+      error={mistake(text.name)}
+      onChange={onChange}
+    />
+  );
+  const asked = RUN?.fields.filter(({ choices }) => !(form.own && choices)) ?? [];
   return (
     <form class="panel form" aria-label="What to plan" onSubmit={(event) => event.preventDefault()}>
       {form.own ? (
@@ -90,6 +45,7 @@ export function FormPanel({ form, catalog, error, onChange, onOwn }: Props) {
           own={form.own}
           field={field}
           error={error?.message}
+          asks={error?.asks ?? []}
           onChange={(own) => change({ own })}
           onRemove={() => onOwn(null)}
         />
@@ -117,90 +73,102 @@ export function FormPanel({ form, catalog, error, onChange, onOwn }: Props) {
         onChange={change}
       />
       <fieldset class="grid">
-        <legend>Training run</legend>
-        <TextField {...single("global_batch")} hint="Sequences" word="global_batch" />
-        <TextField {...single("seq_length")} hint="Tokens each" />
-        <TextField {...single("tokens")} hint="Such as 2T, 300B" />
-        {form.own && <TextField {...single("vocab_size")} hint="Entries" />}
-        {!form.own && (
-          <ChoiceField
-            {...choice("precision", "bf16")}
-            choices={[
-              ["bf16", "bf16"],
-              ["fp16", "fp16"],
-              ["fp8", "fp8"],
-            ]}
-          />
-        )}
+        <legend>{RUN?.title}</legend>
+        {[...asked, ...(form.own ? [VOCABULARY] : [])].map(shown)}
       </fieldset>
       {!form.own && (
         <>
           <fieldset class="grid">
-            <legend>Goal and limits</legend>
-            <ChoiceField
-              {...choice("objective", "throughput")}
-              word="objective"
-              choices={OBJECTIVES}
-            />
-            <ChoiceField
-              {...choice("mode", "exact")}
-              // Of all that clouds offer nobody rents everything, whatever is asked.
-              {...(isMarketAlone(form) ? { value: "up-to" } : {})}
-              word="mode"
-              choices={MODES}
-            />
-            <TextField {...single("budget")} hint="At most, such as 200k" />
-            <TextField {...single("deadline")} hint="At most" />
-            <LinesField
-              {...repeated("rule")}
-              word="rule"
-              hint="One a line; drops matches"
-              placeholder="$tp > 8"
-            />
+            <legend>{GOAL?.title}</legend>
+            {GOAL?.fields.map(shown)}
           </fieldset>
-          <details
-            class="more"
-            open={isMore}
-            onToggle={(event) => setMore(event.currentTarget.open)}
-          >
-            <summary>More: clouds, spot, checkpoints, power</summary>
-            <div class="grid">
-              <ChoiceField {...choice("spot", "never")} choices={SPOTS} />
-              <Clouds
-                clouds={catalog?.clouds ?? []}
-                value={form.single.market ?? ""}
-                onInput={(market) =>
-                  onChange({ ...form, single: { ...form.single, market } }, true)
-                }
-              />
-              {MORE.map(([flag, texts]) => (
-                <TextField key={flag} {...single(flag)} {...texts} />
-              ))}
-              <LinesField {...repeated("discount")} hint="One a line" placeholder="aws=30" />
-              <LinesField
-                {...repeated("interruptions")}
-                hint="Of a spot node; one a line"
-                placeholder="h100=10%/day"
-              />
-            </div>
-            <label class="check">
-              <input
-                id="sensitivity"
-                type="checkbox"
-                aria-describedby="sensitivity-message"
-                checked={form.sensitivity}
-                onChange={(event) =>
-                  onChange({ ...form, sensitivity: event.currentTarget.checked }, true)
-                }
-              />
-              Say which price or network would change the answer
-            </label>
-            <Message id="sensitivity" error={mistake("sensitivity")} />
-          </details>
+          {FOLDED.map(({ title, fields }, index) => {
+            const isLast = index === FOLDED.length - 1;
+            const names = [...fields.map(({ name }) => name), ...(isLast ? ["sensitivity"] : [])];
+            return (
+              <Folded key={title} title={title} isWrong={field !== null && names.includes(field)}>
+                <div class="grid">
+                  {fields.map((text) =>
+                    text.name === "market"
+                      ? [
+                          <Clouds
+                            key="clouds"
+                            clouds={catalog?.clouds ?? []}
+                            value={form.single.market ?? ""}
+                            onInput={(market) =>
+                              onChange({ ...form, single: { ...form.single, market } }, true)
+                            }
+                          />,
+                          shown(text),
+                        ]
+                      : shown(text),
+                  )}
+                </div>
+                {isLast && (
+                  <>
+                    <label class="check">
+                      <input
+                        id="sensitivity"
+                        type="checkbox"
+                        aria-describedby="sensitivity-message"
+                        checked={form.sensitivity}
+                        onChange={(event) =>
+                          onChange({ ...form, sensitivity: event.currentTarget.checked }, true)
+                        }
+                      />
+                      Say which price or network would change the answer
+                    </label>
+                    <Message id="sensitivity" error={mistake("sensitivity")} />
+                  </>
+                )}
+              </Folded>
+            );
+          })}
         </>
       )}
     </form>
   );
+}
+
+/** Fields that few need; a mistake in one of them unfolds all. */
+function Folded(props: { title: string; isWrong: boolean; children: preact.ComponentChildren }) {
+  const [isOpen, setOpen] = useState(false);
+  useEffect(() => {
+    if (props.isWrong) setOpen(true);
+  }, [props.isWrong]);
+  return (
+    <details class="more" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>{props.title}</summary>
+      {props.children}
+    </details>
+  );
+}
+
+interface FormFieldProps extends Pick<Props, "form" | "onChange"> {
+  text: FieldText;
+  error: string | undefined;
+}
+
+function FormField({ text, form, error, onChange }: FormFieldProps) {
+  const { name, label, hint = "", placeholder = "", choices, lines } = text;
+  const kind = lines ? "repeated" : "single";
+  const props = {
+    id: name,
+    label,
+    hint,
+    error,
+    ...(name in WORDS ? { word: name as Word } : {}),
+    value: form[kind][name] ?? text.default ?? "",
+    onInput: (value: string) =>
+      onChange({ ...form, [kind]: { ...form[kind], [name]: value } }, choices !== undefined),
+  };
+  if (choices) {
+    // Of all that clouds offer nobody rents everything, whatever is asked.
+    const value = name === "mode" && isMarketAlone(form) ? "up-to" : props.value;
+    return <ChoiceField {...props} value={value || (choices[0]?.[0] ?? "")} choices={choices} />;
+  }
+  const typed = { ...props, value: form[kind][name] ?? "", placeholder };
+  return lines ? <LinesField {...typed} /> : <TextField {...typed} />;
 }
 
 /** All clouds as switches; the field below takes them as a text, too. */

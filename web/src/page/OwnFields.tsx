@@ -10,15 +10,17 @@ interface Props {
   /** The field that is wrong, and what the server says about it. */
   field: string | null;
   error: string | undefined;
+  /** Variables that it asks for. */
+  asks: readonly string[];
   onChange: (own: OwnText) => void;
   onRemove: () => void;
 }
 
-export function OwnFields({ own, field, error, onChange, onRemove }: Props) {
+export function OwnFields({ own, field, error, asks, onChange, onRemove }: Props) {
   const mistake = (name: string): string | undefined => (field === name ? error : undefined);
   // What was asked for once stays: its answer may be changed.
   const names = useRef(new Set<string>());
-  for (const name of [...Object.keys(own.set), ...variablesIn(error)]) names.current.add(name);
+  for (const name of [...Object.keys(own.set), ...asks]) names.current.add(name);
   return (
     <fieldset>
       <legend>Your launch script or configuration</legend>
@@ -68,9 +70,4 @@ export function OwnFields({ own, field, error, onChange, onRemove }: Props) {
       />
     </fieldset>
   );
-}
-
-/** Variables that a message asks for. */
-export function variablesIn(message: string | undefined): string[] {
-  return [...(message ?? "").matchAll(/--set (\w+)=/g)].map(([, name = ""]) => name);
 }

@@ -1,8 +1,8 @@
 /** What is thought of a launch script: whether it runs, and what would be better. */
-import { duration, gib } from "../charts/format";
+import { duration, gib, strategyText } from "../charts/format";
 import { type ImportDocument, OWN_RANK, planName } from "../document";
 import { changeText } from "./Compare";
-import { percent, strategyText } from "./format";
+import { percent } from "./format";
 
 interface Props {
   review: ImportDocument;

@@ -1,10 +1,28 @@
 /** The plans as a table: click a title to sort, a row to choose it, two boxes to compare. */
 import { useMemo, useRef, useState } from "preact/hooks";
-import { digits, duration, gpuText, padded, shortGpu, usd } from "../charts/format";
-import { fittingScale, type Scale } from "../charts/scales";
+import {
+  detailText,
+  digits,
+  duration,
+  gpuText,
+  padded,
+  shortGpu,
+  strategyText,
+  usd,
+} from "../charts/format";
+import { fittingScale } from "../charts/scales";
 import { listedPlans, OWN_RANK, ownPlan, type Plan, planName, type Reviewed } from "../document";
-import { detailText, durations, fullest, percent, spotText, strategyText, whole } from "./format";
-import { COLUMNS, clicked, FIRST_ORDER, filterOf, numGpus, sorted, twinsText } from "./plans";
+import { durations, fullest, percent, spotText, whole } from "./format";
+import {
+  apartText,
+  COLUMNS,
+  clicked,
+  FIRST_ORDER,
+  filterOf,
+  numGpus,
+  sorted,
+  twinsText,
+} from "./plans";
 import { STRATEGY_WORDS, WORDS } from "./words";
 
 interface Props {
@@ -42,16 +60,16 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
   const own = useMemo(() => ownPlan(document), [document]);
   // What was brought stays on top, whatever is sorted or filtered.
   const shown = [...(own ? [own] : []), ...rows.slice(0, MOST_ROWS)];
-  // Logarithmic where some plans take many times as long: else all others would be dots.
-  const scale = useMemo(
-    () =>
-      fittingScale(
-        shown.flatMap((plan) => plan.interval_seconds),
-        2,
-        WIDTH - 2,
-      ),
-    [rows],
-  );
+  // Where some take many times as long, intervals are drawn in units of their own middle: on a
+  // scale of seconds they would be dots.
+  const at = useMemo(() => {
+    const seconds = shown.map((plan) => plan.iteration_seconds);
+    const isWide = Math.max(...seconds) > WIDE * Math.min(...seconds);
+    const unitOf = (plan: Plan): number => (isWide ? plan.iteration_seconds : 1);
+    const ends = shown.flatMap((plan) => plan.interval_seconds.map((one) => one / unitOf(plan)));
+    const scale = fittingScale(ends, 2, WIDTH - 2);
+    return (plan: Plan, value: number): number => scale.at(value / unitOf(plan));
+  }, [rows]);
   const mistake = "mistake" in filter ? filter.mistake : "";
   const total = isAll ? document.plans.length : listed.length;
   const hasTypes = new Set(document.plans.flatMap((plan) => Object.keys(plan.gpus))).size > 1;
@@ -160,10 +178,11 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
               <Row
                 key={plan.rank}
                 plan={plan}
+                apart={apartText(document, plan)}
                 isChosen={plan.rank === rank}
                 isStop={plan.rank === stop}
                 isCompared={compared.includes(plan.rank)}
-                scale={scale}
+                at={at}
                 hasTypes={hasTypes}
                 onChoose={onChoose}
                 onCompare={onCompare}
@@ -188,12 +207,17 @@ export function PlanTable({ document, rank, compared, onChoose, onCompare }: Pro
   );
 }
 
+/** Where a time of a plan is drawn. */
+type Place = (plan: Plan, seconds: number) => number;
+
 interface RowProps {
   plan: Plan;
   isChosen: boolean;
   isStop: boolean;
   isCompared: boolean;
-  scale: Scale;
+  /** What it was made for, where that tells plans apart. */
+  apart: string;
+  at: Place;
   /** Whether plans differ in their GPUs' types. */
   hasTypes: boolean;
   onChoose: (rank: number) => void;
@@ -201,7 +225,7 @@ interface RowProps {
 }
 
 function Row(props: RowProps) {
-  const { plan, isChosen, isStop, isCompared, scale, hasTypes, onChoose, onCompare } = props;
+  const { plan, isChosen, isStop, isCompared, at, hasTypes, onChoose, onCompare } = props;
   const spot = spotText(plan);
   const name = strategyText(plan.strategy);
   const cost = plan.usd_total ?? null;
@@ -227,6 +251,7 @@ function Row(props: RowProps) {
         <button type="button" class="link" tabIndex={isStop ? 0 : -1} aria-pressed={isChosen}>
           {name}
         </button>
+        {props.apart && <small>{props.apart}</small>}
         <small>{detailText(plan.strategy)}</small>
         {spot && <small class="spot">{spot}</small>}
         {!plan.fits && <small class="mistake">⚠ does not fit</small>}
@@ -242,7 +267,7 @@ function Row(props: RowProps) {
           ))}
       </td>
       <td class="number">
-        <Interval plan={plan} scale={scale} />
+        <Interval plan={plan} at={at} />
         {padded(duration(plan.iteration_seconds))}
       </td>
       <td class="number">{whole(plan.tokens_per_second)}</td>
@@ -263,19 +288,21 @@ function Row(props: RowProps) {
 }
 
 const WIDTH = 48;
+const WIDE = 2;
 const HEIGHT = 12;
 
 /** From the shortest to the longest time that is expected, on the scale of all rows. */
-function Interval({ plan, scale: { at } }: { plan: Plan; scale: Scale }) {
+function Interval({ plan, at }: { plan: Plan; at: Place }) {
   const [from, to] = plan.interval_seconds;
+  const [left, right] = [at(plan, from), at(plan, to)];
   const middle = HEIGHT / 2;
   return (
     <svg class="interval" width={WIDTH} height={HEIGHT} role="img" aria-label={durations(from, to)}>
       <title>{durations(from, to)}</title>
-      <line x1={at(from)} x2={at(to)} y1={middle} y2={middle} />
-      <line x1={at(from)} x2={at(from)} y1={middle - 3} y2={middle + 3} />
-      <line x1={at(to)} x2={at(to)} y1={middle - 3} y2={middle + 3} />
-      <circle cx={at(plan.iteration_seconds)} cy={middle} r={3} />
+      <line x1={left} x2={right} y1={middle} y2={middle} />
+      <line x1={left} x2={left} y1={middle - 3} y2={middle + 3} />
+      <line x1={right} x2={right} y1={middle - 3} y2={middle + 3} />
+      <circle cx={at(plan, plan.iteration_seconds)} cy={middle} r={3} />
     </svg>
   );
 }

@@ -11,7 +11,6 @@ import { OwnPanel } from "./OwnPanel";
 import { PlanTable } from "./PlanTable";
 import { Breakdown, Front, Memory, Timeline, Topology } from "./pictures";
 import { RunPanel } from "./RunPanel";
-import { spoken } from "./repairs";
 import type { Request } from "./request";
 import { Sensitivity } from "./Sensitivity";
 import { WhyNot } from "./WhyNot";
@@ -83,7 +82,7 @@ export function Results(props: Props) {
           <h2 id="notes-title">Notes</h2>
           <ul>
             {document.notes.map((note) => (
-              <li key={note}>{spoken(note)}</li>
+              <li key={note}>{note}</li>
             ))}
           </ul>
         </section>

@@ -89,11 +89,14 @@ export function factsOf(document: PlanDocument, plan: Plan): Fact[] {
     facts.push([
       `Price${each}`,
       `${dollars(pool.usd_per_gpu_hour)} a GPU and hour`,
-      pool.price_source ?? "",
+      pool.price_source === STATED ? "as you state it" : (pool.price_source ?? ""),
     ]);
   }
   return facts;
 }
+
+/** What a document calls the source of a price that was stated for it. */
+const STATED = "--price";
 
 function energy(kwh: number): string {
   return kwh >= 1e6 ? `${whole(kwh / 1e3)} MWh` : `${whole(kwh)} kWh`;

@@ -1,11 +1,10 @@
 /** "Why not?": a strategy of one's own, its estimate and its place, or what forbids it. */
 import { useEffect, useState } from "preact/hooks";
-import { duration, usd } from "../charts/format";
+import { duration, strategyText, usd } from "../charts/format";
 import type { Plan, PlanDocument } from "../document";
 import { type Verdict, whyNot } from "./api";
-import { durations, fullest, percent, strategyText, whole } from "./format";
+import { durations, fullest, percent, whole } from "./format";
 import { rankAmong } from "./plans";
-import { spoken } from "./repairs";
 import { choosesGpus, onGpusOf, type Request } from "./request";
 import { useAnswer } from "./useAnswer";
 
@@ -57,7 +56,7 @@ export function WhyNot({ document, isFinal, request, strategy, onChange }: Props
         {answered.error ? (
           <p class="mistake">
             <span aria-hidden="true">⚠ </span>
-            {spoken(answered.error.message)}
+            {answered.error.message}
           </p>
         ) : answered.value ? (
           <Verdicts {...answered.value} listed={document} />
@@ -85,7 +84,7 @@ function Verdicts({ document, broken, listed }: VerdictProps) {
       {broken.map((reason) => (
         <p class="mistake" key={reason}>
           <span aria-hidden="true">⚠ </span>
-          {spoken(reason)}
+          {reason}
         </p>
       ))}
       {own && best && broken.length === 0 && <p>{placeText(own, best, listed)}</p>}

@@ -8,7 +8,7 @@ import {
   type Reviewed,
   type TimelineDocument,
 } from "../document";
-import { type ServerEvent, streamed } from "./events";
+import { HEADERS, type ServerEvent, streamed } from "./events";
 import { isObject, type Request } from "./request";
 
 export interface Progress {
@@ -82,15 +82,38 @@ export interface Nearest {
   slower: number;
 }
 
-/** What the server refuses, or why it could not be asked; `field` is where the mistake is. */
+/** A way out: fields of the request with their new values; "" leaves a field out. */
+export interface Repair {
+  label: string;
+  changes: Readonly<Record<string, string>>;
+}
+
+/** What the server says of a mistake. */
+interface Told {
+  message: string;
+  /** Where the mistake is. */
+  field: string | null;
+  repairs: readonly Repair[];
+  /** Variables that a launch script leaves open. */
+  asks: readonly string[];
+}
+
+/** What the server refuses, or why it could not be asked. */
 export class AskError extends Error {
+  readonly field: string | null;
+  readonly repairs: readonly Repair[];
+  readonly asks: readonly string[];
+
   constructor(
     message: string,
     readonly status: number,
-    readonly field: string | null = null,
+    told: Partial<Told> = {},
     readonly body: Record<string, unknown> = {},
   ) {
     super(message);
+    this.field = told.field ?? null;
+    this.repairs = told.repairs ?? [];
+    this.asks = told.asks ?? [];
   }
 }
 
@@ -184,7 +207,7 @@ export async function planned(
     else if (name === "plans") heard.plans(content);
     else if (name === "document") document = content;
     else if (name === "error") {
-      problem = new AskError(content.message, content.status, content.field, content);
+      problem = new AskError(content.message, content.status, content);
     }
   };
   try {
@@ -256,7 +279,7 @@ async function asked(
   try {
     answer = await fetch(`/api/${path}`, {
       method: body === undefined ? "GET" : "POST",
-      headers: { accept, "content-type": "application/json" },
+      headers: { ...HEADERS, accept },
       ...(body === undefined ? {} : { body: JSON.stringify(body) }),
       ...(signal ? { signal } : {}),
     });
@@ -270,13 +293,9 @@ async function asked(
 /** Why the server did not answer, in its own words where it has some. */
 function refusal(status: number, statusText: string, text: string): AskError {
   const body = parsed(text);
-  const error = isObject(body) && isObject(body.error) ? body.error : {};
-  const message =
-    typeof error.message === "string"
-      ? error.message
-      : `the server answered ${status} ${statusText}`.trim();
-  const field = typeof error.field === "string" ? error.field : null;
-  return new AskError(message, status, field, isObject(body) ? body : {});
+  const told: Partial<Told> = isObject(body) && isObject(body.error) ? body.error : {};
+  const message = told.message ?? `the server answered ${status} ${statusText}`.trim();
+  return new AskError(message, status, told, isObject(body) ? body : {});
 }
 
 function parsed(text: string): unknown {

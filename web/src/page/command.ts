@@ -1,13 +1,7 @@
 /** The command line that asks the same as the page. */
-import { isObject, REPEATED_FLAGS, type Request, SINGLE_FLAGS } from "./request";
+import { FIELDS, isObject, REPEATED_FLAGS, type Request, SINGLE_FLAGS } from "./request";
 
-const DEFAULTS: Readonly<Record<string, string>> = {
-  objective: "throughput",
-  mode: "exact",
-  precision: "bf16",
-  spot: "never",
-  top: "5",
-};
+const DEFAULTS = new Map(FIELDS.map(({ name, default: value }) => [name, value]));
 
 /** One line. */
 export function commandOf(request: Request, configName?: string): string {
@@ -30,7 +24,7 @@ export function wordsOf(request: Request, configName = "config.json"): string[] 
   }
   for (const flag of SINGLE_FLAGS) {
     const value = request[flag];
-    if (value === undefined || String(value) === DEFAULTS[flag]) continue;
+    if (value === undefined || String(value) === DEFAULTS.get(flag)) continue;
     words.push(...option(flag, String(value)));
   }
   for (const flag of REPEATED_FLAGS) {

@@ -1,5 +1,8 @@
 /** Server-sent events, read from the body of an answer as it comes. */
 
+/** Of every question: messages speak of the fields of the form. */
+export const HEADERS = { "content-type": "application/json", "x-astrarium-reader": "form" };
+
 export interface ServerEvent {
   name: string;
   data: string;
@@ -83,7 +86,7 @@ export function streamed(
     asked.addEventListener("loadend", () => signal.removeEventListener("abort", leave));
     asked.open("POST", path);
     asked.setRequestHeader("accept", "text/event-stream");
-    asked.setRequestHeader("content-type", "application/json");
+    for (const [name, value] of Object.entries(HEADERS)) asked.setRequestHeader(name, value);
     if (signal.aborted) {
       failed(new DOMException("left", "AbortError"));
       return;

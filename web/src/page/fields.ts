@@ -1,11 +1,9 @@
 /** Where a message of the server belongs on the page. */
 import type { AskError } from "./api";
-import { variablesIn } from "./OwnFields";
-import { REPEATED_FLAGS, SINGLE_FLAGS } from "./request";
+import { FIELDS } from "./request";
 
 const KNOWN: readonly string[] = [
-  ...SINGLE_FLAGS,
-  ...REPEATED_FLAGS,
+  ...FIELDS.map(({ name }) => name),
   "sensitivity",
   "vocab_size",
   "text",
@@ -19,9 +17,8 @@ const KNOWN: readonly string[] = [
  */
 export function fieldOf(error: AskError | null): string | null {
   if (error?.status !== 422 || error.field === null) return null;
-  const field = error.field;
-  const [variable] = variablesIn(error.message);
-  if (variable && field !== "gpus") return `set-${variable}`;
+  const { field, asks } = error;
+  if (asks[0]) return `set-${asks[0]}`;
   if (field === "config" || field === "model") return "model";
   if (field.startsWith("pools[")) return field;
   if (field === "pools" || field === "gpus" || field === "cluster" || field === "price") {

@@ -1,4 +1,5 @@
 /** The pictures of the page: each with the part of the document that it shows. */
+
 import { useMemo } from "preact/hooks";
 import {
   breakdownOf,
@@ -14,6 +15,7 @@ import {
   tiesOf,
   topologyOf,
 } from "../charts";
+import { strategyText } from "../charts/format";
 import { memoryRow } from "../charts/memory";
 import { rowHeight } from "../charts/timeline";
 import {
@@ -27,8 +29,9 @@ import {
   type TimelineDocument,
 } from "../document";
 import { timeline } from "./api";
-import { strategyText, whole } from "./format";
+import { whole } from "./format";
 import { Picture } from "./Picture";
+import { apartText } from "./plans";
 import type { Request } from "./request";
 import { Sweep } from "./Sweep";
 import { useAnswer } from "./useAnswer";
@@ -56,10 +59,12 @@ function Ties({ document, rank, onChoose, request, onTake }: FrontProps) {
     const shown = listedPlans(document);
     const names = shown.map(({ strategy }) => strategyText(strategy));
     // Where degrees do not tell them apart, the micro-batch may.
-    const nameOf = ({ rank, strategy }: Plan): string => {
+    const nameOf = (plan: Plan): string => {
+      const { rank, strategy } = plan;
       const text = strategyText(strategy);
+      const apart = apartText(document, plan);
       const isOnly = names.filter((name) => name === text).length < 2;
-      const more = isOnly ? "" : ` · micro ${strategy.micro_batch}`;
+      const more = isOnly ? "" : ` · ${apart || `micro ${strategy.micro_batch}`}`;
       return `${rank === OWN_RANK ? "–" : rank}  ${text}${more}`;
     };
     return tiesOf(document, shown, nameOf);

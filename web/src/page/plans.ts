@@ -1,7 +1,7 @@
 /** The table of plans: what its columns are, sorted and filtered. */
-import { gpuText } from "../charts/format";
+import { gpuText, recomputeText, strategyText } from "../charts/format";
 import type { Plan, PlanDocument } from "../document";
-import { fullest, recomputeText, strategyText, total, whole } from "./format";
+import { fullest, total, whole } from "./format";
 
 export interface Column {
   key: string;
@@ -134,9 +134,25 @@ function conditionMistake(term: string): string {
   return `'${term}' is no condition; expected such as tp=8 or days<30, with ${known}`;
 }
 
+/** What the plans of an answer were made for, where that is not the same for all of them. */
+export function apartText({ plans }: PlanDocument, plan: Plan): string {
+  const ways: ((plan: Plan) => string)[] = [
+    ({ runtimes }) => runtimes?.join(", ") ?? "",
+    ({ finetune }) => finetune ?? (plans.some((one) => one.finetune) ? "all weights" : ""),
+    ({ precision }) => precision ?? "",
+  ];
+  const isTold = (way: (plan: Plan) => string): boolean => new Set(plans.map(way)).size > 1;
+  return ways
+    .filter(isTold)
+    .map((way) => way(plan))
+    .filter((text) => text !== "")
+    .join(" · ");
+}
+
 function rowText(plan: Plan): string {
   const { strategy } = plan;
   const words = [strategyText(strategy), gpuText(plan.gpus), recomputeText(strategy)];
+  words.push(plan.finetune ?? "", plan.precision ?? "");
   return [...words, strategy.split, strategy.schedule, (plan.runtimes ?? []).join(" ")]
     .join(" ")
     .toLowerCase();

@@ -5,41 +5,28 @@
  */
 import type { Plan } from "../document";
 import example from "./example.json";
+import form from "./form.json";
 
-/** Flags with one value, by their names on the command line with `_`. */
-export const SINGLE_FLAGS = [
-  "seq_length",
-  "global_batch",
-  "tokens",
-  "precision",
-  "objective",
-  "budget",
-  "deadline",
-  "mode",
-  "market",
-  "region",
-  "max_gpus",
-  "mix",
-  "power_price",
-  "power_utilisation",
-  "epochs",
-  "dataset_tokens",
-  "rampup_batch",
-  "eval_every",
-  "eval_iterations",
-  "spot",
-  "checkpoint_every",
-  "storage_bandwidth",
-  "restart_time",
-  "co2",
-  "top",
-] as const;
+/** A field of the form, by the name of its flag with `_` (src/astrarium/web/form.py). */
+export interface FieldText {
+  name: string;
+  label: string;
+  hint?: string;
+  placeholder?: string;
+  /** Values with what they are called. */
+  choices?: readonly (readonly [value: string, text: string])[];
+  default?: string;
+  /** May be repeated: a line each. */
+  lines?: boolean;
+}
+
+export const GROUPS = form as unknown as readonly { title: string; fields: FieldText[] }[];
+export const FIELDS: readonly FieldText[] = GROUPS.flatMap(({ fields }) => fields);
+export const SINGLE_FLAGS = FIELDS.filter(({ lines }) => !lines).map(({ name }) => name);
+export const REPEATED_FLAGS = FIELDS.filter(({ lines }) => lines).map(({ name }) => name);
 
 /** What may be said beside a launch script; it states the rest itself. */
 const OWN_FLAGS = ["seq_length", "global_batch", "tokens", "vocab_size"] as const;
-
-/** Flags that may be repeated: a line each. */
-export const REPEATED_FLAGS = ["rule", "discount", "interruptions"] as const;
 
 /** A launch script or configuration of another program. */
 export interface OwnText {
@@ -49,9 +36,6 @@ export interface OwnText {
   arguments: string;
   set: Readonly<Record<string, string>>;
 }
-
-export type SingleFlag = (typeof SINGLE_FLAGS)[number] | "vocab_size";
-export type RepeatedFlag = (typeof REPEATED_FLAGS)[number];
 
 export interface Pool {
   /** Tells rows apart while they are edited; not part of the request. */
@@ -72,8 +56,8 @@ export interface Form {
   cluster: Record<string, unknown> | null;
   /** In place of most of the rest. */
   own: OwnText | null;
-  single: Partial<Record<SingleFlag, string>>;
-  repeated: Partial<Record<RepeatedFlag, string>>;
+  single: Readonly<Record<string, string>>;
+  repeated: Readonly<Record<string, string>>;
   sensitivity: boolean;
 }
 
@@ -175,12 +159,12 @@ function poolRow(pool: Pool): Record<string, string> {
 
 /** The form of a request; links of older or hand-made requests may say `gpus` and `price`. */
 export function formOf(request: Request): Form {
-  const single: Form["single"] = {};
-  for (const flag of [...SINGLE_FLAGS, "vocab_size"] as const) {
+  const single: Record<string, string> = {};
+  for (const flag of [...SINGLE_FLAGS, "vocab_size"]) {
     const value = request[flag];
     if (isAmount(value)) single[flag] = String(value);
   }
-  const repeated: Form["repeated"] = {};
+  const repeated: Record<string, string> = {};
   for (const flag of REPEATED_FLAGS) {
     const found = texts(request[flag]);
     if (found.length > 0) repeated[flag] = found.join("\n");
@@ -199,7 +183,7 @@ export function formOf(request: Request): Form {
   };
 }
 
-function poolsOf(request: Request): Pool[] {
+export function poolsOf(request: Request): Pool[] {
   if (Array.isArray(request.pools)) {
     return request.pools
       .filter(isObject)

@@ -132,7 +132,7 @@ test("what is chosen and what is typed is searched at once", async () => {
 test("what is wrong stands beside its field, and old plans are marked", async () => {
   await open();
   streamed = event("error", {
-    message: "--tokens 'x': not a number",
+    message: "“Tokens in all” 'x': not a number",
     field: "tokens",
     status: 422,
   });

@@ -3,7 +3,7 @@ import { AskError } from "../../src/page/api";
 import { commandOf } from "../../src/page/command";
 import { fieldOf } from "../../src/page/fields";
 import { twinsText } from "../../src/page/plans";
-import { repairsOf, spoken } from "../../src/page/repairs";
+import { repaired } from "../../src/page/repairs";
 import { exampleForm, formOf, ownForm, requestOf } from "../../src/page/request";
 import { scaled } from "../../src/page/Sweep";
 import { plan } from "./plan";
@@ -24,19 +24,16 @@ describe("a launch script", () => {
   });
 
   it("has its questions at fields of their own", () => {
-    const error = new AskError(
-      "run.sh: -x needs $V, which is never set; add --set V=VALUE",
-      422,
-      "text",
-    );
+    const error = new AskError("", 422, { field: "text", asks: ["V", "N"] });
     expect(fieldOf(error)).toBe("set-V");
-    expect(spoken(error.message)).toContain("fill in “$V”");
   });
 
   it("is repaired where it is for other GPUs", () => {
-    const told = "run.sh has 16 GPUs, but --gpus or --cluster says 2; make them agree";
-    const [repair] = repairsOf(new AskError(told, 422, "text"));
-    expect(repair?.change(form).pools?.[0]?.count).toBe("16");
+    const pools = [{ id: 1, type: "h100", count: "2", price: "3" }];
+    const repair = { label: "", changes: { gpus: "h100:16" } };
+    expect(repaired({ ...form, pools }, repair).pools).toMatchObject([
+      { type: "h100", count: "16", price: "3" },
+    ]);
   });
 });
 

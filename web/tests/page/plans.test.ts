@@ -1,11 +1,12 @@
 import { describe, expect, test } from "vitest";
+import { detailText, strategyText } from "../../src/charts/format";
 import type { Plan, PlanDocument, Strategy } from "../../src/document";
 import { AskError } from "../../src/page/api";
 import { isHalf, matching } from "../../src/page/Combobox";
 import { changeText } from "../../src/page/Compare";
 import { fileName } from "../../src/page/download";
 import { fieldOf } from "../../src/page/fields";
-import { detailText, durations, offerText, plainWords, strategyText } from "../../src/page/format";
+import { durations, offerText, plainWords } from "../../src/page/format";
 import { clicked, FIRST_ORDER, filterOf, rankAmong, sorted } from "../../src/page/plans";
 import { plan } from "./plan";
 
@@ -108,7 +109,7 @@ describe("words", () => {
 
 test("messages stand beside their fields", () => {
   const field = (name: string | null, status = 422): string | null =>
-    fieldOf(new AskError("", status, name));
+    fieldOf(new AskError("", status, { field: name }));
   expect(field("tokens")).toBe("tokens");
   expect(field("config")).toBe("model");
   expect(field("gpus")).toBe("pools");

@@ -115,7 +115,7 @@ describe("the state in the address", () => {
 describe("the command line", () => {
   test("of the example, without defaults", () => {
     expect(commandOf(requestOf(exampleForm()))).toBe(
-      "astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024" +
+      "astrarium plan llama-2-70b --gpus h100:64 --global-batch 1024 --seq-length 4096" +
         " --tokens 2T --top 10",
     );
   });

@@ -55,11 +55,11 @@ describe("searches", () => {
 
   test("a mistake is not told while it may be typed over", async () => {
     search.start({ tokens: "2" });
-    asked[0]?.fail(new AskError("too few", 422, "tokens"));
+    asked[0]?.fail(new AskError("too few", 422, { field: "tokens" }));
     await vi.advanceTimersByTimeAsync(150);
     expect(found).toMatchObject({ state: "searching", error: null });
     search.start({ tokens: "2T" });
-    asked[1]?.fail(new AskError("still wrong", 422, "tokens"));
+    asked[1]?.fail(new AskError("still wrong", 422, { field: "tokens" }));
     await vi.advanceTimersByTimeAsync(399);
     expect(found.error).toBe(null);
     await vi.advanceTimersByTimeAsync(1);
@@ -118,7 +118,7 @@ describe("searches", () => {
   test("a mistake is told once; a lost server is asked again", async () => {
     search.start({}, false);
     await vi.advanceTimersByTimeAsync(0);
-    asked[0]?.fail(new AskError("negative", 422, "tokens"));
+    asked[0]?.fail(new AskError("negative", 422, { field: "tokens" }));
     await vi.advanceTimersByTimeAsync(10_000);
     expect(found.error).toMatchObject({ message: "negative", field: "tokens" });
     expect(asked.length).toBe(1);

@@ -1,8 +1,7 @@
 import { expect, test } from "vitest";
 import type { PlanDocument } from "../../src/document";
-import { AskError } from "../../src/page/api";
-import { repairsOf, spoken } from "../../src/page/repairs";
-import { exampleForm, formOf } from "../../src/page/request";
+import { repaired } from "../../src/page/repairs";
+import { exampleForm } from "../../src/page/request";
 import { tradesOf } from "../../src/page/trades";
 import { plan } from "./plan";
 
@@ -48,41 +47,13 @@ test("what gains nothing is no trade", () => {
   expect(tradesOf(document(own, worse), own)).toEqual([]);
 });
 
-test.each([
-  ["--budget 'lots': not a number", "“Budget” 'lots': not a number"],
-  [
-    "--mix 1 leaves some out; add --mode up-to",
-    "“Most pools in one job” 1 leaves some out; add “GPUs to use: Fewer, if better”",
-  ],
-  ["unknown model 'x'; `astrarium catalog models` lists all", "unknown model 'x'"],
-  [
-    "a budget or deadline needs --tokens: how long?",
-    "a budget or deadline needs “Tokens in all”: how long?",
-  ],
-])("%s is said in the words of the form", (message, said) => {
-  expect(spoken(message)).toBe(said);
-  expect(spoken(message)).not.toContain("--");
-});
-
-function repaired(message: string, field: string | null = null) {
-  const error = new AskError(message, 422, field);
-  return repairsOf(error).map(({ text, change }) => [text, change(exampleForm())] as const);
-}
-
-test("every way out of a message is a button", () => {
-  const mode = { single: { ...exampleForm().single, mode: "up-to" } };
-  expect(repaired("--mix 1 …; add --mode up-to", "mix")).toEqual([
-    ["Let plans use fewer GPUs", mode],
-  ]);
-  const [[text, change] = [], [other] = []] = repaired("nodes of 8; use 2 or 4, or …", "pools[0]");
-  expect([text, other]).toEqual(["Use 2 GPUs", "Use 4 GPUs"]);
-  expect(change?.pools?.[0]?.count).toBe("2");
-  expect(repaired("unknown model 'lama' (did you mean 'llama-2-7b'?)", "model")).toEqual([
-    ["Use llama-2-7b", { model: "llama-2-7b" }],
-  ]);
-  const [[set, budget] = []] = repaired("the cheapest run …; --budget 1830000 would do");
-  expect(set).toBe("Set the budget to $1.83M");
-  expect(budget?.single?.budget).toBe("1830000");
-  expect(repaired("something else went wrong")).toEqual([]);
-  expect(formOf({}).model).toBe("");
+test("every repair changes the fields that it names", () => {
+  const form = exampleForm();
+  const after = (changes: Record<string, string>) => repaired(form, { label: "", changes });
+  expect(after({ mode: "up-to" }).single.mode).toBe("up-to");
+  expect(after({ model: "llama-2-7b" }).model).toBe("llama-2-7b");
+  expect(after({ epochs: "", dataset_tokens: "" }).single).toMatchObject({ epochs: "" });
+  expect(after({ rule: "$tp > 8\n$pp > 2" }).repeated.rule).toBe("$tp > 8\n$pp > 2");
+  expect(after({ "pools[0]": "a100:16" }).pools).toMatchObject([{ type: "a100", count: "16" }]);
+  expect(after({ gpus: "h100:8,l40s:4" }).pools.map(({ count }) => count)).toEqual(["8", "4"]);
 });

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from astrarium.configs.imported import NOT_AN_OPTION, AsIf, Unknown
+from astrarium.configs.imported import NOT_AN_OPTION, AsIf, Unknown, answer_for, variables_of
 from astrarium.configs.shell.expansion import alternatives, shown, unset_in
 from astrarium.configs.tables import table
-from astrarium.errors import did_you_mean
+from astrarium.errors import did_you_mean, in_shell
 from astrarium.strategy.options import (
     Option,
     Takes,
@@ -80,8 +80,11 @@ class Arguments:
     def settings(self) -> dict[str, str]:
         return {**self.older, **{dest: one.setting for dest, one in self.given.items()}}
 
-    def unset(self) -> list[str]:
-        """Variables that are never set, though an option that decides something needs them."""
+    def unset(self) -> tuple[list[str], list[str]]:
+        """Questions about variables that are never set, though an option needs them; their names.
+
+        Only options that decide something ask.
+        """
         decisive = [one for one in self.given.values() if _decides(one.option)]
         needed = [(one.flag, name) for one in decisive for name in unset_in(" ".join(one.values))]
         needed += [
@@ -90,12 +93,12 @@ class Arguments:
             if dest not in _PLACES
             for name in unset_in(value)
         ]
-        out = [_question(flag, name) for flag, name in needed]
         known = options_by_flag()
         for word in self.open_words:
             flags = [flag for flag in alternatives(word) if flag in known and _decides(known[flag])]
-            out += [_question(flag, name) for flag in flags[:1] for name in unset_in(word)[:1]]
-        return list(dict.fromkeys(out))
+            needed += [(flag, name) for flag in flags[:1] for name in unset_in(word)[:1]]
+        questions = dict.fromkeys(_question(flag, name) for flag, name in needed)
+        return list(questions), variables_of(name for _, name in needed)
 
 
 def _decides(option: Option) -> bool:
@@ -106,12 +109,14 @@ def _question(flag: str, name: str) -> str:
     """What to ask about a variable, or about what a condition decides."""
     variable, _, why = name.partition(", by ")
     if why:
-        return f"{flag} depends on {why}; say what holds with --set {variable}=VALUE"
+        return f"{flag} depends on {why}; say what holds with {answer_for(variable)}"
     if variable.isdigit():
         return f"{flag} needs ${variable}, an argument of the script; give it behind the script"
     if variable.startswith("$"):
-        return f"{flag} needs what {variable} prints; give the variable it goes to with --set"
-    return f"{flag} needs ${variable}, which is never set; add --set {variable}=VALUE"
+        return f"{flag} needs what {variable} prints; give the variable it goes to" + in_shell(
+            " with --set"
+        )
+    return f"{flag} needs ${variable}, which is never set; add {answer_for(variable)}"
 
 
 def parse_arguments(words: Sequence[str]) -> Arguments:

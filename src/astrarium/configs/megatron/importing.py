@@ -130,9 +130,9 @@ def imported(
     recipe: str = "",
     answers: Answers | None = None,
 ) -> Imported:
-    unset = arguments.unset()
-    if unset:
-        raise OpenQuestionError(f"{source}: {'; '.join(unset)}")
+    questions, variables = arguments.unset()
+    if questions:
+        raise OpenQuestionError(f"{source}: {'; '.join(questions)}", variables=variables)
     is_fork = "deepspeed" in arguments.older or bool(arguments.neutral)
     values = _values(arguments, launch, answers)
     found = _overruled(values, Settings(values))

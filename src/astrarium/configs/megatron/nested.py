@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.configs.huggingface import catalog_model
-from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError
+from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, answer_for
 from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
 from astrarium.configs.megatron.override_text import OVERRIDE
@@ -65,7 +65,8 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
     if missing:
         raise OpenQuestionError(
             f"{source}: the recipe {shown(recipe) or '(none named)'} sets {', '.join(missing)}, and"
-            f" its values are not known here; say them: --set {missing[0]}=VALUE"
+            f" its values are not known here; say them: {answer_for(missing[0])}",
+            variables=missing[:1],
         )
     read = read_pairs(list(values.items()), source, launch)
     return _with_model(read, lowered)

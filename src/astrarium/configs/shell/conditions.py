@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.nodes import Word, plain
+from astrarium.errors import in_shell
 
 if TYPE_CHECKING:
     from astrarium.configs.shell.script import _Reader
@@ -37,7 +38,9 @@ class Conditions:
             self.reader.script.assumed.append(name)
             if name.isidentifier():
                 self.reader.note(
-                    0, f"${name} is not set, so conditions take it as empty; --set {name}=VALUE"
+                    0,
+                    f"${name} is not set, so conditions take it as empty"
+                    + in_shell(f"; --set {name}=VALUE"),
                 )
         return re.sub("\0[^\0]*\0", "", text)
 

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Final
 
 from astrarium.configs.accelerate import settings_of
-from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
+from astrarium.configs.imported import (
+    NotModelledError,
+    NotTrainingError,
+    OpenQuestionError,
+    answer_for,
+    name_that_file,
+    variables_of,
+)
 from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
 from astrarium.configs.tables import table
 from astrarium.configs.values import Answers
+from astrarium.errors import in_shell
 from astrarium.strategy.options import Treatment, options_by_flag
 from astrarium.value import Value
 
@@ -195,7 +203,7 @@ def _ask(script: Script, where: str) -> None:
         _refuse(name, (), where)
     if nested:
         raise OpenQuestionError(
-            f"{where}: it starts {shown(nested[0])}, which is not beside it; name that file"
+            f"{where}: it starts {shown(nested[0])}, which is not beside it; {name_that_file()}"
         )
     open_words = [" ".join(one.words) for one in script.commands if len(one.words) < _ENOUGH]
     names = [name for words in open_words for name in unset_in(words)]
@@ -206,13 +214,15 @@ def _ask(script: Script, where: str) -> None:
         way = (
             "give the script's arguments behind its name"
             if names[0].isdigit()
-            else f"add --set {names[0]}=VALUE"
+            else f"add {answer_for(names[0])}"
         )
-        raise OpenQuestionError(f"{where}: what it starts depends on ${names[0]}; {way}")
+        says = f"{where}: what it starts depends on ${names[0]}; {way}"
+        raise OpenQuestionError(says, variables=variables_of(names[:1]))
     if script.stopped:
         raise OpenQuestionError(
             f"{where}: the script stops at {script.stopped} as it is started here; give the"
-            " arguments that it wants behind its name, and --set NAME=VALUE for variables"
+            " arguments that it wants behind its name"
+            + in_shell(", and --set NAME=VALUE for variables")
         )
 
 

@@ -16,6 +16,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.measured import nearest_measured
 from astrarium.cost.uncertainty import chance_within
+from astrarium.errors import flag
 from astrarium.model.blocks import CustomBlock, Model, Timings
 from astrarium.model.workload import Workload
 from astrarium.plans.document import (
@@ -275,7 +276,8 @@ def alone_notes(planned: Planned) -> tuple[str, ...]:
     words = strategy_words(alone.strategy, experts=experts)
     return (
         f"{pool} alone take {format_seconds(alone.iteration_seconds)} an iteration ({words}), all"
-        f" GPUs together {format_seconds(best.iteration_seconds)}; --mode up-to leaves GPUs out",
+        f" GPUs together {format_seconds(best.iteration_seconds)}; {flag('mode', 'up-to')} leaves"
+        " GPUs out",
     )
 
 

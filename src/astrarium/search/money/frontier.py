@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.uncertainty import chance_within
-from astrarium.errors import NoFeasiblePlanError, flag
+from astrarium.errors import NoFeasiblePlanError, Repair, flag
 from astrarium.search.formats import runnable
 from astrarium.search.money.archive import Archive, Point
 from astrarium.search.money.runs import Runs
@@ -228,33 +228,48 @@ def check_headway(plans: Sequence[Plan]) -> None:
         best = max(runs, key=lambda run: run.goodput)
         raise NoFeasiblePlanError(
             f"{best.interruptions_per_hour:,.3g} interruptions an hour leave a run no headway: less"
-            f" than {LEAST_GOODPUT:.1%} of its time is of use; {flag('spot')} mix or never,"
-            f" fewer {flag('interruptions')}, or a faster {flag('storage_bandwidth')}"
+            f" than {LEAST_GOODPUT:.1%} of its time is of use; {flag('spot', 'mix')},"
+            f" {flag('spot', 'never')}, fewer {flag('interruptions')}, or a faster"
+            f" {flag('storage_bandwidth')}",
+            repairs=[Repair("Rent no spot nodes", {"spot": "never", "interruptions": ""})],
         )
 
 
-def nearest(front: Sequence[Plan], limits: Limits) -> str:
-    """What would be enough, in words, where no plan of a front keeps the limits."""
+def nearest(front: Sequence[Plan], limits: Limits) -> NoFeasiblePlanError:
+    """What would be enough, where no plan of a front keeps the limits."""
     late, dear = limits.deadline_seconds, limits.budget_usd
     in_time = [plan for plan in front if keeps(plan, replace(limits, budget_usd=None))]
     paid_for = [plan for plan in front if keeps(plan, replace(limits, deadline_seconds=None))]
-    parts = []
+    parts: list[str] = []
+    repairs: list[Repair] = []
     if dear is not None and in_time:
         cheapest = in_time[-1]
         within = "" if late is None else "within the deadline "
+        enough = _rounded_up(cheapest.usd_total or 0.0)
         parts.append(f"{within}the cheapest run takes {_words(cheapest)}; {flag('budget')}")
-        parts[-1] += f" {_rounded_up(cheapest.usd_total or 0.0)} would do"
+        parts[-1] += f" {enough} would do"
+        label = f"Set the budget to {format_usd(float(enough)).removesuffix('.00')}"
+        repairs.append(Repair(label, {"budget": enough}))
         parts[-1] += _chance(cheapest, dear / (cheapest.usd_total or dear))
     if late is not None and paid_for:
         fastest = paid_for[0]
         within = "" if dear is None else "within the budget "
+        enough = _rounded_up(time_of(fastest) / DAY)
         parts.append(f"{within}the fastest run takes {_words(fastest)}; {flag('deadline')}")
-        parts[-1] += f" {_rounded_up(time_of(fastest) / DAY)} would do"
+        parts[-1] += f" {enough} would do"
+        repairs.append(Repair(f"Set the deadline to {enough} days", {"deadline": enough}))
         parts[-1] += _chance(fastest, late / time_of(fastest))
     if not parts:
         parts.append(f"the fastest run takes {_words(front[0])}")
         parts.append(f"the cheapest takes {_words(front[-1])}")
-    return "no plan keeps the limits: " + "; ".join(parts)
+        changes = {
+            "budget": _rounded_up(front[0].usd_total or 0.0),
+            "deadline": _rounded_up(time_of(front[0]) / DAY),
+        }
+        allowed = f"{changes['deadline']} days and {format_usd(float(changes['budget']))}"
+        repairs.append(Repair(f"Allow {allowed}", changes))
+    says = "no plan keeps the limits: " + "; ".join(parts)
+    return NoFeasiblePlanError(says, repairs=repairs)
 
 
 def _words(plan: Plan) -> str:
