@@ -72,6 +72,7 @@ def test_no_pipeline_takes_less_than_its_links(seed: int) -> None:
         times = rng.uniform(0.5, 1.0, pp)
         forward = times * rng.uniform(0.25, 0.4, pp)
         links = rng.uniform(0, 0.02, pp) + rng.choice((0.0, 0.1, 2.0), pp, p=(0.7, 0.2, 0.1))
+        links *= rng.choice((1.0, 100.0))
         k, v = np.array([batches]), np.array([virtual])
         overlapped = rng.uniform(size=1) < 0.5
         given = (rng, forward, times - forward, links, batches, virtual)
@@ -80,7 +81,7 @@ def test_no_pipeline_takes_less_than_its_links(seed: int) -> None:
         assert bound[0] <= seconds * (1 + 1e-9)
         # Pools a, b: stages of each follow one another, so a ring has two links between them.
         border = int(rng.integers(1, pp))
-        slow = float(rng.choice((0.1, 2.0)))
+        slow = float(rng.choice((0.1, 2.0, 30.0)))
         links[[border - 1, -1]] = slow
         seconds = executed(*given, overlap=bool(overlapped[0]))
         waits = virtual == 1 and not overlapped[0]
@@ -116,14 +117,14 @@ def test_no_pipeline_takes_less_than_its_ring_of_links(seed: int) -> None:
         batches = pp * int(rng.integers(1, 6))
         times = rng.dirichlet(np.ones(pp) * rng.choice((1.0, 30.0)))
         forward = times * rng.uniform(0.1, 0.6, pp)
-        links = rng.uniform(0, rng.choice((0.01, 1.0))) * rng.uniform(0, 1.2, pp)
+        links = rng.choice((0.01, 1.0, 10.0)) * rng.uniform(0, 1.2, pp)
         given = (rng, forward, times - forward, links, batches, virtual)
         seconds = executed(*given, overlap=bool(rng.integers(0, 2)))
         known = (links.sum(), links.max(), times.sum(), pp, batches, virtual)
         bound = ring_bound(*(np.array([value]) for value in known))[0]
         assert bound <= seconds * (1 + 1e-9)
         nearest = min(nearest, seconds / bound)
-    assert nearest < 1.2  # where links are slow, little else counts
+    assert nearest < 1.5
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -255,7 +255,7 @@ def links_bound(
     held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
     at_work = k * (stage + held).max(axis=-1)
     once, around = out.sum(axis=-1), links.sum(axis=-1)
-    rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * v * around
+    rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * (v - 1) * around
     passing = np.maximum(np.where(v > 1, rounds, 0.0), k * stage.max(axis=-1))
     return np.where(hidden, passing, at_work)
 
@@ -312,12 +312,11 @@ def ring_bound(
 
     around: all links of the ring, `longest` of which takes longest; once: one micro-batch on all
     stages. The first micro-batch goes to the end, the last one comes back, and every group between
-    them goes round: either over all links, or over those of all chunks but the last, whose passes
-    some rank does for the whole group.
+    them goes round over the links of all chunks but the last, whose passes some rank does for the
+    whole group.
     """
     there_and_back = once + 2 * (virtual * around - longest)
-    group = np.maximum(virtual * around, (virtual - 1) * around + once / 2)
-    return there_and_back + (batches / stages - 1) * group
+    return there_and_back + (batches / stages - 1) * ((virtual - 1) * around + once / 2)
 
 
 def warm_up_passes(stages: int, batches: Ints) -> Ints:
