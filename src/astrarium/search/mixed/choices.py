@@ -85,9 +85,9 @@ class GpuChoices:
         around = (inside + nearest).sum(axis=1)
         longest = np.maximum(nearest, np.where(inside > 0, own, 0.0)).max(axis=1)
         once = 1 / np.where(counts > 0, row.speed, 0.0).max(axis=1)
-        ring = ring_bound(
-            *(choice.each(of) for of in (around, longest, once)), stages, batches, virtual
-        )
+        around, longest, once = (choice.each(of) for of in (around, longest, once))
+        numbers = np.array(stages), np.array(batches), virtual
+        ring = ring_bound(around, longest, once, *numbers)
         if not self._rules.single_chunks_wait:
             return np.where(virtual > 1, ring, 0.0)
         turn = waiting_bound(row.speed[None], counts, np.where(chosen > 0, own, 0.0), nearest)
