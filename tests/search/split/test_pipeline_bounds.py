@@ -16,7 +16,10 @@ from astrarium.search.split.pipeline_bounds import (
     least_sum,
     links_bound,
     pipeline_bound,
+    ring_bound,
     round_trip_bound,
+    speeds,
+    waiting_bound,
     warm_up_passes,
 )
 
@@ -69,6 +72,7 @@ def test_no_pipeline_takes_less_than_its_links(seed: int) -> None:
         times = rng.uniform(0.5, 1.0, pp)
         forward = times * rng.uniform(0.25, 0.4, pp)
         links = rng.uniform(0, 0.02, pp) + rng.choice((0.0, 0.1, 2.0), pp, p=(0.7, 0.2, 0.1))
+        links *= rng.choice((1.0, 100.0))
         k, v = np.array([batches]), np.array([virtual])
         overlapped = rng.uniform(size=1) < 0.5
         given = (rng, forward, times - forward, links, batches, virtual)
@@ -77,7 +81,7 @@ def test_no_pipeline_takes_less_than_its_links(seed: int) -> None:
         assert bound[0] <= seconds * (1 + 1e-9)
         # Pools a, b: stages of each follow one another, so a ring has two links between them.
         border = int(rng.integers(1, pp))
-        slow = float(rng.choice((0.1, 2.0)))
+        slow = float(rng.choice((0.1, 2.0, 30.0)))
         links[[border - 1, -1]] = slow
         seconds = executed(*given, overlap=bool(overlapped[0]))
         waits = virtual == 1 and not overlapped[0]
@@ -102,6 +106,68 @@ def test_no_pipeline_takes_less_than_a_round_trip(seed: int) -> None:
         assert bound <= seconds * (1 + 1e-9)
         nearest = min(nearest, seconds / bound)
     assert nearest < 1.2  # where links are slow, little else counts
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_pipeline_takes_less_than_its_ring_of_links(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nearest = np.inf
+    for _ in range(25):
+        pp, virtual = int(rng.integers(2, 10)), int(rng.integers(2, 5))
+        batches = pp * int(rng.integers(1, 6))
+        times = rng.dirichlet(np.ones(pp) * rng.choice((1.0, 30.0)))
+        forward = times * rng.uniform(0.1, 0.6, pp)
+        links = rng.choice((0.01, 1.0, 10.0)) * rng.uniform(0, 1.2, pp)
+        given = (rng, forward, times - forward, links, batches, virtual)
+        seconds = executed(*given, overlap=bool(rng.integers(0, 2)))
+        known = (links.sum(), links.max(), times.sum(), pp, batches, virtual)
+        bound = ring_bound(*(np.array([value]) for value in known))[0]
+        assert bound <= seconds * (1 + 1e-9)
+        nearest = min(nearest, seconds / bound)
+    assert nearest < 1.5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_pipeline_takes_less_than_its_waiting_stages(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nearest = np.inf
+    for _ in range(25):
+        counts = rng.integers(1, 5, rng.integers(2, 4))
+        pools, of = len(counts), np.repeat(np.arange(len(counts)), counts)
+        speed, hop = rng.uniform(0.2, 1, pools), rng.uniform(0, 0.2, (pools, pools))
+        hop = hop + hop.T
+        share = rng.dirichlet(np.ones(len(of)) * 30) if rng.integers(0, 2) else speed[of]
+        times = share / share.sum() / speed[of]
+        forward = times * rng.uniform(0.25, 0.4, len(of))
+        links, batches = hop[of, np.roll(of, -1)], int(rng.integers(1, 50))
+        given = (rng, forward, times - forward, links, batches, 1)
+        seconds = executed(*given, overlap=False)
+        others = np.where(np.eye(pools, dtype=bool), np.inf, hop).min(axis=1)
+        stages = counts[None].astype(float)
+        turn = waiting_bound(speed[None], stages, np.diagonal(hop)[None], others[None])[0]
+        assert batches * turn <= seconds * (1 + 1e-9)
+        nearest = min(nearest, seconds / (batches * turn))
+    assert nearest < 1.5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_way_to_deal_layers_and_ends_is_faster_than_its_speeds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kinds, pools = int(rng.integers(1, 4)), int(rng.integers(2, 4))
+    seconds = rng.uniform(0.2, 1, (1, pools, kinds + 2)) * (rng.random(kinds + 2) < 0.9)
+    seconds[..., 0] += 0.1
+    numbers = np.append(rng.integers(1, 9, kinds), (1, 1)).astype(float)
+    speed = speeds(seconds, numbers)[0]
+    for _ in range(50):
+        shares = rng.dirichlet(np.ones(pools) * rng.choice((0.2, 5.0)), kinds + 2).T
+        busy = (shares * numbers * seconds[0]).sum(axis=1)
+        assert (busy * speed).sum() >= 1 - 1e-9  # what is done in that time is all of the model
+
+
+def test_a_pool_that_is_good_at_the_head_is_no_faster_at_layers() -> None:
+    seconds = np.array([[[1.0, 0.5, 1.0], [2.0, 0.5, 1.0]]])
+    speed = speeds(seconds, np.array([8.0, 1.0, 1.0]))[0]
+    assert speed[0] == pytest.approx(2 * speed[1])
 
 
 def test_a_pool_in_use_has_a_neighbour() -> None:

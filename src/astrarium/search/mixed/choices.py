@@ -27,7 +27,9 @@ from astrarium.search.split.arrangements import Arrangements
 from astrarium.search.split.pipeline_bounds import (
     crossing_bound,
     interleaved_speed,
-    least_crossing,
+    nearest_pools,
+    ring_bound,
+    waiting_bound,
 )
 
 
@@ -65,18 +67,44 @@ class GpuChoices:
         used = taken > 0
         possible = used.copy()
         possible[:, rest] = (left > 0)[:, None]
-        slowest = least_crossing(row.hop[None], used, possible)
+        nearest = nearest_pools(row.hop[None], used, possible)
+        chosen = taken.copy()
         for pool in rest:
             added = np.minimum(left, int(numbers[pool][-1]))
             taken[:, pool], left = added, left - added
-        return self._bounds_of_stages(choice, taken, hourly, slowest)
+        links = self._least_of_links(choice, taken, chosen, nearest)
+        return self._bounds_of_stages(choice, taken, hourly, nearest.max(axis=1), links)
+
+    def _least_of_links(
+        self, choice: GpuChoice, counts: Floats, chosen: Floats, nearest: Floats
+    ) -> Floats:
+        """With the links of the pools chosen so far: (rows x numbers,)."""
+        row, own = choice.row, np.diagonal(choice.row.hop)
+        stages, batches, virtual = row.num_stages, row.batches, choice.virtual(len(counts))
+        inside = np.maximum(chosen - 1, 0.0) * own
+        around = (inside + nearest).sum(axis=1)
+        longest = np.maximum(nearest, np.where(inside > 0, own, 0.0)).max(axis=1)
+        once = 1 / np.where(counts > 0, row.speed, 0.0).max(axis=1)
+        around, longest, once = (choice.each(of) for of in (around, longest, once))
+        numbers = np.array(stages), np.array(batches), virtual
+        ring = ring_bound(around, longest, once, *numbers)
+        if not self._rules.single_chunks_wait:
+            return np.where(virtual > 1, ring, 0.0)
+        turn = waiting_bound(row.speed[None], counts, np.where(chosen > 0, own, 0.0), nearest)
+        return np.where(virtual > 1, ring, choice.each(batches * turn))
 
     def _bounds_of_stages(
-        self, choice: Choice, counts: Floats, hourly: Floats, slowest: Floats
+        self,
+        choice: Choice,
+        counts: Floats,
+        hourly: Floats,
+        slowest: Floats,
+        links: Floats | float = 0.0,
     ) -> Floats:
         """With so many stages at the speed of each pool: (rows x numbers,).
 
-        hourly: as if a stage were one GPU; slowest: a link that cannot be avoided.
+        hourly: as if a stage were one GPU; slowest: a link that cannot be avoided; links: seconds
+        of all passes because of all of them, where more is known.
         """
         row, virtual = choice.row, choice.virtual(len(counts))
         batches, stages, taken = np.array(row.batches), row.num_stages, choice.each(counts)
@@ -85,11 +113,13 @@ class GpuChoices:
         if stages > 1:
             waits = self._rules.single_chunks_wait
             numbers = np.array(stages), batches, virtual
-            links = crossing_bound(choice.each(slowest), *numbers, single_waits=waits)
-            seconds = np.maximum(seconds, links)
+            of_one = crossing_bound(choice.each(slowest), *numbers, single_waits=waits)
+            seconds = np.maximum(np.maximum(seconds, of_one), links)
         hourly = choice.each(hourly) * row.block
-        bound = self._plans.score(seconds, stages * row.block, hourly)
-        return np.where(choice.may_have(counts, self._rows.worst_seconds), bound, np.inf)
+        least = choice.least_seconds(seconds, counts, self._rows.worst_seconds)
+        finite = np.isfinite(least)
+        bound = self._plans.score(np.where(finite, least, 0.0), stages * row.block, hourly)
+        return np.where(finite, bound, np.inf)
 
     def of_slots(self, choice: StraddledChoice) -> Iterator[tuple[float, Choice]]:
         """Slots of the next pool, with their bounds."""

@@ -171,16 +171,23 @@ class Choice(Value, frozen=True):
     def virtual(self, times: int) -> Ints:
         return np.repeat([row.virtual for row in self.rows], times)
 
-    def may_have(self, counts: Floats, worst: float) -> Bools:
-        """Whether so many stages on each pool can be fast enough: (rows x numbers,)."""
+    def least_seconds(self, passes: Floats, counts: Floats, worst: float) -> Floats:
+        """Of passes that take at least so long, with so many stages on each pool, and the update.
+
+        (rows x numbers,); infinite where it is more than the worst.
+        """
         row, every = self.row, self.each(counts)
         ramps = row.table.ramps
         if ramps is None or row.num_stages == 1 or not np.isfinite(worst):
-            return np.ones(len(every), bool)
+            return passes
         ramps = ramps.take(np.repeat([row.at for row in self.rows], len(counts)))
-        low = np.minimum(row.batches / (every * row.speed).sum(axis=1), worst)
+        rest = row.fastest_first[len(self.chosen) + 1 :]
+        ramps = ramps.with_any_of(rest) if len(rest) > 1 else ramps
+        after = ramps.least_update(every)
+        low, high = np.minimum(passes, worst), np.maximum(worst - after, 0.0)
         total = np.full(len(every), worst)
-        return np.isfinite(ramps.least_passes(every, low, total, total, STEPS_OF_CHOICE))
+        found = ramps.least_passes(every, np.minimum(low, high), high, total, STEPS_OF_CHOICE)
+        return np.where(low <= high, np.maximum(found, passes) + after, np.inf)
 
     def branches(
         self, numbers: Ints, bounds: Floats, limit: float

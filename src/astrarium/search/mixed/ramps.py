@@ -5,12 +5,14 @@ rank the stage at place j has to do all but its warm-up after the first micro-ba
 (`cost.walks`), so it may hold the more layers the earlier it stands, and no pool has better places
 than the first ones; with several chunks of any size its own passes count, and the round trip of a
 micro-batch (`split.pipeline_bounds`). All stages together must hold the model, each at
-least a layer, and what follows the passes has the rest of the iteration (`updates`).
+least a layer (but for the first and the last one if there are several chunks), and what follows the
+passes has the rest of the iteration (`updates`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,15 +38,16 @@ class Ramps(Value, frozen=True):
     virtual: Ints
     update: Floats  # (rows, pools, probes): seconds once an iteration, never falling
     most: Floats  # (probes + 1,): layers of a stage whose update fits so many of the probes
+    outer: Ints  # (pools,): stages of a pool that may be the first or the last of all
     num_layers: int
 
     def take(self, rows: Ints) -> Ramps:
         columns = {
             name: getattr(self, name)[rows]
             for name in self.__struct_fields__
-            if name not in ("most", "num_layers")
+            if name not in ("most", "outer", "num_layers")
         }
-        return Ramps(**columns, most=self.most, num_layers=self.num_layers)
+        return replace(self, **columns)
 
     def enough(self, counts: Floats, passes: Floats, left: Floats) -> Bools:
         """Whether so many stages on each pool hold all layers: (rows,).
@@ -54,9 +57,9 @@ class Ramps(Value, frozen=True):
         turn = (passes / self.batches)[:, None]
         updated = self.most[(self.update <= left[:, None, None]).sum(axis=2)]
         alone = np.minimum(np.floor(turn / self.layer * (1 + ROUNDING) + ROUNDING), updated)
-        used = counts > 0
-        through = self._through(counts, np.where(used, alone, 0.0))
-        able = np.isfinite(through) & ~(used & (alone < 1)).any(axis=1)
+        through = self._through(counts, np.where(counts > 0, alone, 0.0))
+        filled = self._filled(counts) > 0
+        able = np.isfinite(through) & ~(filled & (alone < 1)).any(axis=1)
         single = self.virtual == 1
         trip = round_trip_bound(through, self.hop, self.stages, self.batches, self.virtual)
         able &= single | (trip <= passes * (1 + ROUNDING))
@@ -64,20 +67,37 @@ class Ramps(Value, frozen=True):
         at = np.minimum((passes - before)[:, None] / self.rest, turn)
         held = np.floor(at[:, None, :] / self.layer[:, :, None] * (1 + ROUNDING) + ROUNDING)
         held = np.minimum(held, updated[:, :, None])
-        held = np.where(held < 1, _IMPOSSIBLE, held)
+        held = np.where((held < 1) & filled[:, :, None], _IMPOSSIBLE, held)
         here = np.arange(held.shape[2]) < counts[:, :, None]
         return np.asarray(able & ((held * here).sum(axis=(1, 2)) >= self.num_layers))
 
+    def with_any_of(self, pools: Sequence[int]) -> Ramps:
+        """For stages on any of these pools: each updates like the quickest of them."""
+        update, outer = self.update.copy(), self.outer.copy()
+        update[:, pools] = update[:, pools].min(axis=1, keepdims=True)
+        outer[list(pools)] = 2
+        return replace(self, update=update, outer=outer)
+
+    def least_update(self, counts: Floats) -> Floats:
+        """Seconds once an iteration, of a stage that has a layer: (rows,)."""
+        return np.where(self._filled(counts) > 0, self.update[:, :, 0], 0.0).max(axis=1)
+
+    def _filled(self, counts: Floats) -> Floats:
+        """How many stages have a layer for sure: (rows, pools)."""
+        outer = np.where(self.virtual[:, None] > 1, self.outer, 0)
+        return np.maximum(counts - outer, 0.0)
+
     def _through(self, counts: Floats, alone: Floats) -> Floats:
         """One micro-batch on all stages, if they hold so many layers at most."""
-        extra = self.num_layers - counts.sum(axis=1, keepdims=True)
+        filled = self._filled(counts)
+        extra = self.num_layers - filled.sum(axis=1, keepdims=True)
         order = np.argsort(self.layer, axis=1, kind="stable")
-        spare = np.take_along_axis(np.maximum(counts * (alone - 1), 0.0), order, axis=1)
+        spare = np.take_along_axis(np.maximum(counts * alone - filled, 0.0), order, axis=1)
         before = np.cumsum(spare, axis=1) - spare
         taken = np.clip(extra - before, 0.0, spare)
         more = (taken * np.take_along_axis(self.layer, order, axis=1)).sum(axis=1)
         able = (spare.sum(axis=1) >= extra[:, 0]) & (extra[:, 0] >= 0)
-        return np.where(able, (counts * self.layer).sum(axis=1) + more, np.inf)
+        return np.where(able, (filled * self.layer).sum(axis=1) + more, np.inf)
 
     def least_passes(
         self, counts: Floats, low: Floats, high: Floats, total: Floats, steps: int = STEPS
@@ -119,5 +139,6 @@ def ramps_of(
         virtual=virtual,
         update=seconds,
         most=np.concatenate([[0.0], numbers[1:] - 1.0, [np.inf]]),
+        outer=np.ones(layer.shape[1], np.int64),
         num_layers=num_layers,
     )

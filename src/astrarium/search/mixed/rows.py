@@ -382,7 +382,8 @@ class RowBounds:
             after = of_layers.least_after(-(-self.space.planner.num_layers // stages))
             best = np.minimum(best, passes + after)
         if ramps is not None:
-            least = self._least_of_ramps(ramps, taken, stages, batches * lowest)
+            any_pool = ramps if self.space.exact else ramps.with_any_of(range(len(sizes)))
+            least = self._least_of_ramps(any_pool, taken, stages, batches * lowest)
             after = np.minimum(
                 *(of.least_after(-(-self.space.planner.num_layers // stages)) for of in figures)
             )

@@ -81,16 +81,18 @@ def least_seconds_of_layers(model: CostModel, degrees: Degrees, gpus: Ints) -> F
 def speeds(seconds: Floats, numbers: Floats) -> Floats:
     """How much of the model a stage does per second at most: (rows, pools).
 
-    `seconds` (rows, pools, kinds) of one layer of each kind, `numbers` of them in the model.
-    Pools may be good at different kinds. Any price per kind gives a bound; the mean of the pools
-    is taken: a stage earns at most what its best kind pays. What takes a pool no time is free.
+    `seconds` (rows, pools, kinds + 2) of one layer of each kind, the embedding, the head; `numbers`
+    of them in the model. Pools may be good at different kinds. Any price per kind gives a bound: a
+    stage earns at most what its best kind pays. A layer pays the mean of the pools, an end so
+    little that no pool would rather do it than layers. What takes a pool no time is free.
     """
     price = np.where((seconds > 0).all(axis=1), seconds.mean(axis=1), 0.0)
     best = np.zeros(seconds.shape[:2])
-    for kind in range(seconds.shape[2]):
+    for kind in range(seconds.shape[2] - 2):
         taken = seconds[:, :, kind]
         paid = np.divide(price[:, kind, None], taken, out=np.zeros_like(best), where=taken > 0)
         np.maximum(best, paid, out=best)
+    price[:, -2:] = (seconds[:, :, -2:] * best[:, :, None]).min(axis=1)
     return best / (price @ numbers)[:, None]
 
 
@@ -253,20 +255,25 @@ def links_bound(
     held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
     at_work = k * (stage + held).max(axis=-1)
     once, around = out.sum(axis=-1), links.sum(axis=-1)
-    rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * v * around
+    rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * (v - 1) * around
     passing = np.maximum(np.where(v > 1, rounds, 0.0), k * stage.max(axis=-1))
     return np.where(hidden, passing, at_work)
 
 
 def least_crossing(hop: Floats, used: Bools, possible: Bools) -> Floats:
-    """The slowest link that cannot be avoided: every pool in use has a neighbour. (rows,).
+    """The slowest link that cannot be avoided: every pool in use has a neighbour. (rows,)."""
+    return nearest_pools(hop, used, possible).max(axis=1)
+
+
+def nearest_pools(hop: Floats, used: Bools, possible: Bools) -> Floats:
+    """Seconds to the nearest other pool, of pools in use beside others: (rows, pools).
 
     hop: (rows or 1, pools, pools); used, possible: (rows, pools), pools that are in use for sure,
     and those that may be.
     """
     reached = possible[:, None, :] & ~np.eye(hop.shape[-1], dtype=bool)
     nearest = np.where(reached, hop, np.inf).min(axis=2)
-    return np.where(used & np.isfinite(nearest), nearest, 0.0).max(axis=1)
+    return np.where(used & np.isfinite(nearest), nearest, 0.0)
 
 
 def crossing_bound(
@@ -284,6 +291,32 @@ def crossing_bound(
     around = 2 * (1 + 2 * (virtual - 1)) + 2 * virtual * (batches / stages - 1)
     several = np.minimum(batches * virtual, around) * hop
     return np.where(virtual > 1, several, single)
+
+
+def waiting_bound(speed: Floats, counts: Floats, own: Floats, nearest: Floats) -> Floats:
+    """Seconds of a turn where transfers keep both partners busy: (rows,), one chunk per rank.
+
+    speed, own, nearest: (rows or 1, pools), the share of the model that a stage does per second, a
+    transfer within the pool and the fastest one to another pool; counts: (rows, pools), stages of
+    pools one after another. Only the first and the last stage of all have a single link.
+    """
+    sides = np.where(counts > 0, 2 * np.maximum(counts - 1, 0.0) * own + 2 * nearest, 0.0) * speed
+    free = np.sort(np.where(counts > 0, nearest * speed, 0.0), axis=1)[:, -2:].sum(axis=1)
+    return np.asarray((1 + sides.sum(axis=1) - free) / (counts * speed).sum(axis=1))
+
+
+def ring_bound(
+    around: Floats, longest: Floats, once: Floats, stages: Ints, batches: Ints, virtual: Ints
+) -> Floats:
+    """Seconds of all passes with several chunks per rank, whatever overlaps: (rows,).
+
+    around: all links of the ring, `longest` of which takes longest; once: one micro-batch on all
+    stages. The first micro-batch goes to the end, the last one comes back, and every group between
+    them goes round over the links of all chunks but the last, whose passes some rank does for the
+    whole group.
+    """
+    there_and_back = once + 2 * (virtual * around - longest)
+    return there_and_back + (batches / stages - 1) * ((virtual - 1) * around + once / 2)
 
 
 def warm_up_passes(stages: int, batches: Ints) -> Ints:
