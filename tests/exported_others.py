@@ -133,6 +133,7 @@ def expressible(draw: st.DrawFn, target: Target, models: tuple[str, ...]) -> Job
         one.strategy,
         pipeline_inside=False,
         offload_optimizer=False,
+        shard_groups=1,
         recompute=draw(st.sampled_from((Recompute(), fully))),
     )
     work = replace(one.workload, precision=Precision.BF16)
@@ -142,6 +143,11 @@ def expressible(draw: st.DrawFn, target: Target, models: tuple[str, ...]) -> Job
         made = _mended(made, {refusal.feature for refusal in refusals(made, target)})
     assume(not refusals(made, target))
     assume(not why_refused(made.workload, made.cluster.pools, made.strategy))
+    s = made.strategy
+    divides = s.tp * s.cp * s.dp % (2 * s.ep * s.etp) == 0
+    if s.zero_stage and s.dp % 4 == 0 and divides and Feature.SHARD_GROUPS not in target.lacks:
+        groups = draw(st.sampled_from((1, 2)))
+        made = replace(made, strategy=replace(s, shard_groups=groups))
     return made
 
 

@@ -60,7 +60,8 @@ def check_shared(one: Job, parallelism: Any, training: Any, head: str) -> None:
     s = one.strategy
     replicas = parallelism["data_parallel_replicate_degree"]
     shards = parallelism["data_parallel_shard_degree"]
-    assert (replicas, shards) == ((s.dp, 1) if s.zero_stage == 0 else (1, s.dp))
+    copies = s.dp if s.zero_stage == 0 else s.shard_groups
+    assert (replicas, shards) == (copies, s.dp // copies)
     assert parallelism["tensor_parallel_degree"] == s.tp
     assert parallelism["pipeline_parallel_degree"] == s.pp
     assert parallelism["context_parallel_degree"] == s.cp

@@ -39,6 +39,7 @@ VALID: Mapping[str, Any] = {
     "virtual_stages": 2,
     "sequence_parallel": True,
     "pipeline_inside": False,
+    "shard_groups": 1,
     "split": "even",
     "schedule": "interleaved",
     "zero_stage": 1,
@@ -157,6 +158,10 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "pipeline_inside_without_experts": (MOE, {"pipeline_inside": True}),
     "p2p_overlap_needs_interleaving": (PLAIN, {"overlap_p2p": True}),
     "zero_stage_range": (FSDP, {"zero_stage": 4}),
+    "shard_groups_by_dp": (VALID, {"shard_groups": 3}),
+    "shard_groups_divide": (VALID, {"shard_groups": 4, "cp": 1, "tp": 4}),
+    "shard_groups_by_experts": (MOE, {"shard_groups": 2, "ep": 16}),
+    "optimizer_instances": (FSDP, {"shard_groups": 2}),
     "fsdp_without_pipeline": (VALID, {"zero_stage": 2}),
     "fsdp_overlaps_grad_reduce": (
         FSDP,
@@ -244,6 +249,14 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     ),
     "send_beside": ("torchtitan", TITAN, {"overlap_p2p": False}),
     "fsdp_shards_gradients": ("fsdp", ALONE, {"zero_stage": 1}),
+    "shard_groups_need_sharding": (
+        "fsdp",
+        {**ALONE, "cp": 1, "dp": 64, "num_micro_batches": 1, "zero_stage": 0}
+        | {"overlap_param_gather": False},
+        {"shard_groups": 8},
+    ),
+    "shard_groups_of_several": ("fsdp", ALONE, {"shard_groups": 32}),
+    "one_shard_group": ("deepspeed", ZERO, {"shard_groups": 8}),
     "pipeline_keeps_weights": ("torchtitan", TITAN, {"zero_stage": 2}),
     "groups_share_parameters": (
         "torchtitan",

@@ -34,6 +34,7 @@ def check(one: Job, read: Any, head: str) -> None:
     assert found == {name: getattr(s, name) for name in found}
     replicas, shards = degrees["dp_replicate"], degrees["dp_shard"]
     assert replicas * shards == s.dp
+    assert not s.zero_stage or replicas == s.shard_groups
     assert (shards > 1) == (s.dp > 1 and s.zero_stage > 0)
     training, parallelism = config["training"], config["parallelism"]
     assert training["global_batch_size"] == one.workload.global_batch

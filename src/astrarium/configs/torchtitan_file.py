@@ -54,8 +54,7 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
     def strategy_of(layers: int, gpus: int | None = None) -> dict[str, Any]:
         stages = _pipeline(values, layers)
         recompute = _recompute(values, layers, stages.get("virtual_stages", 1))
-        zero = {"zero_stage": _zero_stage(values, gpus)}
-        return {**described.strategy, **zero, **recompute, **stages}
+        return {**described.strategy, **_sharing(values, gpus), **recompute, **stages}
 
     return Imported(
         source=source,
@@ -145,7 +144,7 @@ def _described(v: _File) -> Described:
         "ep": v.degree("expert_parallel"),
         "micro_batch": v.of_micro_batch if pp > 1 else local,
         "sequence_parallel": tp > 1,
-        "zero_stage": _zero_stage(v),
+        **_sharing(v),
         "overlap_tp": asynchronous and tp > 1,
         "overlap_p2p": False,
     }
@@ -177,6 +176,12 @@ def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
     from astrarium.model import load_model
 
     return {"etp": tp} if load_model(name).max_experts else {}
+
+
+def _sharing(v: _File, gpus: int | None = None) -> dict[str, int]:
+    """What ranks share, and in how many groups."""
+    stage = _zero_stage(v, gpus)
+    return {"zero_stage": stage, "shard_groups": v.copies if stage else 1}
 
 
 def _zero_stage(v: _File, gpus: int | None = None) -> int:
@@ -278,11 +283,6 @@ def _as_if(v: _File, flat: Mapping[str, Any]) -> list[AsIf]:
     if v.checkpointing.text("mode") == "memory_budget":
         why = "what the compiler would drop is not known"
         out.append(AsIf("activation_checkpoint.mode", "memory_budget", "selective", why))
-    if v.copies > 1 and v.shards() != 1:
-        why = "one level of sharding over all data-parallel ranks"
-        why += "; with one rank in each copy, none" if v.shards() is None else ""
-        key = "parallelism.data_parallel_replicate_degree"
-        out.append(AsIf(key, str(flat[key]), "1", why))
     return out
 
 

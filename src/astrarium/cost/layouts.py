@@ -34,7 +34,13 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
-from astrarium.cost.groups import data_ranks, dense_group, message_calls, slowest_of
+from astrarium.cost.groups import (
+    copies_group,
+    data_ranks,
+    dense_group,
+    message_calls,
+    slowest_of,
+)
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
@@ -356,14 +362,14 @@ class CostModel:
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         sent: tuple[Exchange, ...] = (Exchange(*(np.zeros(shape) for _ in range(3))),) * 3
-        crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
+        copies = _by_rank(copies_group(degrees, domain))
+        crosses = crosses_domains(copies)
         for parameters, frozen, layers, sharing in groups:
             if not parameters.any() and not frozen.any():
                 continue
-            stride = np.broadcast_to(sharing.stride, sharing.size.shape)[:, None]
-            group = Group(sharing.size[:, None], sharing.per_domain[:, None], stride)
+            group = _by_rank(sharing)
             ranks = group.size
-            exchanges, of_last = self._exchanges(parameters, frozen, layers, group)
+            exchanges, of_last = self._exchanges(parameters, frozen, layers, group, copies)
             last = np.maximum(last, of_last)
             sent = tuple(map(_together, sent, exchanges))
             slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
@@ -371,7 +377,7 @@ class CostModel:
                 ranks > 1, self.runtime.gathered_moved_bytes * (parameters + frozen), 0.0
             )
             unpack = unpack + self.ops.streaming(moved)
-            crosses |= crosses_domains(group)
+            crosses = crosses | crosses_domains(group)
         apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
         pair = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
         tied, shared = (
@@ -406,19 +412,23 @@ class CostModel:
         return np.where(table > 0, all_reduce_seconds(self.fabric, table, group), 0.0)
 
     def _exchanges(
-        self, parameters: Floats, frozen: Floats, layers: Floats, group: Group
+        self, parameters: Floats, frozen: Floats, layers: Floats, group: Group, copies: Group
     ) -> tuple[tuple[Exchange, ...], Floats | float]:
         """Messages with `parameters` on each rank of a group: whole, in buckets, layer by layer.
 
         And the share that the last bucket is, where there are buckets. Layouts differ by much that
-        does not matter here: each distinct message is priced once.
+        does not matter here: each distinct message is priced once. `copies` hold the same part.
         """
         shape = parameters.shape
-        # Distances matter where blocks of nodes are joined by fewer links only.
-        stride = group.stride if self.fabric.oversubscription > 1.0 else 1
+        groups = (group, copies) if (copies.size > 1).any() else (group,)
         placed = [
-            np.broadcast_to(of_group, shape).reshape(-1)
-            for of_group in (group.size, group.per_domain, stride)
+            np.broadcast_to(column, shape).reshape(-1)
+            for one in groups
+            # Distances matter where blocks of nodes are joined by fewer links only.
+            for column in (
+                *(one.size, one.per_domain),
+                one.stride if self.fabric.oversubscription > 1.0 else 1,
+            )
         ]
         values, size = np.unique(parameters, return_inverse=True)
         count = layers.reshape(-1).astype(np.int64)
@@ -429,7 +439,10 @@ class CostModel:
         first, row_of = distinct_rows(size.reshape(-1), count, *placed)
         row_of = row_of.reshape(shape)
         held, kept = values[size.reshape(-1)[first]], others[of_frozen[first]]
-        group = Group(*(column[first] for column in placed[:3]))
+        group, *copied = (
+            Group(*(column[first] for column in placed[3 * i : 3 * i + 3]))
+            for i in range(len(groups))
+        )
         units = np.maximum(count[first], 1.0)
         buckets = message_calls(self.runtime, held, group.size)
         calls = np.stack([np.ones(len(held)), buckets, units])
@@ -442,6 +455,10 @@ class CostModel:
         gather = calls * all_gather_seconds(self.fabric, weights, group)
         if self.optimizer.whole_gradients:
             scatter[:2] = reduce
+        for across in copied:
+            # What a rank keeps of the sum is then summed over the shard groups.
+            part = gradients if self.optimizer.whole_gradients else gradients / group.size
+            scatter = scatter + calls * all_reduce_seconds(self.fabric, part, across)
         found = tuple(
             Exchange(reduce[min(way, 1)][row_of], scatter[way][row_of], gather[way][row_of])
             for way in range(len(calls))
@@ -544,6 +561,12 @@ class CostModel:
         stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
         placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
         return placed.per_domain, stages
+
+
+def _by_rank(group: Group) -> Group:
+    """A group of every layout, for columns of (layouts, ranks)."""
+    stride = np.broadcast_to(group.stride, group.size.shape)
+    return Group(group.size[:, None], group.per_domain[:, None], stride[:, None])
 
 
 def _both(held: Mapping[str, Floats], kind: str) -> tuple[Floats, Floats]:

@@ -289,6 +289,19 @@ class Feature(Enum):
         _zero(1, "without pp", lambda s: s.pp == 1),
         {**_MORE_SHARED, "zero_stage": ZEROS},
     )
+    SHARD_GROUPS = (
+        "sharding inside groups of replicas",
+        _when("shard_groups {s.shard_groups}", lambda s: s.shard_groups > 1),
+        {**_MORE_SHARED, "shard_groups": (1,)},
+    )
+    SHARD_GROUPS_BEYOND_ZERO_1 = (
+        "weights or gradients sharded inside groups of replicas",
+        _when(
+            "shard_groups {s.shard_groups} with zero_stage {s.zero_stage}",
+            lambda s: s.shard_groups > 1 and s.zero_stage > 1,
+        ),
+        {**_MORE_SHARED, "shard_groups": (1,)},
+    )
     RECOMPUTE_MODULES = (
         "recomputation of parts of a layer",
         _when(

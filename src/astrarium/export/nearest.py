@@ -218,7 +218,7 @@ def _options(
         "micro_batch": (own.micro_batch, 1),
         "sequence_parallel": (own.sequence_parallel or own.tp == 1,),
     }
-    keys = (*free, "ep", "etp", "pipeline_inside", "offload_optimizer", "overlap")
+    keys = (*free, "ep", "etp", "pipeline_inside", "shard_groups", "offload_optimizer", "overlap")
     tried = []
     for key in keys:
         usual = (getattr(own, key),) if is_kept else free.get(key, (getattr(own, key),))

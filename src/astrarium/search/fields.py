@@ -81,6 +81,7 @@ DEGREE_FIELDS: Mapping[str, Getter] = {
         "num_micro_batches",
         "sequence_parallel",
         "pipeline_inside",
+        "shard_groups",
         "gpus",
     )
 }

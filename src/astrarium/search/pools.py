@@ -196,6 +196,7 @@ def search_across(
         model.pools[0].planner,
         exact=asked.mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(asked.rules),
+        shard_groups=asked.runtime.shard_groups,
     )
     better: tuple[Plan, ...] = ()
     if len(cluster.pools) == 1 and not any("split" in rule.names for rule in asked.rules):
@@ -276,6 +277,7 @@ def _space(asked: Asked, model: CostModel) -> Space:
         exact=asked.mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(asked.rules),
         equal_splits=any("split" in rule.names for rule in asked.rules),
+        shard_groups=asked.runtime.shard_groups,
     )
 
 

@@ -70,6 +70,7 @@ MECHANISMS: Final = (
     Mechanism("context parallelism", "cp", 1, 1.0),
     Mechanism("pipeline parallelism", "pp", 1, 1.0),
     Mechanism("ZeRO 2", "zero_stage", 1, 0.5),
+    Mechanism("shard groups", "shard_groups", 1, 0.5),
     Mechanism("stages of unequal size", "split", LayerSplit.EVEN, 0.5),
 )
 PER_DOUBLING_OF_VIRTUAL_STAGES: Final = 0.5
@@ -85,7 +86,7 @@ UNMEASURED_WEIGHT: Final = 16.0  # more than everything else together
 
 def unmeasured(strategy: Strategy, *, experts: bool) -> str:
     """What a strategy does beyond all published measurements; "" if nothing."""
-    ranks, most = strategy.dp * strategy.cp, MEASURED_RANKS
+    ranks, most = strategy.shard_ranks, MEASURED_RANKS
     if experts:
         most = MEASURED_RANKS_OF_EXPERTS
     if strategy.zero_stage < 3 or ranks <= most:

@@ -72,10 +72,12 @@ class Space:
         exact: bool,
         expanded_overlaps: frozenset[str] = frozenset(),
         equal_splits: bool = False,
+        shard_groups: bool = False,
     ) -> None:
         self.workload, self.pool, self.planner = workload, pool, planner
         self.exact = exact
         self.expanded_overlaps = expanded_overlaps
+        self.shard_groups = shard_groups  # whether ranks may divide in several groups
         self.equal_splits = equal_splits  # list a balanced split that is the even one, too
         self._layouts: dict[int, tuple[Layout, ...]] = {}
         self._options: dict[int, Options] = {}
@@ -92,7 +94,7 @@ class Space:
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
         rows = _select(rows, self._usable(rows))
-        return self._with_micro_batches(self._with_orders(rows))
+        return self._with_micro_batches(self._with_shard_groups(self._with_orders(rows)))
 
     def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Both orders of ranks, where it matters which of them share a node.
@@ -103,6 +105,16 @@ class Space:
         several = (rows["pp"] > 1) & (rows["dp"] > 1) & (self.workload.model.max_experts == 0)
         shared = rows["tp"] * rows["cp"] < self.pool.domain_of(rows["gpus"])
         return _select(rows, ~rows["pipeline_inside"] | (several & shared))
+
+    def _with_shard_groups(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        """One group, and every number of groups of whole domains: their links are the fast ones."""
+        if not self.shard_groups:
+            return rows | {"shard_groups": np.ones(len(rows["dp"]), np.int64)}
+        rows = _cross(rows, shard_groups=divisors(self.workload.global_batch))
+        groups, stage = rows["shard_groups"], rows["tp"] * rows["cp"] * rows["dp"]
+        domain = self.pool.domain_of(rows["gpus"])
+        whole = (rows["dp"] % groups == 0) & (stage // groups % domain == 0)
+        return _select(rows, (groups == 1) | (whole & ~rows["pipeline_inside"]))
 
     def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Every micro-batch that divides what a replica works on."""

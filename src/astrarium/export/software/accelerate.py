@@ -99,10 +99,10 @@ def _fsdp(job: Job) -> dict[str, Any]:
 
 def _degrees(job: Job) -> dict[str, Any]:
     """Degrees; keys and values travel round the ring, as the plan has it."""
-    cp = job.strategy.cp
+    cp, groups = job.strategy.cp, job.strategy.shard_groups
     degrees: dict[str, Any] = {
-        "dp_replicate_size": 1,
-        "dp_shard_size": job.strategy.dp,
+        "dp_replicate_size": groups,
+        "dp_shard_size": job.strategy.dp // groups,
         "tp_size": 1,
         "cp_size": cp,
         **({"cp_backend": "torch", "cp_comm_strategy": "alltoall"} if cp > 1 else {}),

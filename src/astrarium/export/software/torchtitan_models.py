@@ -247,10 +247,10 @@ LACKS: Final[Mapping[Feature, str]] = {
 def parallelism(job: Job, head: str) -> dict[str, Any]:
     """Degrees and pipeline; `head` is what the output projection is called."""
     s = job.strategy
-    whole = s.zero_stage == 0
+    copies = s.dp if s.zero_stage == 0 else s.shard_groups
     settings: dict[str, Any] = {
-        "data_parallel_replicate_degree": s.dp if whole else 1,
-        "data_parallel_shard_degree": 1 if whole else s.dp,
+        "data_parallel_replicate_degree": copies,
+        "data_parallel_shard_degree": s.dp // copies,
         "fsdp_reshard_after_forward": "always" if s.zero_stage == 3 else "never",
         "tensor_parallel_degree": s.tp,
         "context_parallel_degree": s.cp,

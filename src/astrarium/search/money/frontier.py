@@ -110,6 +110,7 @@ def _front_of_pool(
         exact=False,
         expanded_overlaps=overlaps_named(rules),
         equal_splits=any("split" in rule.names for rule in rules),
+        shard_groups=model.runtime.shard_groups,
     )
     runtime_rules: Sequence[RejectingRule] = rules_of(model.runtime.rules)
     return PoolFront(
