@@ -136,7 +136,9 @@ def expressible(draw: st.DrawFn, target: Target, models: tuple[str, ...]) -> Job
         shard_groups=1,
         recompute=draw(st.sampled_from((Recompute(), fully))),
     )
-    work = replace(one.workload, precision=Precision.BF16)
+    eight = one.workload.precision is Precision.FP8 and Feature.FP8 not in target.lacks
+    eight &= not one.model.max_experts
+    work = replace(one.workload, precision=Precision.FP8 if eight else Precision.BF16)
     plain = replace(one, strategy=strategy, workload=work)
     made = plain
     for _ in range(2):  # a plan without stages may lack other things than one with them

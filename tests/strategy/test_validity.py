@@ -276,6 +276,7 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "recompute_every_layer": ("torchtitan", TITAN, FULL),
     "no_optimizer_offload": ("torchtitan", TITAN, {"offload_optimizer": True}),
     "no_fp8": ("deepspeed", ZERO, {"precision": "fp8"}),
+    "fp8_of_experts": ("torchtitan", {**TITAN, **EXPERTS, "etp": 2}, {"precision": "fp8"}),
     "no_fp16": ("torchtitan", TITAN, {"precision": "fp16"}),
     "no_reduced_numerics": ("fsdp", ALONE, {"reduced_numerics": True}),
     "adafactor_whole": ("fsdp", ALONE, {"optimizer": "adafactor"}),

@@ -83,7 +83,15 @@ class _File:
         self.training = values.section("training")
         self.model = values.section("model")
         self.checkpointing = values.section("activation_checkpoint")
+        self.quantize = values.section("quantize").section("linear")
         self.is_compiled = values.section("compile").flag("enable")
+
+    @property
+    def float8_recipe(self) -> str:
+        """The recipe of torchao's float8; "" without it."""
+        if not any("linear.float8" in name for name in self.model.texts("converters")):
+            return ""
+        return self.quantize.section("float8").text("recipe_name", "tensorwise")
 
     def degree(self, name: str) -> int:
         return self.parallelism.count(f"{name}_degree", 1) or 1
@@ -280,6 +288,10 @@ def _as_if(v: _File, flat: Mapping[str, Any]) -> list[AsIf]:
         given = v.parallelism.text("pipeline_parallel_schedule")
         why = "the order of its passes is not modelled"
         out.append(AsIf("parallelism.pipeline_parallel_schedule", given, like, why))
+    recipe = v.float8_recipe
+    if recipe not in ("", "rowwise"):
+        why = "predicted with a scale for each row, which is about a tenth slower"
+        out.append(AsIf("quantize.linear.float8.recipe_name", recipe, "rowwise", why))
     if v.checkpointing.text("mode") == "memory_budget":
         why = "what the compiler would drop is not known"
         out.append(AsIf("activation_checkpoint.mode", "memory_budget", "selective", why))

@@ -352,6 +352,11 @@ class Feature(Enum):
         _MORE_OVERLAP,
     )
     FP16 = "fp16", _precision(Precision.FP16), _BF16
+    FP8_EXPERTS = (
+        "fp8 in experts",
+        lambda job: _precision(Precision.FP8)(job) if job.model.max_experts else "",
+        {**_MORE_SHARED, **_BF16},
+    )
     FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
     FP4 = "fp4", _precision(Precision.FP4), {**_MORE_SHARED, **_BF16}
     REDUCED = (
