@@ -17,6 +17,7 @@ from exported_plans import GOLDEN, document, jobs
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.target import Target, find_target, refusals
 from astrarium.model.workload import Precision
@@ -148,9 +149,10 @@ def expressible(draw: st.DrawFn, target: Target, models: tuple[str, ...]) -> Job
     s = made.strategy
     divides = s.tp * s.cp * s.dp % (2 * s.ep * s.etp) == 0
     if s.zero_stage and s.dp % 4 == 0 and divides and Feature.SHARD_GROUPS not in target.lacks:
-        groups = draw(st.sampled_from((1, 2)))
-        made = replace(made, strategy=replace(s, shard_groups=groups))
-    return made
+        s = replace(s, shard_groups=draw(st.sampled_from((1, 2))))
+    if s.zero_stage == 3 and find_runtime(target.runtime).offloads_parameters:
+        s = replace(s, offload_optimizer=draw(st.booleans()))
+    return replace(made, strategy=s)
 
 
 def _filled(s: Strategy) -> tuple[Stage, ...]:

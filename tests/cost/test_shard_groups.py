@@ -19,6 +19,7 @@ from astrarium.cost.collectives import (
 from astrarium.cost.groups import copies_group, data_ranks, dense_group
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import memory_of
+from astrarium.cost.step import seconds_of
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import degrees_of, options_of
 from astrarium.strategy.types import Strategy
@@ -72,3 +73,19 @@ def test_gathers_and_scatters_stay_inside_and_sums_go_across() -> None:
     sent = layouts.messages.in_layers
     assert sent.gather[0] == pytest.approx(layers * gather)
     assert sent.scatter[0] == pytest.approx(layers * scatter)
+
+
+def test_shards_on_the_host_take_no_memory_and_pass_over_pcie() -> None:
+    kept = replace(WHOLE, micro_batch=2, num_micro_batches=1)
+    strategies = [kept, replace(kept, offload_optimizer=True)]
+    layouts, options, rows = laid_out(strategies), options_of(strategies), np.arange(2)
+    held = memory_of(layouts, rows, options)
+    assert (held.weights + held.gradients + held.optimizer)[1, 0] == 0.0
+    assert held.activations[0, 0] == held.activations[1, 0]
+    seconds, costs = seconds_of(layouts, rows, options), model()
+    shard = layouts.dense_parameters[0, 0] / 32
+    more = seconds.zero_communication[1] - seconds.zero_communication[0]
+    # The weights twice and gradients once, 4 bytes each, of which computation hides a part.
+    assert 0 < more <= 12 * shard / costs.pool.gpu.pcie_bandwidth * (1 + 1e-9)
+    on_host = costs.runtime.optimizer_moved_bytes * shard * 8 / 200e9
+    assert seconds.optimizer[1] == pytest.approx(on_host)

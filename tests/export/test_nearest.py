@@ -85,7 +85,7 @@ INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
             {"pp": 2, "pipeline_inside": True},
             "pipeline_inside on -> off",
         ),
-        ([Feature.OFFLOAD_OPTIMIZER], {"tp": 2, "offload_optimizer": True}, "offload_optimizer on"),
+        ([Feature.OFFLOAD_STATES], {"tp": 2, "offload_optimizer": True}, "offload_optimizer on"),
         ([Feature.RECOMPUTE_MODULES], {"tp": 4, "recompute": "selective"}, "recompute selective"),
         (
             [Feature.RECOMPUTE_GROUPS],

@@ -110,6 +110,8 @@ def _sharded(file: _File) -> dict[str, Any]:
         stage = _STRATEGIES[_sharding_strategy(file)]
     out = {**_degrees(file), "zero_stage": stage}
     out["shard_groups"] = _shard_groups(file)
+    if file.fsdp.flag("fsdp_offload_params"):
+        out["offload_optimizer"] = True
     if file.fsdp.flag("fsdp_activation_checkpointing"):
         out["recompute"] = "full"
     return out
@@ -181,8 +183,6 @@ def _replicated(file: _File) -> dict[str, Any]:
 
 def _as_if(file: _File) -> list[AsIf]:
     out = []
-    if file.kind == "FSDP" and file.fsdp.flag("fsdp_offload_params"):
-        out.append(AsIf("fsdp_offload_params", "true", "false", _ON_HOST))
     device = file.deepspeed.text("offload_param_device", "none")
     if file.kind == "DEEPSPEED" and device != "none":
         out.append(AsIf("offload_param_device", device, "none", _ON_HOST))

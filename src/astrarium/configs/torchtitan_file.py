@@ -186,10 +186,15 @@ def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
     return {"etp": tp} if load_model(name).max_experts else {}
 
 
-def _sharing(v: _File, gpus: int | None = None) -> dict[str, int]:
+def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
     """What ranks share, and in how many groups."""
     stage = _zero_stage(v, gpus)
-    return {"zero_stage": stage, "shard_groups": v.copies if stage else 1}
+    offloads = v.training.flag("enable_cpu_offload")
+    return {
+        "zero_stage": stage,
+        "shard_groups": v.copies if stage else 1,
+        **({"offload_optimizer": True} if offloads else {}),
+    }
 
 
 def _zero_stage(v: _File, gpus: int | None = None) -> int:

@@ -179,8 +179,9 @@ def _least_parameter_bytes(
     offloaded = offloaded + runtime.weight_bytes * (dense[1] + expert[1])
     shared = dense[0] / dense[2] + expert[0] / expert[2]
     kept = runtime.sharded_weight_bytes + gradient + runtime.optimizer_bytes
-    divided = kept * shared
-    divided = divided + runtime.weight_bytes * (dense[1] / dense[2] + expert[1] / expert[2])
+    divided = kept * shared * (not runtime.offloads_parameters)
+    if not runtime.offloads_parameters:
+        divided = divided + runtime.weight_bytes * (dense[1] / dense[2] + expert[1] / expert[2])
     return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
 
 
@@ -215,9 +216,13 @@ def _parameter_bytes(
         weights = weights + runtime.weight_bytes * held(WEIGHTS_DIVIDED, *frozen)
     ends = layouts.end_states[rows]
     states = held(1, dense + ends) if ends.any() else held(1)
+    gradients = runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent
+    if runtime.offloads_parameters:
+        stays = ~(options.offload_optimizer[:, None] & (zero >= WEIGHTS_DIVIDED))
+        weights, gradients = weights * stays, gradients * stays
     return (
         weights,
-        runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent,
+        gradients,
         np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * states),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
     )

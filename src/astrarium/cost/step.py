@@ -33,6 +33,7 @@ from astrarium.strategy.columns import (
 from astrarium.strategy.types import Granularity, Method, RecomputeModule
 from astrarium.value import Value
 
+MASTER_BYTES = 4
 MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 %
 # Of what the host takes for a micro-batch. It runs ahead from pass to pass, so that it delays each
 # as its work is: one product forward, two backward. Not as the device shares its time out: a faster
@@ -323,8 +324,9 @@ def _of_distinct_passes(
     options: Options,
 ) -> Floats:
     """Seconds of passes, asked for once where options differ in what does not change them."""
-    # Offload, and ZeRO up to its first stage, change nothing about the passes.
+    # Offload of states, and ZeRO up to its first stage, change nothing about the passes.
     messages = options.zero_stage > 1
+    copied = messages & layouts.runtime.offloads_parameters
     first, alike = distinct_rows(
         rows,
         *(getattr(options, name) for name in RECOMPUTE_COLUMNS),
@@ -333,6 +335,7 @@ def _of_distinct_passes(
         options.zero_stage * messages,
         options.overlap_grad_reduce & messages,
         options.overlap_param_gather & messages,
+        options.offload_optimizer & copied,
     )
     return seconds(layouts, rows[first], options.take(first))[alike]
 
@@ -528,7 +531,8 @@ def _zero_exposed(
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + recompute
     sent = messages.in_layers
-    scatter, gather = sent.scatter[rows], sent.gather[rows]
+    to_gpu, to_host = _host_copies(layouts, rows, options)
+    scatter, gather = sent.scatter[rows] + to_host, sent.gather[rows] + to_gpu
     zero = options.zero_stage[:, None]
     reduces, gathers_ahead = _hidden(layouts, options)
     reduce_hidden = np.where(reduces, backward, 0.0)
@@ -545,6 +549,24 @@ def _zero_exposed(
     gathered = _exposed(gather, gather_hidden, last, slowdown, others) + unpack
     back = np.where(zero == 2, second, np.where(zero == 3, third + unpack, 0.0))
     return np.where(present & (zero == 3), gathered, 0.0), np.where(present, back, 0.0)
+
+
+def _host_copies(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """Seconds on PCIe of shards that a gather needs, and of their gradients; 0 if they stay.
+
+    Shards are fp32 master weights, and frozen weights as they are.
+    """
+    runtime = layouts.runtime
+    nothing = np.zeros((len(rows), 1))
+    if not runtime.offloads_parameters or not options.offload_optimizer.any():
+        return nothing, nothing
+    dense, expert = layouts.dense_ranks[rows], layouts.expert_ranks[rows]
+    trained = layouts.dense_parameters[rows] / dense + layouts.expert_parameters[rows] / expert
+    frozen = layouts.frozen_dense[rows] / dense + layouts.frozen_expert[rows] / expert
+    rates = np.array([model.pool.gpu.pcie_bandwidth for model in layouts.models])
+    each = options.offload_optimizer[:, None] / rates[layouts.model_of[rows]]
+    weights = MASTER_BYTES * trained + runtime.weight_bytes * frozen
+    return weights * each, runtime.gradient_bytes * trained * each
 
 
 def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:

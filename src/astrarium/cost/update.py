@@ -62,6 +62,8 @@ def _cast_seconds(model: CostModel, copies: Floats) -> Floats:
 def _update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
     """Gradients and weights move between GPU and host; the host's memory holds the rest."""
     runtime = model.runtime
+    if runtime.offloads_parameters:  # all is there; torch's optimizer passes over it as on a GPU
+        return runtime.optimizer_moved_bytes * updated * sharing / HOST_BYTES_PER_SECOND
     moved = (runtime.gradient_bytes + runtime.weight_bytes) * updated
     state = 2 * runtime.optimizer_bytes * updated * sharing / HOST_BYTES_PER_SECOND
     return np.asarray(moved / model.pool.gpu.pcie_bandwidth + state)

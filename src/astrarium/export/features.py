@@ -326,10 +326,21 @@ class Feature(Enum):
         ),
         _OTHER_RECOMPUTE,
     )
-    OFFLOAD_OPTIMIZER = (
-        "an optimizer in host memory",
-        _when("offload_optimizer", lambda s: s.offload_optimizer),
-        {**_MORE_SHARED, "offload_optimizer": (False,)},
+    OFFLOAD_STATES = (
+        "an optimizer in host memory, with weights on the GPU",
+        _when(
+            "offload_optimizer with zero_stage {s.zero_stage}",
+            lambda s: s.offload_optimizer and s.zero_stage < 3,
+        ),
+        {**_MORE_SHARED, "offload_optimizer": (False, True)},
+    )
+    OFFLOAD_SHARDS = (
+        "weights in host memory, with the optimizer",
+        _when(
+            "offload_optimizer with zero_stage 3",
+            lambda s: s.offload_optimizer and s.zero_stage == 3,
+        ),
+        {**_MORE_SHARED, "offload_optimizer": (False, True)},
     )
     REDUCE_APART = (
         "gradients that are reduced after the backward pass",

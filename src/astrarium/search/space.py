@@ -73,10 +73,12 @@ class Space:
         expanded_overlaps: frozenset[str] = frozenset(),
         equal_splits: bool = False,
         shard_groups: bool = False,
+        offload: bool = True,
     ) -> None:
         self.workload, self.pool, self.planner = workload, pool, planner
         self.exact = exact
         self.expanded_overlaps = expanded_overlaps
+        self.offload = OFFLOAD if offload else OFFLOAD[:1]
         self.shard_groups = shard_groups  # whether ranks may divide in several groups
         self.equal_splits = equal_splits  # list a balanced split that is the even one, too
         self._layouts: dict[int, tuple[Layout, ...]] = {}
@@ -232,7 +234,7 @@ class Space:
         """Every option for chunks of at most so many layers, in a fixed order."""
         if chunk_layers not in self._options:
             self._options[chunk_layers] = options_of_chunks(
-                chunk_layers, self.module_masks, self.expanded_overlaps
+                chunk_layers, self.module_masks, self.expanded_overlaps, self.offload
             )
         return self._options[chunk_layers]
 
@@ -258,7 +260,7 @@ class Space:
         """How many `options` there are, without writing them out."""
         policies = 1 + len(self.module_masks) + 2 * chunk_layers
         switches = int(2 ** len(self.expanded_overlaps))
-        return policies * len(ZERO_STAGES) * len(OFFLOAD) * switches
+        return policies * len(ZERO_STAGES) * len(self.offload) * switches
 
     def strategies_per_degree(self, pp: int) -> int:
         options = sum(self.num_options(layout.chunk_layers) for layout in self.layouts(pp))
@@ -322,15 +324,18 @@ def context_degrees(seq_length: int) -> Ints:
 
 
 def options_of_chunks(
-    chunk_layers: int, module_masks: Sequence[int], expanded_overlaps: frozenset[str]
+    chunk_layers: int,
+    module_masks: Sequence[int],
+    expanded_overlaps: frozenset[str],
+    offload: Sequence[bool] = OFFLOAD,
 ) -> Options:
     """Every option for chunks of at most so many layers, in a fixed order."""
     recompute = _recompute_choices(chunk_layers, module_masks)
     switches = [
         (False, True) if name in expanded_overlaps else (True,) for name in OVERLAP_SWITCHES
     ]
-    every = product(recompute, ZERO_STAGES, OFFLOAD, product(*switches))
-    rows = [(zero, *policy, offload, *flags) for policy, zero, offload, flags in every]
+    every = product(recompute, ZERO_STAGES, offload, product(*switches))
+    rows = [(zero, *policy, host, *flags) for policy, zero, host, flags in every]
     columns = list(zip(*rows, strict=True))
     named = zip(OPTION_ORDER, columns, strict=True)
     return Options.of({k: np.array(v) for k, v in named})

@@ -97,6 +97,7 @@ class Case:
     optimizer: str = "adamw"
     adapters: Adapters | None = None
     batch: int = 8
+    on_host: bool = False  # the optimizer of the best plan, and its shards
     groups: int = 1  # of ranks, in which the best plan divides
     # Left at most: pipelines whose layers might be dealt so that they win.
     gap: float = 0.0
@@ -115,6 +116,11 @@ CASES = {
     "fsdp": Case("h100:8", 9, runtime="fsdp"),
     "torchtitan": Case("h100:8", 9, runtime="torchtitan"),
     "torchtitan, experts": Case("h100:4", 20, experts=4, runtime="torchtitan"),
+    "fsdp, shards on the host": Case("h100:4", 2.3, runtime="fsdp", batch=32, on_host=True),
+    "fsdp, shards on the host or not": Case("h100:4", 3.5, runtime="fsdp", batch=32),
+    "torchtitan, shards on the host": Case(
+        "h100:4", 2.3, runtime="torchtitan", batch=32, rules=("$tp > 1",), on_host=True
+    ),
     "fsdp, groups": Case("h100:32", 6, runtime="fsdp", oversubscription=32.0, batch=32, groups=4),
     "fsdp, groups, fewer": Case(
         "h100:32", 9, runtime="fsdp", exact=False, objective=Objective.COST, batch=32
@@ -235,6 +241,7 @@ def test_equals_brute_force(name: str) -> None:
     assert_no_worse(result, best)
     assert result.bound_gap <= case.gap
     assert result.found[0].strategy.shard_groups == case.groups
+    assert result.found[0].strategy.offload_optimizer or not case.on_host
 
 
 # One switch each, and nothing but pipelines: few enough to deal the layers in all ways there are.

@@ -46,7 +46,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_MODULES: "layers are recomputed whole",
     Feature.RECOMPUTE_GROUPS: "layers are recomputed one by one",
     Feature.RECOMPUTE_SOME: "every layer is recomputed, or none",
-    Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
     Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
@@ -91,7 +91,7 @@ def _fsdp(job: Job) -> dict[str, Any]:
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_transformer_layer_cls_to_wrap": causal.layer_class(job),
         "fsdp_activation_checkpointing": _recomputes(job),
-        "fsdp_offload_params": False,
+        "fsdp_offload_params": job.strategy.offload_optimizer,
         "fsdp_cpu_ram_efficient_loading": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }

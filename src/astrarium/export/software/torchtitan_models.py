@@ -232,7 +232,7 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_MODULES: "its selective checkpointing chooses operators, not modules",
     Feature.RECOMPUTE_GROUPS: "full checkpointing covers layers one by one",
     Feature.RECOMPUTE_SOME: "full checkpointing covers every layer",
-    Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
     Feature.REDUCE_APART_ALONE: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.SEND_APART: "torch's schedules always send beside computation",
@@ -292,6 +292,7 @@ def training(job: Job) -> dict[str, Any]:
         "dtype": "float32",
         "mixed_precision_param": "bfloat16",
         "mixed_precision_reduce": "float32",
+        **({"enable_cpu_offload": True} if s.offload_optimizer else {}),
     }
 
 
