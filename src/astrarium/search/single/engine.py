@@ -334,6 +334,8 @@ class Search:
             group = chosen[chunk_layers[chosen] == layers]
             valid = valid_options(self.space, self.rules.of_options, self.constants, int(layers))
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
+            if not len(valid.options):
+                continue
             peak = OptionBytes.of(layouts, group, valid).peaks()
             self.state.evaluated += len(peak)
             fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))
@@ -346,7 +348,7 @@ class Search:
             which = np.tile(np.arange(len(valid.options)), len(group))[fits]
             options.append(valid.options.take(which))
             peaks.append(peak[fits])
-        fitting = np.concatenate(rows)
+        fitting = np.concatenate([np.zeros(0, np.int64), *rows])
         if len(fitting):
             merged = Options.of(
                 {f.name: np.concatenate([getattr(o, f.name) for o in options]) for f in _OPTIONS}

@@ -178,6 +178,8 @@ def _pairs(
     """Options of some layouts: those that fit, and those that might."""
     rules, capacity = search.rules, search.model.pool.usable_bytes
     valid = valid_options(search.space, rules.of_options, search.constants, chunk_layers)
+    if not len(valid.options):
+        return []
     of_options = _hopeful(search, OptionBytes.of(layouts, group, valid), best)
     if not len(of_options.rows):
         return []
