@@ -47,6 +47,12 @@ def copies_group(degrees: Degrees, domain: Ints) -> Group:
     return place(degrees.shard_groups, apart, domain)
 
 
+def by_rank(group: Group) -> Group:
+    """A group of every layout, for columns of (layouts, ranks)."""
+    stride = np.broadcast_to(group.stride, group.size.shape)
+    return Group(group.size[:, None], group.per_domain[:, None], stride[:, None])
+
+
 def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:
     """Buckets that so many parameters of a rank fill, shared by so many ranks."""
     if not runtime.message_parameters:

@@ -35,6 +35,7 @@ from astrarium.cost.collectives import (
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
 from astrarium.cost.groups import (
+    by_rank,
     copies_group,
     data_ranks,
     dense_group,
@@ -49,7 +50,7 @@ from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
-from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
+from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 
 # Of a layer, what a rank has of each of its layers: names of `LayerCosts` and of `Layouts`.
@@ -362,12 +363,12 @@ class CostModel:
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         sent: tuple[Exchange, ...] = (Exchange(*(np.zeros(shape) for _ in range(3))),) * 3
-        copies = _by_rank(copies_group(degrees, domain))
+        copies = by_rank(copies_group(degrees, domain))
         crosses = crosses_domains(copies)
         for parameters, frozen, layers, sharing in groups:
             if not parameters.any() and not frozen.any():
                 continue
-            group = _by_rank(sharing)
+            group = by_rank(sharing)
             ranks = group.size
             exchanges, of_last = self._exchanges(parameters, frozen, layers, group, copies)
             last = np.maximum(last, of_last)
@@ -421,14 +422,11 @@ class CostModel:
         """
         shape = parameters.shape
         groups = (group, copies) if (copies.size > 1).any() else (group,)
+        far = self.fabric.oversubscription > 1.0  # distances matter where blocks have fewer links
         placed = [
             np.broadcast_to(column, shape).reshape(-1)
             for one in groups
-            # Distances matter where blocks of nodes are joined by fewer links only.
-            for column in (
-                *(one.size, one.per_domain),
-                one.stride if self.fabric.oversubscription > 1.0 else 1,
-            )
+            for column in (one.size, one.per_domain, one.stride if far else 1)
         ]
         values, size = np.unique(parameters, return_inverse=True)
         count = layers.reshape(-1).astype(np.int64)
@@ -563,12 +561,6 @@ class CostModel:
         return placed.per_domain, stages
 
 
-def _by_rank(group: Group) -> Group:
-    """A group of every layout, for columns of (layouts, ranks)."""
-    stride = np.broadcast_to(group.stride, group.size.shape)
-    return Group(group.size[:, None], group.per_domain[:, None], stride[:, None])
-
-
 def _both(held: Mapping[str, Floats], kind: str) -> tuple[Floats, Floats]:
     """Parameters of a kind that train, and those that do not."""
     return held[f"{kind}_parameters"], held[f"frozen_{kind}"]
@@ -605,16 +597,3 @@ def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
 def _end_seconds(shards: ShardCosts, pace: Floats) -> EndSeconds:
     names = [field.name for field in fields(EndSeconds)]
     return EndSeconds(*(getattr(shards.ends, name)[shards.shard_of] * pace for name in names))
-
-
-def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
-    """Adds up (shards, kinds, modules) over the modules in each row's mask.
-
-    `shard` is (rows, ranks); the sums are (rows, ranks, kinds).
-    """
-    out = np.zeros((*shard.shape, per_module.shape[1]))
-    for module in range(len(RECOMPUTE_MODULES)):
-        chosen = (masks >> module & 1).astype(bool)
-        if chosen.any():
-            out[chosen] += per_module[shard[chosen], :, module]
-    return out

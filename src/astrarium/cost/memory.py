@@ -17,7 +17,8 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.groups import data_ranks
-from astrarium.cost.layouts import Layouts, ShardCosts, sum_over_modules
+from astrarium.cost.layouts import Layouts, ShardCosts
+from astrarium.cost.tally import sum_over_modules
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method

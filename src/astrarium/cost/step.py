@@ -19,10 +19,10 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.collectives import contention_seconds
 from astrarium.cost.dealings import Turns, least_passes, least_turn
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
-from astrarium.cost.layouts import EndSeconds, Layouts, RankSeconds, sum_over_modules
+from astrarium.cost.layouts import EndSeconds, Layouts, RankSeconds
 from astrarium.cost.schedule import Stages, pipeline_seconds
-from astrarium.cost.tally import LayerCosts, beside
-from astrarium.cost.update import update_seconds
+from astrarium.cost.tally import LayerCosts, beside, sum_over_modules
+from astrarium.cost.update import host_copies, update_seconds
 from astrarium.strategy.columns import (
     GRANULARITIES,
     METHODS,
@@ -33,7 +33,6 @@ from astrarium.strategy.columns import (
 from astrarium.strategy.types import Granularity, Method, RecomputeModule
 from astrarium.value import Value
 
-MASTER_BYTES = 4
 MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 %
 # Of what the host takes for a micro-batch. It runs ahead from pass to pass, so that it delays each
 # as its work is: one product forward, two backward. Not as the device shares its time out: a faster
@@ -326,7 +325,6 @@ def _of_distinct_passes(
     """Seconds of passes, asked for once where options differ in what does not change them."""
     # Offload of states, and ZeRO up to its first stage, change nothing about the passes.
     messages = options.zero_stage > 1
-    copied = messages & layouts.runtime.offloads_parameters
     first, alike = distinct_rows(
         rows,
         *(getattr(options, name) for name in RECOMPUTE_COLUMNS),
@@ -335,7 +333,7 @@ def _of_distinct_passes(
         options.zero_stage * messages,
         options.overlap_grad_reduce & messages,
         options.overlap_param_gather & messages,
-        options.offload_optimizer & copied,
+        options.offload_optimizer & messages & layouts.runtime.offloads_parameters,
     )
     return seconds(layouts, rows[first], options.take(first))[alike]
 
@@ -531,7 +529,7 @@ def _zero_exposed(
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + recompute
     sent = messages.in_layers
-    to_gpu, to_host = _host_copies(layouts, rows, options)
+    to_gpu, to_host = host_copies(layouts, rows, options)
     scatter, gather = sent.scatter[rows] + to_host, sent.gather[rows] + to_gpu
     zero = options.zero_stage[:, None]
     reduces, gathers_ahead = _hidden(layouts, options)
@@ -549,24 +547,6 @@ def _zero_exposed(
     gathered = _exposed(gather, gather_hidden, last, slowdown, others) + unpack
     back = np.where(zero == 2, second, np.where(zero == 3, third + unpack, 0.0))
     return np.where(present & (zero == 3), gathered, 0.0), np.where(present, back, 0.0)
-
-
-def _host_copies(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
-    """Seconds on PCIe of shards that a gather needs, and of their gradients; 0 if they stay.
-
-    Shards are fp32 master weights, and frozen weights as they are.
-    """
-    runtime = layouts.runtime
-    nothing = np.zeros((len(rows), 1))
-    if not runtime.offloads_parameters or not options.offload_optimizer.any():
-        return nothing, nothing
-    dense, expert = layouts.dense_ranks[rows], layouts.expert_ranks[rows]
-    trained = layouts.dense_parameters[rows] / dense + layouts.expert_parameters[rows] / expert
-    frozen = layouts.frozen_dense[rows] / dense + layouts.frozen_expert[rows] / expert
-    rates = np.array([model.pool.gpu.pcie_bandwidth for model in layouts.models])
-    each = options.offload_optimizer[:, None] / rates[layouts.model_of[rows]]
-    weights = MASTER_BYTES * trained + runtime.weight_bytes * frozen
-    return weights * each, runtime.gradient_bytes * trained * each
 
 
 def _data_parallel(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
@@ -608,10 +588,8 @@ def _hidden(layouts: Layouts, options: Options) -> tuple[Bools, Bools]:
 
     Asking for it is not enough where the device that computes has to move the messages, too.
     """
-    able = not layouts.runtime.launches_itself
-    return (options.overlap_grad_reduce & able)[:, None], (options.overlap_param_gather & able)[
-        :, None
-    ]
+    able = np.full((len(options), 1), not layouts.runtime.launches_itself)
+    return options.overlap_grad_reduce[:, None] & able, options.overlap_param_gather[:, None] & able
 
 
 def _exposed(
