@@ -17,6 +17,7 @@ from exported_plans import GOLDEN, document, jobs
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.target import Target, find_target, refusals
 from astrarium.model.workload import Precision
@@ -133,16 +134,25 @@ def expressible(draw: st.DrawFn, target: Target, models: tuple[str, ...]) -> Job
         one.strategy,
         pipeline_inside=False,
         offload_optimizer=False,
+        shard_groups=1,
         recompute=draw(st.sampled_from((Recompute(), fully))),
     )
-    work = replace(one.workload, precision=Precision.BF16)
+    eight = one.workload.precision is Precision.FP8 and Feature.FP8 not in target.lacks
+    eight &= not one.model.max_experts
+    work = replace(one.workload, precision=Precision.FP8 if eight else Precision.BF16)
     plain = replace(one, strategy=strategy, workload=work)
     made = plain
     for _ in range(2):  # a plan without stages may lack other things than one with them
         made = _mended(made, {refusal.feature for refusal in refusals(made, target)})
     assume(not refusals(made, target))
     assume(not why_refused(made.workload, made.cluster.pools, made.strategy))
-    return made
+    s = made.strategy
+    divides = s.tp * s.cp * s.dp % (2 * s.ep * s.etp) == 0
+    if s.zero_stage and s.dp % 4 == 0 and divides and Feature.SHARD_GROUPS not in target.lacks:
+        s = replace(s, shard_groups=draw(st.sampled_from((1, 2))))
+    if s.zero_stage == 3 and find_runtime(target.runtime).offloads_parameters:
+        s = replace(s, offload_optimizer=draw(st.booleans()))
+    return replace(made, strategy=s)
 
 
 def _filled(s: Strategy) -> tuple[Stage, ...]:

@@ -239,6 +239,7 @@ def strategies(draw: st.DrawFn, model: Model) -> Strategy:
     zero = draw(st.sampled_from((0, 1, 1, 2, 3) if pp == 1 else (0, 1)))
     sequence_parallel = tp > 1 and (bool(model.max_experts) or draw(st.booleans()))
     reduce = zero > 1 or draw(st.booleans())
+    groups = zero == 1 and dp % 2 == 0 and dp * cp > 2 and tp * cp * dp % (2 * ep * etp) == 0
     return Strategy(
         tp=tp,
         pp=pp,
@@ -253,6 +254,7 @@ def strategies(draw: st.DrawFn, model: Model) -> Strategy:
         pipeline_inside=not model.max_experts and draw(st.booleans()),
         split=split,
         zero_stage=zero,
+        shard_groups=draw(st.sampled_from((1, 2))) if groups else 1,
         recompute=draw(_recomputes(model)),
         offload_optimizer=zero == 1 and draw(st.booleans()),
         overlap=Overlap(

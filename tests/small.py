@@ -188,7 +188,14 @@ def brute_force(
     """The best score of every distinct plan, from every strategy of the unpruned space."""
     model = CostModel(workload, pool, find_runtime(runtime), tuning)
     everything = frozenset(OVERLAP_SWITCHES)
-    space = Space(workload, pool, model.planner, exact=exact, expanded_overlaps=everything)
+    space = Space(
+        workload,
+        pool,
+        model.planner,
+        exact=exact,
+        expanded_overlaps=everything,
+        shard_groups=model.runtime.shard_groups,
+    )
     best: dict[Group, float] = {}
     size = 0
     for layouts, options in every_layout(model, space, all_dealings=all_dealings):

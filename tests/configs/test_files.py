@@ -19,6 +19,7 @@ from astrarium.configs.megatron.overrides import read_overrides, read_yaml_cfg
 from astrarium.configs.nanotron import read_nanotron
 from astrarium.configs.torchtitan_file import read_torchtitan
 from astrarium.errors import InputError
+from astrarium.model.workload import Precision
 
 EXAMPLES = Path(__file__).parent / "examples"
 PIPELINE = {"pipeline_parallel_degree": 4, "pipeline_parallel_schedule": "1F1B"}
@@ -185,6 +186,16 @@ def test_torchtitan_recomputes_in_every_chunk() -> None:
 def test_what_ranks_of_torchtitan_share(pp: int, policy: str, stage: int) -> None:
     parallelism = {"pipeline_parallel_degree": pp, "fsdp_reshard_after_forward": policy}
     assert titan(parallelism=parallelism).strategy_of(80)["zero_stage"] == stage
+
+
+def test_float8_of_torchtitan_has_a_recipe() -> None:
+    model = {"converters": ["quantize.linear.float8"]}
+    rows = {"linear": {"float8": {"recipe_name": "rowwise"}}}
+    read, plain = titan(model=model, quantize=rows), titan(model=model)
+    assert read.described.precision is plain.described.precision is Precision.FP8
+    assert not [one for one in read.as_if if "float8" in one.option]
+    (other,) = (one for one in plain.as_if if "float8" in one.option)
+    assert (other.given, other.assumed) == ("tensorwise", "rowwise")
 
 
 def test_copies_of_torchtitan_share_nothing() -> None:

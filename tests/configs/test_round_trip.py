@@ -130,6 +130,7 @@ def facts_of_strategy(strategy: Strategy, layers: int) -> dict[str, Any]:
     """What a strategy says, whichever way; without a pipeline there is one stage."""
     names = ["tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches"]
     names += ["virtual_stages", "sequence_parallel", "pipeline_inside", "zero_stage"]
+    names += ["shard_groups"]
     chunks = strategy.pp * strategy.virtual_stages
     stages = layers_of_stages(strategy) if strategy.stages else (layers // chunks,) * chunks
     return {

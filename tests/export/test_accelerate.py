@@ -44,10 +44,11 @@ def test_the_file_says_what_the_plan_says(one: Job) -> None:
         return
     assert found["distributed_type"] == "FSDP"
     degrees, sharding = found["parallelism_config"], found["fsdp_config"]
-    assert degrees["parallelism_config_dp_replicate_size"] == 1
-    assert degrees["parallelism_config_dp_shard_size"] == s.dp
+    assert degrees["parallelism_config_dp_replicate_size"] == s.shard_groups
+    assert degrees["parallelism_config_dp_shard_size"] == s.dp // s.shard_groups
     assert degrees["parallelism_config_cp_size"] == s.cp
     assert sharding["fsdp_reshard_after_forward"] == (s.zero_stage == 3)
+    assert sharding["fsdp_offload_params"] == s.offload_optimizer
     full = s.recompute.granularity is Granularity.FULL
     assert sharding["fsdp_activation_checkpointing"] == full
 

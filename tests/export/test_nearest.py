@@ -12,6 +12,7 @@ from exported_others import FULL
 from exported_plans import document
 
 import astrarium
+from astrarium.api.exporting import times_of_targets
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.export.features import Feature
@@ -84,7 +85,7 @@ INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
             {"pp": 2, "pipeline_inside": True},
             "pipeline_inside on -> off",
         ),
-        ([Feature.OFFLOAD_OPTIMIZER], {"tp": 2, "offload_optimizer": True}, "offload_optimizer on"),
+        ([Feature.OFFLOAD_STATES], {"tp": 2, "offload_optimizer": True}, "offload_optimizer on"),
         ([Feature.RECOMPUTE_MODULES], {"tp": 4, "recompute": "selective"}, "recompute selective"),
         (
             [Feature.RECOMPUTE_GROUPS],
@@ -332,3 +333,21 @@ def test_a_plan_has_the_time_of_its_own_runtime(planned_for: str, name: str, run
     assert near is not None
     assert near.job.runtime.name == runtime
     assert near.slower == pytest.approx(near.seconds / plan.iteration_seconds)
+
+
+def test_times_of_software_that_takes_the_plan_are_its_own() -> None:
+    """Not 1.0 across runtimes: torchtitan runs the same strategy with other kernels."""
+    workload, cluster = Workload(load_model("llama-3-8b"), 8192, 64), parse_gpus("h100:16")
+    given = {"zero_stage": 3, "micro_batch": 1, "recompute": "full"}
+    strategy = strategy_from_dict(given, where="test", gpus=16, global_batch=64, layers=32)
+    seconds = {
+        name: predict(workload, cluster, strategy, runtime=find_runtime(name)).iteration_seconds
+        for name in ("fsdp", "torchtitan", "megatron")
+    }
+    plan = predict(workload, cluster, strategy, runtime=find_runtime("fsdp"))
+    made = document_of_prediction(workload, cluster, plan, "llama-3-8b", ())
+    times = times_of_targets(made, made.plans[0].rank)
+    assert times["accelerate"] == 1.0
+    assert times["torchtitan"] == pytest.approx(seconds["torchtitan"] / seconds["fsdp"])
+    assert times["megatron"] == pytest.approx(seconds["megatron"] / seconds["fsdp"])
+    assert times["torchtitan"] != 1.0 != times["megatron"]

@@ -127,6 +127,12 @@ JOBS: dict[str, Callable[[], TrainingJob]] = {
     ),
     "FSDP2, parts of sequences": lambda: small("llama-3-8b", rules="fsdp", cp=2, zero_stage=3),
     "FSDP2, experts": lambda: small("mixtral-8x7b", rules="fsdp", dp=2, zero_stage=3),
+    "FSDP2, groups around parts of sequences": lambda: small(
+        "llama-3-8b", rules="torchtitan", most=4, dp=2, cp=2, zero_stage=3, shard_groups=2
+    ),
+    "FSDP2, groups": lambda: small(
+        "llama-3-8b", rules="fsdp", most=4, dp=16, zero_stage=2, shard_groups=2
+    ),
     "FSDP2, replicas": lambda: small("llama-3-8b", rules="fsdp", dp=2, zero_stage=0),
 }
 
@@ -185,7 +191,7 @@ def test_zero_of_deepspeed_learns_what_one_process_learns(name: str) -> None:
 def check_losses(
     name: str, job: TrainingJob, alone: Sequence[RankResult], ranks: Sequence[RankResult]
 ) -> None:
-    assert len(ranks) == job.ranks == RANKS
+    assert len(ranks) == job.ranks == RANKS * job.strategy.shard_groups
     result = compared(ranks, alone, Device.CPU)
     assert result.equal, (name, result, ranks)
     assert result.losses[-1] < 0.9 * result.losses[0]  # it learns: there is something to compare
@@ -193,7 +199,7 @@ def check_losses(
 
 def check_shards(job: TrainingJob, alone: RankResult, ranks: Sequence[RankResult]) -> None:
     """Weights and moments are divided over all ranks, or whole on each; none is lost."""
-    copies = 1 if job.strategy.zero_stage else job.ranks
+    copies = job.strategy.shard_groups if job.strategy.zero_stage else job.ranks
     assert sum(rank.parameters for rank in ranks) == copies * alone.parameters
     for rank in ranks:
         assert rank.held_bytes["weights"] == 4 * rank.parameters

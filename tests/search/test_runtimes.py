@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from small import small_model
 
@@ -20,6 +23,7 @@ from astrarium.runtime.job import Device, Software
 from astrarium.runtime.plan_run import _notes as run_notes
 from astrarium.runtime.scaled.job import SHARDING, scaled
 from astrarium.search.outcome import Mode, Objective, Prefer
+from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned, plan, predict
 from astrarium.search.refusals import why_refused
 from astrarium.strategy.types import LayerSplit, Strategy
@@ -137,6 +141,36 @@ def test_a_number_format_that_no_strategy_changes_is_refused_at_once() -> None:
         plan(workload, parse_gpus("h100:8"), runtime=find_runtime("fsdp"))
 
 
+def test_float8_of_torchtitan_is_planned_and_written() -> None:
+    cluster, runtime = parse_gpus("h100:16"), find_runtime("torchtitan")
+    formats = (Precision.BF16, Precision.FP8)
+    work = [Workload(load_model("llama-3-8b"), 8192, 128, precision=one) for one in formats]
+    plain, eight = (plan(one, cluster, runtime=runtime, top=1) for one in work)
+    # torchao's README has 1.10 for a scale by row on 8 H100, and 1.25 with one a tensor.
+    faster = plain.plans[0].iteration_seconds / eight.plans[0].iteration_seconds
+    assert 1.05 < faster < 1.25
+    document = document_of(
+        eight, reference="llama-3-8b", objective=Objective.THROUGHPUT, mode=Mode.EXACT
+    )
+    assert refusals(job_of(document), find_target("torchtitan")) == ()
+    experts = Workload(load_model("qwen3-30b-a3b"), 4096, 128, precision=Precision.FP8)
+    with pytest.raises(InputError, match="float8 of experts is a converter of its own"):
+        plan(experts, cluster, runtime=runtime)
+
+
+def test_shards_go_to_the_host_only_if_nothing_else_fits() -> None:
+    (few,) = {one.strategy.offload_optimizer for one in fsdp_plans("h100:8")}
+    (many,) = {one.strategy.offload_optimizer for one in fsdp_plans("h100:64")}
+    assert (few, many) == (True, False)
+    asked = fsdp_plans("h100:64", rules=["!$offload_optimizer"])
+    assert all(one.strategy.offload_optimizer for one in asked)
+
+
+def fsdp_plans(gpus: str, **asked: Any) -> Sequence[Plan]:
+    given: dict[str, Any] = {"seq_length": 4096, "global_batch": 64, "runtime": "fsdp"}
+    return astrarium.plan("llama-3.1-70b", gpus=gpus, **given, **asked).document.plans
+
+
 def test_what_does_not_fit_says_how_many_gpus_would_do() -> None:
     with pytest.raises(NoFeasiblePlanError, match=r"smallest number of them that fits is \d+"):
         planned("llama-3.1-405b", "h100:16", 8192, 64, "fsdp")
@@ -157,9 +191,8 @@ def test_all_runtimes_side_by_side() -> None:
 
 
 def test_runtimes_without_a_plan_are_named() -> None:
-    plans = astrarium.plan("llama-3.1-405b", gpus="h100:128", global_batch=128, runtime="all")
-    assert {one.runtimes for one in plans.document.plans} >= {("megatron",), ("torchtitan",)}
-    assert any(note.startswith("no plan for fsdp: ") for note in plans.document.notes)
+    plans = astrarium.plan("llama-3.1-405b", gpus="h100:48", global_batch=48, runtime="all")
+    assert any(note.startswith("no plan for deepspeed: ") for note in plans.document.notes)
 
 
 def test_questions_about_one_runtime_are_not_asked_of_all() -> None:

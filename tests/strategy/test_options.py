@@ -39,6 +39,7 @@ STRATEGY_FIELDS = (
     "split",
     "schedule",
     "zero_stage",
+    "shard_groups",
     "recompute_granularity",
     "recompute_method",
     "recompute_layers",

@@ -32,6 +32,7 @@ def groups_request_of(columns: Columns) -> dict[str, Any]:
         "context_parallel_size": columns["cp"],
         "expert_model_parallel_size": columns["ep"],
         "expert_tensor_parallel_size": expert_tp_of(columns),
+        "num_distributed_optimizer_instances": columns["shard_groups"],
         "order": "tp-cp-ep-pp-dp" if inside else "tp-cp-ep-dp-pp",
     }
     return {"operation": "groups", "world_size": columns["gpus"], "degrees": degrees}
@@ -118,6 +119,7 @@ def _options(c: Columns) -> list[Any]:
     words: list[Any] = []
     if c["zero_stage"] == 1:
         words += ["--use-distributed-optimizer"]
+        words += ["--num-distributed-optimizer-instances", c["shard_groups"]]
     elif c["zero_stage"] >= 2:
         words += ["--use-megatron-fsdp", "--ckpt-format", "fsdp_dtensor"]
         words += ["--data-parallel-sharding-strategy", _SHARDING.get(c["zero_stage"], "none")]

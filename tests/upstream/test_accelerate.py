@@ -26,7 +26,8 @@ def check(driver: Driver, one: Job) -> None:
     if s.dp * s.cp == 1 or s.zero_stage == 0:
         assert read["fsdp"] is None
         return
-    degrees = {"dp_replicate": 1, "dp_shard": s.dp, "tp": 1, "cp": s.cp, "sp": 1}
+    groups, shards = s.shard_groups, s.dp // s.shard_groups
+    degrees = {"dp_replicate": groups, "dp_shard": shards, "tp": 1, "cp": s.cp, "sp": 1}
     assert read["parallelism"] == {**degrees, "total": one.world_size}
     assert read["fsdp"]["fsdp_version"] == 2
     assert read["fsdp"]["reshard_after_forward"] == (s.zero_stage == 3)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from upstream.client import Driver, RefusedError
 
 from astrarium.configs.pipeline import layout_chunks
+from astrarium.cost.groups import copies_group
 from astrarium.errors import InputError
 from astrarium.strategy.columns import degrees_of
 from astrarium.strategy.types import Strategy
@@ -144,6 +145,31 @@ def test_ranks_lie_where_we_put_them(
         assert ranks.shape == (ours.gpus // size, size)
         assert (np.diff(ranks, axis=1) == stride).all()
         assert sorted(ranks.ravel()) == list(range(ours.gpus))
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("inside", [False, True])
+def test_groups_that_divide_are_neighbours(megatron: Driver, groups: int, inside: bool) -> None:
+    ours = Strategy(tp=2, pp=2, cp=2, dp=8, pipeline_inside=inside, shard_groups=groups)
+    request = {
+        "tensor_model_parallel_size": 2,
+        "pipeline_model_parallel_size": 2,
+        "context_parallel_size": 2,
+        "expert_tensor_parallel_size": 4,
+        "num_distributed_optimizer_instances": groups,
+        "order": "tp-cp-ep-pp-dp" if inside else "tp-cp-ep-dp-pp",
+    }
+    made = megatron.ask(operation="groups", world_size=ours.gpus, degrees=request)
+    shards = np.array(made["INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP"])
+    assert shards.shape == (ours.gpus // ours.shard_ranks, ours.shard_ranks)
+    # Where the first members of two groups that hold copies of the same lie apart.
+    together = np.array(made["DATA_PARALLEL_GROUP_WITH_CP"])
+    copies = together.reshape(-1, groups, ours.shard_ranks)[:, :, 0]
+    assert {tuple(group) for group in shards} == {
+        tuple(group) for group in together.reshape(-1, ours.shard_ranks)
+    }
+    across = copies_group(degrees_of([ours]), np.array([8]))
+    assert (np.diff(copies, axis=1) == np.asarray(across.stride).item()).all()
 
 
 def test_groups_of_experts(megatron: Driver) -> None:

@@ -15,6 +15,7 @@ from upstream.client import Driver, RefusedError
 from astrarium.export.software import torchtitan, torchtitan_toml
 from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_models import DATA
+from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -34,6 +35,7 @@ def check(one: Job, read: Any, head: str) -> None:
     assert found == {name: getattr(s, name) for name in found}
     replicas, shards = degrees["dp_replicate"], degrees["dp_shard"]
     assert replicas * shards == s.dp
+    assert not s.zero_stage or replicas == s.shard_groups
     assert (shards > 1) == (s.dp > 1 and s.zero_stage > 0)
     training, parallelism = config["training"], config["parallelism"]
     assert training["global_batch_size"] == one.workload.global_batch
@@ -82,6 +84,9 @@ def test_modules_are_taken(torchtitan_python: Driver, tmp_path: Path, one: Job) 
     check(one, read, "lm_head")
     recomputed = read["config"]["activation_checkpoint"] is not None
     assert recomputed == (one.strategy.recompute.granularity is Granularity.FULL)
+    eight = one.workload.precision is Precision.FP8
+    assert bool(read["float8"]) == eight
+    assert not any("lm_head" in name for name in read["float8"])
 
 
 @settings(max_examples=15, suppress_health_check=SHARED)
@@ -92,6 +97,12 @@ def test_files_are_taken(torchtitan_toml: Driver, one: Job) -> None:
     text = exporter.text(one, exporter.settings(one))
     read = torchtitan_toml.ask(text=text, world_size=one.world_size)
     check(one, read, "output")
+    eight = one.workload.precision is Precision.FP8
+    assert read["config"]["model"]["converters"] == ["quantize.linear.float8"] * eight
+    float8 = read["config"]["quantize"]["linear"]["float8"]
+    assert (float8["recipe_name"], float8["filter_fqns"]) == (
+        ("rowwise", ["output"]) if eight else (None, [])
+    )
     mode = read["config"]["activation_checkpoint"]["mode"]
     full = one.strategy.recompute.granularity is Granularity.FULL
     assert mode == ("full" if full else "none")

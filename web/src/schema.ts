@@ -317,6 +317,7 @@ export interface Strategy {
   readonly pipeline_inside?: boolean;
   readonly split: LayerSplit;
   readonly zero_stage: number;
+  readonly shard_groups?: number;
   readonly recompute: Recompute;
   readonly offload_optimizer: boolean;
   readonly overlap: Overlap;

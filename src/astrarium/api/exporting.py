@@ -86,6 +86,7 @@ def made(
 
 def times_of_targets(document: PlanDocument, rank: int) -> dict[str, float | None]:
     """By software: the time of what it makes of a plan, over the plan's; None if it cannot."""
+    from astrarium.export.nearest import slower_as_run_by
     from astrarium.export.target import find_target, target_names
     from astrarium.plans.job import job_of
 
@@ -94,8 +95,10 @@ def times_of_targets(document: PlanDocument, rank: int) -> dict[str, float | Non
     for target in map(find_target, target_names()):
         if not target.is_launcher:
             refused = _refused_by(job, target, target)
-            nearest = refused.nearest if refused else None
-            times[target.name] = nearest.slower if nearest else None if refused else 1.0
+            if refused is None:
+                times[target.name] = slower_as_run_by(job, target)
+            else:
+                times[target.name] = refused.nearest.slower if refused.nearest else None
     return times
 
 

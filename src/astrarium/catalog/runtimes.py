@@ -77,6 +77,8 @@ class Runtime(Value, frozen=True):
     fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
+    offloads_parameters: bool  # weights and gradients go to host memory with the optimizer
+    shard_groups: bool  # whether plans for it may divide in several groups of ranks
     launches_itself: bool  # the device has no host beside it: what launches take is its own time
     varying_rows_ratio: float  # time of experts' activation where ranks share experts
     starts_level: bool  # the host waits for an update's outcome: it begins an iteration not ahead

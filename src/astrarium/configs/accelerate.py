@@ -25,7 +25,6 @@ _STRATEGIES: Final = {
 }
 _PRECISIONS: Final = {"bf16": Precision.BF16, "fp16": Precision.FP16, "fp8": Precision.FP8}
 _SIZE: Final = "parallelism_config_{}_size"
-_ONE_LEVEL: Final = "one level of sharding over all data-parallel ranks"
 _ON_HOST: Final = "weights on the host are not modelled"
 _HIGHEST_STAGE: Final = 3
 _DEFAULT_STAGE: Final = 2
@@ -141,9 +140,19 @@ def _sharded(file: _File) -> dict[str, Any]:
     else:
         stage = _STRATEGIES[_sharding_strategy(file)]
     out = {**_degrees(file), "zero_stage": stage}
+    out["shard_groups"] = _shard_groups(file)
+    if file.fsdp.flag("fsdp_offload_params"):
+        out["offload_optimizer"] = True
     if file.fsdp.flag("fsdp_activation_checkpointing"):
         out["recompute"] = "full"
     return out
+
+
+def _shard_groups(file: _File) -> int:
+    """Groups that divide parameters; FSDP1's hybrid strategies make one of each node."""
+    if file.fsdp_version == 1 and _sharding_strategy(file).startswith("HYBRID"):
+        return file.top.count("num_machines", 1) or 1
+    return file.size("dp_replicate")
 
 
 def _sharding_strategy(file: _File) -> str:
@@ -205,12 +214,6 @@ def _replicated(file: _File) -> dict[str, Any]:
 
 def _as_if(file: _File) -> list[AsIf]:
     out = []
-    if file.kind == "FSDP" and file.fsdp.flag("fsdp_offload_params"):
-        out.append(AsIf("fsdp_offload_params", "true", "false", _ON_HOST))
-    if file.kind == "FSDP" and file.fsdp_version == 1:
-        name = _sharding_strategy(file)
-        if name.startswith("HYBRID"):
-            out.append(AsIf("fsdp_sharding_strategy", "hybrid", "one level", _ONE_LEVEL))
     device = file.deepspeed.text("offload_param_device", "none")
     if file.kind == "DEEPSPEED" and device != "none":
         out.append(AsIf("offload_param_device", device, "none", _ON_HOST))
@@ -231,8 +234,6 @@ def _as_if(file: _File) -> list[AsIf]:
     if file.size("sp") > 1:
         why = "Ulysses divides heads where context parallelism passes keys on; both divide tokens"
         out.append(AsIf(_SIZE.format("sp"), "Ulysses", "cp", why))
-    if file.size("dp_replicate") > 1 and file.kind == "FSDP":
-        out.append(AsIf(_SIZE.format("dp_replicate"), "above 1", "1", _ONE_LEVEL))
     return out
 
 

@@ -58,6 +58,7 @@ def read_python(text: str, source: str, function: str = "") -> Imported:
         node = given.get(section)
         if isinstance(node, ast.Call):
             content[section] = dict(_literals(node))
+    content |= _float8(tree, model)
     parallelism = content.setdefault("parallelism", {})
     later = {
         key: table.pop(key) for table in content.values() for key in _ONLY_LATER if key in table
@@ -116,6 +117,20 @@ def _model(tree: ast.Module) -> dict[str, Any] | None:
             if isinstance(flavor, ast.Constant) and family:
                 return {"name": family, "flavor": str(flavor.value)}
     return None
+
+
+def _float8(tree: ast.Module, model: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The sections that state torchao's float8 in files of torchtitan 0.2."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name(node) == "Float8LinearConverter":
+            float8 = {"recipe_name": "rowwise", **dict(_literals(node))}
+            float8.pop("model_compile_enabled", None)
+            converters = ["quantize.linear.float8"]
+            return {
+                "model": {**model, "converters": converters},
+                "quantize": {"linear": {"float8": float8}},
+            }
+    return {}
 
 
 def _name(node: ast.expr | None) -> str:

@@ -37,6 +37,7 @@ def describe_torchtitan(settings: Settings) -> Described:
         # A pipeline cuts the local batch into single sequences unless told otherwise.
         "micro_batch": 1 if degrees["pp"] > 1 else local,
         "zero_stage": 3 if shards > 1 else 0,
+        "shard_groups": copies if shards > 1 else 1,
     }
     return out
 

@@ -54,8 +54,7 @@ def read_torchtitan(content: Mapping[str, Any], source: str) -> Imported:
     def strategy_of(layers: int, gpus: int | None = None) -> dict[str, Any]:
         stages = _pipeline(values, layers)
         recompute = _recompute(values, layers, stages.get("virtual_stages", 1))
-        zero = {"zero_stage": _zero_stage(values, gpus)}
-        return {**described.strategy, **zero, **recompute, **stages}
+        return {**described.strategy, **_sharing(values, gpus), **recompute, **stages}
 
     return Imported(
         source=source,
@@ -84,7 +83,15 @@ class _File:
         self.training = values.section("training")
         self.model = values.section("model")
         self.checkpointing = values.section("activation_checkpoint")
+        self.quantize = values.section("quantize").section("linear")
         self.is_compiled = values.section("compile").flag("enable")
+
+    @property
+    def float8_recipe(self) -> str:
+        """The recipe of torchao's float8; "" without it."""
+        if not any("linear.float8" in name for name in self.model.texts("converters")):
+            return ""
+        return self.quantize.section("float8").text("recipe_name", "tensorwise")
 
     def degree(self, name: str) -> int:
         return self.parallelism.count(f"{name}_degree", 1) or 1
@@ -145,7 +152,7 @@ def _described(v: _File) -> Described:
         "ep": v.degree("expert_parallel"),
         "micro_batch": v.of_micro_batch if pp > 1 else local,
         "sequence_parallel": tp > 1,
-        "zero_stage": _zero_stage(v),
+        **_sharing(v),
         "overlap_tp": asynchronous and tp > 1,
         "overlap_p2p": False,
     }
@@ -177,6 +184,17 @@ def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
     from astrarium.model import load_model
 
     return {"etp": tp} if load_model(name).max_experts else {}
+
+
+def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
+    """What ranks share, and in how many groups."""
+    stage = _zero_stage(v, gpus)
+    offloads = v.training.flag("enable_cpu_offload")
+    return {
+        "zero_stage": stage,
+        "shard_groups": v.copies if stage else 1,
+        **({"offload_optimizer": True} if offloads else {}),
+    }
 
 
 def _zero_stage(v: _File, gpus: int | None = None) -> int:
@@ -275,14 +293,13 @@ def _as_if(v: _File, flat: Mapping[str, Any]) -> list[AsIf]:
         given = v.parallelism.text("pipeline_parallel_schedule")
         why = "the order of its passes is not modelled"
         out.append(AsIf("parallelism.pipeline_parallel_schedule", given, like, why))
+    recipe = v.float8_recipe
+    if recipe not in ("", "rowwise"):
+        why = "predicted with a scale for each row, which is about a tenth slower"
+        out.append(AsIf("quantize.linear.float8.recipe_name", recipe, "rowwise", why))
     if v.checkpointing.text("mode") == "memory_budget":
         why = "what the compiler would drop is not known"
         out.append(AsIf("activation_checkpoint.mode", "memory_budget", "selective", why))
-    if v.copies > 1 and v.shards() != 1:
-        why = "one level of sharding over all data-parallel ranks"
-        why += "; with one rank in each copy, none" if v.shards() is None else ""
-        key = "parallelism.data_parallel_replicate_degree"
-        out.append(AsIf(key, str(flat[key]), "1", why))
     return out
 
 

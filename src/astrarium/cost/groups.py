@@ -19,24 +19,38 @@ GPU_DEVIATION: Final = 0.015
 
 
 def data_ranks(degrees: Degrees) -> tuple[Ints, Ints]:
-    """Ranks that share dense, and expert, parameters. Context ranks share both."""
-    dense = degrees.dp * degrees.cp
+    """Ranks that divide dense, and expert, parameters. Context ranks divide both."""
+    dense = degrees.dp * degrees.cp // degrees.shard_groups
     return dense, np.maximum(dense * degrees.tp // (degrees.ep * degrees.etp), 1)
 
 
 def dense_group(degrees: Degrees, domain: Ints) -> Group:
-    """The ranks that share dense parameters: context ranks next to each other, then replicas."""
+    """The ranks that divide dense parameters: context ranks next to each other, then replicas."""
     size, _ = data_ranks(degrees)
+    members = degrees.dp // degrees.shard_groups
     together = place(size, degrees.tp, domain)
     context = place(degrees.cp, degrees.tp, domain).per_domain
-    replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * degrees.dp, domain)
-    replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, degrees.dp)
+    replicas = np.gcd(degrees.tp * degrees.cp * degrees.pp * members, domain)
+    replicas = np.clip(replicas // (degrees.tp * degrees.cp * degrees.pp), 1, members)
     apart = np.where(context == degrees.cp, context * replicas, context)
     return Group(
         size,
         np.where(degrees.pipeline_inside, apart, together.per_domain),
         degrees.tp * np.where(degrees.pipeline_inside, degrees.pp, 1),
     )
+
+
+def copies_group(degrees: Degrees, domain: Ints) -> Group:
+    """Ranks of all shard groups that hold the same part: they sum its gradients."""
+    inside = np.where(degrees.pipeline_inside, degrees.pp, 1)
+    apart = degrees.tp * degrees.cp * inside * (degrees.dp // degrees.shard_groups)
+    return place(degrees.shard_groups, apart, domain)
+
+
+def by_rank(group: Group) -> Group:
+    """A group of every layout, for columns of (layouts, ranks)."""
+    stride = np.broadcast_to(group.stride, group.size.shape)
+    return Group(group.size[:, None], group.per_domain[:, None], stride[:, None])
 
 
 def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:

@@ -34,7 +34,14 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
-from astrarium.cost.groups import data_ranks, dense_group, message_calls, slowest_of
+from astrarium.cost.groups import (
+    by_rank,
+    copies_group,
+    data_ranks,
+    dense_group,
+    message_calls,
+    slowest_of,
+)
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
@@ -43,7 +50,7 @@ from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.workload import Workload
-from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
+from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 
 # Of a layer, what a rank has of each of its layers: names of `LayerCosts` and of `Layouts`.
@@ -356,14 +363,14 @@ class CostModel:
         shape = groups[0][0].shape
         slowed, unpack, last = (np.zeros(shape) for _ in range(3))
         sent: tuple[Exchange, ...] = (Exchange(*(np.zeros(shape) for _ in range(3))),) * 3
-        crosses = np.zeros((len(degrees), 1), dtype=np.bool_)
+        copies = by_rank(copies_group(degrees, domain))
+        crosses = crosses_domains(copies)
         for parameters, frozen, layers, sharing in groups:
             if not parameters.any() and not frozen.any():
                 continue
-            stride = np.broadcast_to(sharing.stride, sharing.size.shape)[:, None]
-            group = Group(sharing.size[:, None], sharing.per_domain[:, None], stride)
+            group = by_rank(sharing)
             ranks = group.size
-            exchanges, of_last = self._exchanges(parameters, frozen, layers, group)
+            exchanges, of_last = self._exchanges(parameters, frozen, layers, group, copies)
             last = np.maximum(last, of_last)
             sent = tuple(map(_together, sent, exchanges))
             slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
@@ -371,7 +378,7 @@ class CostModel:
                 ranks > 1, self.runtime.gathered_moved_bytes * (parameters + frozen), 0.0
             )
             unpack = unpack + self.ops.streaming(moved)
-            crosses |= crosses_domains(group)
+            crosses = crosses | crosses_domains(group)
         apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
         pair = place(np.where(degrees.pp > 1, 2, 1), apart, domain)
         tied, shared = (
@@ -406,19 +413,20 @@ class CostModel:
         return np.where(table > 0, all_reduce_seconds(self.fabric, table, group), 0.0)
 
     def _exchanges(
-        self, parameters: Floats, frozen: Floats, layers: Floats, group: Group
+        self, parameters: Floats, frozen: Floats, layers: Floats, group: Group, copies: Group
     ) -> tuple[tuple[Exchange, ...], Floats | float]:
         """Messages with `parameters` on each rank of a group: whole, in buckets, layer by layer.
 
         And the share that the last bucket is, where there are buckets. Layouts differ by much that
-        does not matter here: each distinct message is priced once.
+        does not matter here: each distinct message is priced once. `copies` hold the same part.
         """
         shape = parameters.shape
-        # Distances matter where blocks of nodes are joined by fewer links only.
-        stride = group.stride if self.fabric.oversubscription > 1.0 else 1
+        groups = (group, copies) if (copies.size > 1).any() else (group,)
+        far = self.fabric.oversubscription > 1.0  # distances matter where blocks have fewer links
         placed = [
-            np.broadcast_to(of_group, shape).reshape(-1)
-            for of_group in (group.size, group.per_domain, stride)
+            np.broadcast_to(column, shape).reshape(-1)
+            for one in groups
+            for column in (one.size, one.per_domain, one.stride if far else 1)
         ]
         values, size = np.unique(parameters, return_inverse=True)
         count = layers.reshape(-1).astype(np.int64)
@@ -429,7 +437,10 @@ class CostModel:
         first, row_of = distinct_rows(size.reshape(-1), count, *placed)
         row_of = row_of.reshape(shape)
         held, kept = values[size.reshape(-1)[first]], others[of_frozen[first]]
-        group = Group(*(column[first] for column in placed[:3]))
+        group, *copied = (
+            Group(*(column[first] for column in placed[3 * i : 3 * i + 3]))
+            for i in range(len(groups))
+        )
         units = np.maximum(count[first], 1.0)
         buckets = message_calls(self.runtime, held, group.size)
         calls = np.stack([np.ones(len(held)), buckets, units])
@@ -442,6 +453,10 @@ class CostModel:
         gather = calls * all_gather_seconds(self.fabric, weights, group)
         if self.optimizer.whole_gradients:
             scatter[:2] = reduce
+        for across in copied:
+            # What a rank keeps of the sum is then summed over the shard groups.
+            part = gradients if self.optimizer.whole_gradients else gradients / group.size
+            scatter = scatter + calls * all_reduce_seconds(self.fabric, part, across)
         found = tuple(
             Exchange(reduce[min(way, 1)][row_of], scatter[way][row_of], gather[way][row_of])
             for way in range(len(calls))
@@ -582,16 +597,3 @@ def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
 def _end_seconds(shards: ShardCosts, pace: Floats) -> EndSeconds:
     names = [field.name for field in fields(EndSeconds)]
     return EndSeconds(*(getattr(shards.ends, name)[shards.shard_of] * pace for name in names))
-
-
-def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
-    """Adds up (shards, kinds, modules) over the modules in each row's mask.
-
-    `shard` is (rows, ranks); the sums are (rows, ranks, kinds).
-    """
-    out = np.zeros((*shard.shape, per_module.shape[1]))
-    for module in range(len(RECOMPUTE_MODULES)):
-        chosen = (masks >> module & 1).astype(bool)
-        if chosen.any():
-            out[chosen] += per_module[shard[chosen], :, module]
-    return out

@@ -17,7 +17,8 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.groups import data_ranks
-from astrarium.cost.layouts import Layouts, ShardCosts, sum_over_modules
+from astrarium.cost.layouts import Layouts, ShardCosts
+from astrarium.cost.tally import sum_over_modules
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
@@ -182,6 +183,8 @@ def least_parameter_bytes(
     shared = dense[0] / dense[2] + expert[0] / expert[2]
     whole = (runtime.weight_bytes + gradient) * (dense[0] + expert[0]) + optimizer * shared
     whole = whole + runtime.weight_bytes * (dense[1] + expert[1])
+    if runtime.offloads_parameters:  # to the host, all of them
+        return np.where(pp > 1, whole, 0.0)
     divided = (runtime.sharded_weight_bytes + gradient + optimizer) * shared
     divided = divided + runtime.weight_bytes * (dense[1] / dense[2] + expert[1] / expert[2])
     return np.where(pp > 1, whole, np.minimum(whole, divided))
@@ -218,9 +221,13 @@ def _parameter_bytes(
         weights = weights + runtime.weight_bytes * held(WEIGHTS_DIVIDED, *frozen)
     ends = layouts.end_states[rows]
     states = held(1, dense + ends) if ends.any() else held(1)
+    gradients = runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent
+    if runtime.offloads_parameters:
+        stays = ~(options.offload_optimizer[:, None] & (zero >= WEIGHTS_DIVIDED))
+        weights, gradients = weights * stays, gradients * stays
     return (
         weights,
-        runtime.gradient_bytes * held(GRADIENTS_DIVIDED) + sent,
+        gradients,
         np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * states),
         np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
     )

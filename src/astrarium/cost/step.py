@@ -19,10 +19,10 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.collectives import contention_seconds
 from astrarium.cost.dealings import Turns, least_passes, least_turn
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
-from astrarium.cost.layouts import EndSeconds, Layouts, RankSeconds, sum_over_modules
+from astrarium.cost.layouts import EndSeconds, Layouts, RankSeconds
 from astrarium.cost.schedule import Stages, pipeline_seconds
-from astrarium.cost.tally import LayerCosts, beside
-from astrarium.cost.update import update_seconds
+from astrarium.cost.tally import LayerCosts, beside, sum_over_modules
+from astrarium.cost.update import host_copies, update_seconds
 from astrarium.strategy.columns import (
     GRANULARITIES,
     METHODS,
@@ -328,7 +328,7 @@ def _of_distinct_passes(
     options: Options,
 ) -> Floats:
     """Seconds of passes, asked for once where options differ in what does not change them."""
-    # Offload, and ZeRO up to its first stage, change nothing about the passes.
+    # Offload of states, and ZeRO up to its first stage, change nothing about the passes.
     messages = options.zero_stage > 1
     first, alike = distinct_rows(
         rows,
@@ -338,6 +338,7 @@ def _of_distinct_passes(
         options.zero_stage * messages,
         options.overlap_grad_reduce & messages,
         options.overlap_param_gather & messages,
+        options.offload_optimizer & messages & layouts.runtime.offloads_parameters,
     )
     return seconds(layouts, rows[first], options.take(first))[alike]
 
@@ -527,7 +528,8 @@ def _zero_exposed(
     # Weights are gathered once for the backward pass and what it redoes of the forward pass.
     backward = layouts.on_rank.backward[rows] + recompute
     sent = messages.in_layers
-    scatter, gather = sent.scatter[rows], sent.gather[rows]
+    to_gpu, to_host = host_copies(layouts, rows, options)
+    scatter, gather = sent.scatter[rows] + to_host, sent.gather[rows] + to_gpu
     zero = options.zero_stage[:, None]
     reduces, gathers_ahead = _hidden(layouts, options)
     reduce_hidden = np.where(reduces, backward, 0.0)
@@ -585,10 +587,8 @@ def _hidden(layouts: Layouts, options: Options) -> tuple[Bools, Bools]:
 
     Asking for it is not enough where the device that computes has to move the messages, too.
     """
-    able = not layouts.runtime.launches_itself
-    return (options.overlap_grad_reduce & able)[:, None], (options.overlap_param_gather & able)[
-        :, None
-    ]
+    able = np.full((len(options), 1), not layouts.runtime.launches_itself)
+    return options.overlap_grad_reduce[:, None] & able, options.overlap_param_gather[:, None] & able
 
 
 def _exposed(

@@ -343,3 +343,16 @@ def beside(
 
 def weights_of(block: Block, module: Module, split: Split) -> list[Linear]:
     return [x for x in block.linears if x.module is module and x.split is split]
+
+
+def sum_over_modules(per_module: Floats, shard: Ints, masks: Ints) -> Floats:
+    """Adds up (shards, kinds, modules) over the modules in each row's mask.
+
+    `shard` is (rows, ranks); the sums are (rows, ranks, kinds).
+    """
+    out = np.zeros((*shard.shape, per_module.shape[1]))
+    for module in range(len(RECOMPUTE_MODULES)):
+        chosen = (masks >> module & 1).astype(bool)
+        if chosen.any():
+            out[chosen] += per_module[shard[chosen], :, module]
+    return out

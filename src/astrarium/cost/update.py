@@ -1,4 +1,4 @@
-"""Seconds of the optimizer's update, on the GPU or on the host."""
+"""Seconds of the optimizer's update, on the GPU or on the host, and of copies between them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from astrarium.strategy.columns import Options
 # An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
 # two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
 HOST_BYTES_PER_SECOND = 200e9
+MASTER_BYTES = 4  # of a weight of a shard on the host
 
 
 def update_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -62,6 +63,26 @@ def _cast_seconds(model: CostModel, copies: Floats) -> Floats:
 def update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
     """Gradients and weights move between GPU and host; the host's memory holds the rest."""
     runtime = model.runtime
+    if runtime.offloads_parameters:  # all is there; torch's optimizer passes over it as on a GPU
+        return runtime.optimizer_moved_bytes * updated * sharing / HOST_BYTES_PER_SECOND
     moved = (runtime.gradient_bytes + runtime.weight_bytes) * updated
     state = 2 * runtime.optimizer_bytes * updated * sharing / HOST_BYTES_PER_SECOND
     return np.asarray(moved / model.pool.gpu.pcie_bandwidth + state)
+
+
+def host_copies(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
+    """Seconds on PCIe of shards that a gather needs, and of their gradients; 0 if they stay.
+
+    Shards are fp32 master weights, and frozen weights as they are.
+    """
+    runtime = layouts.runtime
+    nothing = np.zeros((len(rows), 1))
+    if not runtime.offloads_parameters or not options.offload_optimizer.any():
+        return nothing, nothing
+    dense, expert = layouts.dense_ranks[rows], layouts.expert_ranks[rows]
+    trained = layouts.dense_parameters[rows] / dense + layouts.expert_parameters[rows] / expert
+    frozen = layouts.frozen_dense[rows] / dense + layouts.frozen_expert[rows] / expert
+    rates = np.array([model.pool.gpu.pcie_bandwidth for model in layouts.models])
+    each = options.offload_optimizer[:, None] / rates[layouts.model_of[rows]]
+    weights = MASTER_BYTES * trained + runtime.weight_bytes * frozen
+    return weights * each, runtime.gradient_bytes * trained * each

@@ -289,6 +289,19 @@ class Feature(Enum):
         _zero(1, "without pp", lambda s: s.pp == 1),
         {**_MORE_SHARED, "zero_stage": ZEROS},
     )
+    SHARD_GROUPS = (
+        "sharding inside groups of replicas",
+        _when("shard_groups {s.shard_groups}", lambda s: s.shard_groups > 1),
+        {**_MORE_SHARED, "shard_groups": (1,)},
+    )
+    SHARD_GROUPS_BEYOND_ZERO_1 = (
+        "weights or gradients sharded inside groups of replicas",
+        _when(
+            "shard_groups {s.shard_groups} with zero_stage {s.zero_stage}",
+            lambda s: s.shard_groups > 1 and s.zero_stage > 1,
+        ),
+        {**_MORE_SHARED, "shard_groups": (1,)},
+    )
     RECOMPUTE_MODULES = (
         "recomputation of parts of a layer",
         _when(
@@ -313,10 +326,21 @@ class Feature(Enum):
         ),
         _OTHER_RECOMPUTE,
     )
-    OFFLOAD_OPTIMIZER = (
-        "an optimizer in host memory",
-        _when("offload_optimizer", lambda s: s.offload_optimizer),
-        {**_MORE_SHARED, "offload_optimizer": (False,)},
+    OFFLOAD_STATES = (
+        "an optimizer in host memory, with weights on the GPU",
+        _when(
+            "offload_optimizer with zero_stage {s.zero_stage}",
+            lambda s: s.offload_optimizer and s.zero_stage < 3,
+        ),
+        {**_MORE_SHARED, "offload_optimizer": (False, True)},
+    )
+    OFFLOAD_SHARDS = (
+        "weights in host memory, with the optimizer",
+        _when(
+            "offload_optimizer with zero_stage 3",
+            lambda s: s.offload_optimizer and s.zero_stage == 3,
+        ),
+        {**_MORE_SHARED, "offload_optimizer": (False, True)},
     )
     REDUCE_APART = (
         "gradients that are reduced after the backward pass",
@@ -339,6 +363,11 @@ class Feature(Enum):
         _MORE_OVERLAP,
     )
     FP16 = "fp16", _precision(Precision.FP16), _BF16
+    FP8_EXPERTS = (
+        "fp8 in experts",
+        lambda job: _precision(Precision.FP8)(job) if job.model.max_experts else "",
+        {**_MORE_SHARED, **_BF16},
+    )
     FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
     FP4 = "fp4", _precision(Precision.FP4), {**_MORE_SHARED, **_BF16}
     REDUCED = (

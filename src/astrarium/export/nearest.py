@@ -85,6 +85,12 @@ def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
     return Nearest(best, rank, tuple(differences(job, best)), seconds, seconds / before)
 
 
+def slower_as_run_by(job: Job, target: Target) -> float:
+    """An iteration of a plan in files of a target, over one as its own runtime does it."""
+    own, runtime = job.runtime, _runtime_of(job, (target,))
+    return 1.0 if runtime is own else _seconds(job, runtime) / _seconds(job, own)
+
+
 def _runtime_of(job: Job, targets: Sequence[Target]) -> Runtime:
     """What runs the files: that of the software, or the one of Megatron's that the plan is for."""
     own = job.runtime
@@ -218,7 +224,7 @@ def _options(
         "micro_batch": (own.micro_batch, 1),
         "sequence_parallel": (own.sequence_parallel or own.tp == 1,),
     }
-    keys = (*free, "ep", "etp", "pipeline_inside", "offload_optimizer", "overlap")
+    keys = (*free, "ep", "etp", "pipeline_inside", "shard_groups", "offload_optimizer", "overlap")
     tried = []
     for key in keys:
         usual = (getattr(own, key),) if is_kept else free.get(key, (getattr(own, key),))

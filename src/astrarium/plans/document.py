@@ -202,7 +202,7 @@ class PlanDocument(Value, frozen=True):
 
 # What defaults make easy to write in code, and what files always hold, but for keys of later days.
 _WHOLE = (Strategy, Recompute, Overlap, Stage)
-LATER_KEYS = frozenset({"pipeline_inside", "modules"})
+LATER_KEYS = frozenset({"pipeline_inside", "modules", "shard_groups"})
 
 
 def schemas(types: Sequence[Any], ref_template: str) -> dict[str, Any]:

@@ -203,7 +203,8 @@ def unit_price(amount: float | None) -> str:
 
 
 def zero_words(strategy: Strategy) -> str:
-    return f"{strategy.zero_stage}{' + host' if strategy.offload_optimizer else ''}"
+    groups = f" in {strategy.shard_groups} groups" if strategy.shard_groups > 1 else ""
+    return f"{strategy.zero_stage}{groups}{' + host' if strategy.offload_optimizer else ''}"
 
 
 def strategy_words(strategy: Strategy, *, experts: bool = False) -> str:

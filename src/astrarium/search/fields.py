@@ -82,6 +82,7 @@ DEGREE_FIELDS: Mapping[str, Getter] = {
         "num_micro_batches",
         "sequence_parallel",
         "pipeline_inside",
+        "shard_groups",
         "gpus",
     )
 }

@@ -169,6 +169,12 @@ class Asked(Value, frozen=True):
         return CostModel(runnable(self.workload, pool), pool, self.runtime, self.tuning)
 
     @property
+    def offloads(self) -> bool:
+        """Whether states in host memory are compared with others from the start."""
+        named = any("offload_optimizer" in rule.names for rule in self.rules)
+        return named or not self.runtime.offloads_parameters
+
+    @property
     def is_about_money(self) -> bool:
         """Whether the fastest plan need not be the best."""
         limits = self.limits
@@ -196,6 +202,8 @@ def search_across(
         model.pools[0].planner,
         exact=asked.mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(asked.rules),
+        shard_groups=asked.runtime.shard_groups,
+        offload=asked.offloads,
     )
     better: tuple[Plan, ...] = ()
     if len(cluster.pools) == 1 and not any("split" in rule.names for rule in asked.rules):
@@ -268,7 +276,7 @@ def peak_flops(asked: Asked, pool: Pool) -> float:
     return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
 
 
-def _space(asked: Asked, model: CostModel) -> Space:
+def _space(asked: Asked, model: CostModel, *, offload: bool | None = None) -> Space:
     return Space(
         model.workload,
         model.pool,
@@ -276,14 +284,25 @@ def _space(asked: Asked, model: CostModel) -> Space:
         exact=asked.mode is Mode.EXACT,
         expanded_overlaps=overlaps_named(asked.rules),
         equal_splits=any("split" in rule.names for rule in asked.rules),
+        shard_groups=asked.runtime.shard_groups,
+        offload=asked.offloads if offload is None else offload,
     )
 
 
 def search_pool(
     asked: Asked, pool: Pool, known: Sequence[float] = (), claim: Claim = Claim.NONE
 ) -> tuple[tuple[Plan, ...], SearchResult]:
+    """The best plans of a pool; weights go to host memory only if nothing else fits."""
     model = asked.model(pool)
-    space = _space(asked, model)
+    found = _searched(asked, model, _space(asked, model), known, claim)
+    if found[0] or known or asked.offloads:
+        return found
+    return _searched(asked, model, _space(asked, model, offload=True), known, claim)
+
+
+def _searched(
+    asked: Asked, model: CostModel, space: Space, known: Sequence[float], claim: Claim
+) -> tuple[tuple[Plan, ...], SearchResult]:
     runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
     search = Search(
         model,

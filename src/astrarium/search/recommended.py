@@ -70,6 +70,7 @@ MECHANISMS: Final = (
     Mechanism("context parallelism", "cp", 1, 1.0),
     Mechanism("pipeline parallelism", "pp", 1, 1.0),
     Mechanism("ZeRO 2", "zero_stage", 1, 0.5),
+    Mechanism("shard groups", "shard_groups", 1, 0.5),
     Mechanism("stages of unequal size", "split", LayerSplit.EVEN, 0.5),
 )
 PER_DOUBLING_OF_VIRTUAL_STAGES: Final = 0.5
@@ -85,7 +86,7 @@ UNMEASURED_WEIGHT: Final = 16.0  # more than everything else together
 
 def unmeasured(strategy: Strategy, *, experts: bool) -> str:
     """What a strategy does beyond all published measurements; "" if nothing."""
-    ranks = strategy.dp * strategy.cp
+    ranks = strategy.shard_ranks
     doubt = _doubt(strategy, experts=experts)
     of = "of experts " if experts else ""
     return (
@@ -102,7 +103,7 @@ def _doubt(strategy: Strategy, *, experts: bool) -> int:
     time predicted; but it changes one step of an iteration only.
     """
     most = MEASURED_RANKS_OF_EXPERTS if experts else MEASURED_RANKS
-    if strategy.zero_stage == 3 and strategy.dp * strategy.cp > most:
+    if strategy.zero_stage == 3 and strategy.shard_ranks > most:
         return 2
     return int(strategy.offload_optimizer)
 

@@ -72,10 +72,14 @@ class Space:
         exact: bool,
         expanded_overlaps: frozenset[str] = frozenset(),
         equal_splits: bool = False,
+        shard_groups: bool = False,
+        offload: bool = True,
     ) -> None:
         self.workload, self.pool, self.planner = workload, pool, planner
         self.exact = exact
         self.expanded_overlaps = expanded_overlaps
+        self.offload = OFFLOAD if offload else OFFLOAD[:1]
+        self.shard_groups = shard_groups  # whether ranks may divide in several groups
         self.equal_splits = equal_splits  # list a balanced split that is the even one, too
         self._layouts: dict[int, tuple[Layout, ...]] = {}
         self._options: dict[int, Options] = {}
@@ -92,7 +96,7 @@ class Space:
         )
         rows["gpus"] = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
         rows = _select(rows, self._usable(rows))
-        return self._with_micro_batches(self._with_orders(rows))
+        return self._with_micro_batches(self._with_shard_groups(self._with_orders(rows)))
 
     def _with_orders(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Both orders of ranks, where it matters which of them share a node.
@@ -103,6 +107,16 @@ class Space:
         several = (rows["pp"] > 1) & (rows["dp"] > 1) & (self.workload.model.max_experts == 0)
         shared = rows["tp"] * rows["cp"] < self.pool.domain_of(rows["gpus"])
         return _select(rows, ~rows["pipeline_inside"] | (several & shared))
+
+    def _with_shard_groups(self, rows: dict[str, Ints]) -> dict[str, Ints]:
+        """One group, and every number of groups of whole domains: their links are the fast ones."""
+        if not self.shard_groups:
+            return rows | {"shard_groups": np.ones(len(rows["dp"]), np.int64)}
+        rows = _cross(rows, shard_groups=divisors(self.workload.global_batch))
+        groups, stage = rows["shard_groups"], rows["tp"] * rows["cp"] * rows["dp"]
+        domain = self.pool.domain_of(rows["gpus"])
+        whole = (rows["dp"] % groups == 0) & (stage // groups % domain == 0)
+        return _select(rows, (groups == 1) | (whole & ~rows["pipeline_inside"]))
 
     def _with_micro_batches(self, rows: dict[str, Ints]) -> dict[str, Ints]:
         """Every micro-batch that divides what a replica works on."""
@@ -220,7 +234,7 @@ class Space:
         """Every option for chunks of at most so many layers, in a fixed order."""
         if chunk_layers not in self._options:
             self._options[chunk_layers] = options_of_chunks(
-                chunk_layers, self.module_masks, self.expanded_overlaps
+                chunk_layers, self.module_masks, self.expanded_overlaps, self.offload
             )
         return self._options[chunk_layers]
 
@@ -251,7 +265,7 @@ class Space:
         """How many `options` there are, without writing them out."""
         policies = 1 + len(self.module_masks) + 2 * chunk_layers
         switches = int(2 ** len(self.expanded_overlaps))
-        return policies * len(ZERO_STAGES) * len(OFFLOAD) * switches
+        return policies * len(ZERO_STAGES) * len(self.offload) * switches
 
     def strategies_per_degree(self, pp: int) -> int:
         options = sum(self.num_options(layout.chunk_layers) for layout in self.layouts(pp))
@@ -312,15 +326,18 @@ def context_degrees(seq_length: int) -> Ints:
 
 
 def options_of_chunks(
-    chunk_layers: int, module_masks: Sequence[int], expanded_overlaps: frozenset[str]
+    chunk_layers: int,
+    module_masks: Sequence[int],
+    expanded_overlaps: frozenset[str],
+    offload: Sequence[bool] = OFFLOAD,
 ) -> Options:
     """Every option for chunks of at most so many layers, in a fixed order."""
     recompute = _recompute_choices(chunk_layers, module_masks)
     switches = [
         (False, True) if name in expanded_overlaps else (True,) for name in OVERLAP_SWITCHES
     ]
-    every = product(recompute, ZERO_STAGES, OFFLOAD, product(*switches))
-    rows = [(zero, *policy, offload, *flags) for policy, zero, offload, flags in every]
+    every = product(recompute, ZERO_STAGES, offload, product(*switches))
+    rows = [(zero, *policy, host, *flags) for policy, zero, host, flags in every]
     columns = list(zip(*rows, strict=True))
     named = zip(OPTION_ORDER, columns, strict=True)
     return Options.of({k: np.array(v) for k, v in named})

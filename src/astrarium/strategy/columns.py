@@ -81,6 +81,7 @@ class Degrees(_Columns, frozen=True):
     num_micro_batches: Ints
     sequence_parallel: Bools
     pipeline_inside: Bools
+    shard_groups: Ints
 
     @property
     def gpus(self) -> Ints:

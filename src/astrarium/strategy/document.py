@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 _STAGE_KEYS = ("layers", "pools", "gpu", "devices", "pipeline_rank", "chunk")
 _DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp")
-_COUNTS = (*_DEGREES, "micro_batch", "num_micro_batches", "virtual_stages", "zero_stage")
+_BATCHES = ("micro_batch", "num_micro_batches")
+_COUNTS = (*_DEGREES, *_BATCHES, "virtual_stages", "zero_stage", "shard_groups")
 _LIMITS = {"zero_stage": (0, 3), "layers": (0, 2**16)}
 _KEYS = Strategy.__struct_fields__
 # What tables and users call them.

@@ -125,6 +125,8 @@ class Strategy(Value, frozen=True):
     pipeline_inside: bool = False
     split: LayerSplit = LayerSplit.EVEN
     zero_stage: int = 1
+    # Data-parallel ranks in so many groups: each divides what ZeRO divides, and has a copy of all.
+    shard_groups: int = 1
     recompute: Recompute = field(default_factory=Recompute)
     offload_optimizer: bool = False
     overlap: Overlap = field(default_factory=Overlap)
@@ -140,6 +142,11 @@ class Strategy(Value, frozen=True):
     @property
     def gpus(self) -> int:
         return self.tp * self.pp * self.dp * self.cp
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks that divide what ZeRO divides."""
+        return self.dp * self.cp // self.shard_groups
 
     @property
     def sequences(self) -> int:

@@ -110,6 +110,8 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     (r"^(?!.*nanotron).*(transformers|hugging ?face)", {"pads_vocabulary": False} | EAGER),
     # Before v2.0 Megatron's fusions were options, which the scripts of DeepSpeed leave off.
     (r"megatron-lm v1\.", EAGER | {"fused": frozenset({"layer_norm"})}),
+    # torchao's float8 with one scale for a tensor, all that torchtitan had until 2025.
+    (r"torchtitan(?!.*row-?wise).*(fp8|float8)", {"scaled_product_ratio": 1.0}),
     # Scales for blocks of elements, which Hopper's tensor cores do not apply: products and casts
     # take 1.28 times as long as with one scale for a tensor, and iterations are met best with 1.35
     # for products (TransformerEngine 2.20.2 on H200, own measurement, shapes not kept apart).

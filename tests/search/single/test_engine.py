@@ -66,7 +66,14 @@ def searched(  # noqa: PLR0913  one parameter per thing that cases change
     named = overlaps_named(rules)
     return Search(
         model,
-        Space(workload, pool, model.planner, exact=exact, expanded_overlaps=named),
+        Space(
+            workload,
+            pool,
+            model.planner,
+            exact=exact,
+            expanded_overlaps=named,
+            shard_groups=model.runtime.shard_groups,
+        ),
         objective=objective,
         runtime_rules=rules_of(model.runtime.rules),
         user_rules=rules,
@@ -90,6 +97,9 @@ class Case:
     oversubscription: float = 1.0  # of each node's network
     optimizer: str = "adamw"
     adapters: Adapters | None = None
+    batch: int = 8
+    on_host: bool = False  # the optimizer of the best plan, and its shards
+    groups: int = 1  # of ranks, in which the best plan divides
     # Left at most: pipelines whose layers might be dealt so that they win.
     gap: float = 0.0
 
@@ -109,6 +119,32 @@ CASES = {
     "fsdp": Case("h100:8", 9, runtime="fsdp"),
     "torchtitan": Case("h100:8", 9, runtime="torchtitan"),
     "torchtitan, experts": Case("h100:4", 20, experts=4, runtime="torchtitan"),
+    "fsdp, shards on the host": Case("h100:4", 2.3, runtime="fsdp", batch=32, on_host=True),
+    "fsdp, shards on the host or not": Case("h100:4", 3.5, runtime="fsdp", batch=32),
+    "torchtitan, shards on the host": Case(
+        "h100:4", 2.3, runtime="torchtitan", batch=32, rules=("$tp > 1",), on_host=True
+    ),
+    "fsdp, groups": Case("h100:32", 6, runtime="fsdp", oversubscription=32.0, batch=32, groups=4),
+    "fsdp, groups, fewer": Case(
+        "h100:32", 9, runtime="fsdp", exact=False, objective=Objective.COST, batch=32
+    ),
+    "torchtitan, groups": Case(
+        *("h100:16", 3),
+        rules=("$pp > 1",),
+        runtime="torchtitan",
+        oversubscription=32.0,
+        batch=32,
+        groups=2,
+    ),
+    "torchtitan, groups of experts": Case(
+        *("h100:16", 20),
+        experts=4,
+        rules=("$pp > 1",),
+        runtime="torchtitan",
+        oversubscription=32.0,
+        batch=16,
+        groups=2,
+    ),
     "deepspeed": Case("h100:8", 6, runtime="deepspeed"),
     "adamw-8bit": Case("h100:8", 9, optimizer="adamw-8bit"),
     "sgd": Case("h100:8", 9, optimizer="sgd"),
@@ -175,7 +211,7 @@ def test_equals_brute_force(name: str) -> None:
     workload = Workload(
         small_model(4, experts=case.experts, letters=case.letters),
         seq_length=2048,
-        global_batch=8,
+        global_batch=case.batch,
         optimizer=case.optimizer,
         adapters=case.adapters,
     )
@@ -207,6 +243,8 @@ def test_equals_brute_force(name: str) -> None:
     assert len(result.found) == min(5, len(by_family(best)))
     assert_no_worse(result, best)
     assert result.bound_gap <= case.gap
+    assert result.found[0].strategy.shard_groups == case.groups
+    assert result.found[0].strategy.offload_optimizer or not case.on_host
 
 
 # One switch each, and nothing but pipelines: few enough to deal the layers in all ways there are.

@@ -13,7 +13,7 @@ torch = without_kernels("torch._functorch.partitioners")  # brings the whole com
 
 from torchtitan.config import ConfigManager  # noqa: E402
 from torchtitan.distributed import ParallelDims  # noqa: E402
-from torchtitan.models.common import RMSNorm  # noqa: E402
+from torchtitan.models.common import Linear, RMSNorm  # noqa: E402
 
 
 def answer(request: dict[str, Any]) -> Any:
@@ -79,6 +79,13 @@ def parameters(model: Any) -> int:
         return sum(weight.numel() for weight in model.build().parameters())
 
 
+def on_hopper() -> None:
+    """torchao's float8 is made on GPUs that have it only; here nothing is computed."""
+    from torchtitan.components.quantization import float8
+
+    float8.has_cuda_capability = lambda *_: True
+
+
 def configuration(request: dict[str, Any]) -> Any:
     """`path` of the module, the `function` to call, and `world_size`.
 
@@ -105,10 +112,18 @@ def configuration(request: dict[str, Any]) -> Any:
     if request.get("build"):
         config.model_spec.model.update_from_config(config=config)
         count = parameters(config.model_spec.model)
+    float8 = [
+        name
+        for name, linear, *_ in config.model_spec.traverse(Linear.Config)
+        if type(linear).__qualname__ == "Float8Linear.Config"
+    ]
     norms = {norm.eps for _, norm, *_ in config.model_spec.traverse(RMSNorm.Config)}
     config.model_spec.model = None  # every tensor of every layer
     degrees = {name: getattr(dims, name) for name in names}
-    return {"config": config, "degrees": degrees, "parameters": count, "epsilon": norms}
+    return {"config": config, "degrees": degrees, "parameters": count, "epsilon": norms} | {
+        "float8": float8
+    }
 
 
+on_hopper()
 serve(answer)

@@ -154,6 +154,8 @@ def _strategy(s: Settings) -> dict[str, Any]:
         out["offload_optimizer"] = True
     if s.flag("use_tp_pp_dp_mapping"):
         out["pipeline_inside"] = True
+    if (s.count("num_distributed_optimizer_instances") or 1) > 1:
+        out["shard_groups"] = s.count("num_distributed_optimizer_instances")
     chunks = uneven_chunks(s)
     if chunks:
         out |= {"split": "free", "stages": stages_of(chunks)}

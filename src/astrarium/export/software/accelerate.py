@@ -47,7 +47,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_MODULES: "layers are recomputed whole",
     Feature.RECOMPUTE_GROUPS: "layers are recomputed one by one",
     Feature.RECOMPUTE_SOME: "every layer is recomputed, or none",
-    Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
     Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
@@ -92,7 +92,7 @@ def _fsdp(job: Job) -> dict[str, Any]:
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_transformer_layer_cls_to_wrap": causal.layer_class(job),
         "fsdp_activation_checkpointing": _recomputes(job),
-        "fsdp_offload_params": False,
+        "fsdp_offload_params": job.strategy.offload_optimizer,
         "fsdp_cpu_ram_efficient_loading": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
@@ -100,10 +100,10 @@ def _fsdp(job: Job) -> dict[str, Any]:
 
 def _degrees(job: Job) -> dict[str, Any]:
     """Degrees; keys and values travel round the ring, as the plan has it."""
-    cp = job.strategy.cp
+    cp, groups = job.strategy.cp, job.strategy.shard_groups
     degrees: dict[str, Any] = {
-        "dp_replicate_size": 1,
-        "dp_shard_size": job.strategy.dp,
+        "dp_replicate_size": groups,
+        "dp_shard_size": job.strategy.dp // groups,
         "tp_size": 1,
         "cp_size": cp,
         **({"cp_backend": "torch", "cp_comm_strategy": "alltoall"} if cp > 1 else {}),

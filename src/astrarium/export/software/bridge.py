@@ -148,6 +148,7 @@ def _sharing(job: Job) -> Iterator[tuple[str, object]]:
     shards = strategy.zero_stage in megatron.SHARDING
     yield "ddp.use_distributed_optimizer", strategy.zero_stage > 0
     yield "optimizer.use_distributed_optimizer", strategy.zero_stage > 0
+    yield "ddp.num_distributed_optimizer_instances", strategy.shard_groups
     yield "ddp.use_megatron_fsdp", shards
     yield (
         "ddp.data_parallel_sharding_strategy",
@@ -262,6 +263,7 @@ TARGET = Target(
     version=VERSION,
     program=program,
     lacks={
+        **megatron.LACKS,
         Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
         Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     },

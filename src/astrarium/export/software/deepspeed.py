@@ -44,6 +44,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.EXPERT_TENSOR_BESIDE: "AutoEP with AutoTP needs sequence parallelism of the plan, which"
     " AutoTP lacks",
     Feature.KV_HEADS_COPIED: "AutoTP leaves ranks beyond the key/value heads without attention",
+    Feature.SHARD_GROUPS: "it divides over all data-parallel ranks (MiCS was removed)",
     Feature.RECOMPUTE_MODULES: "models of Transformers are recomputed by whole layers",
     Feature.RECOMPUTE_GROUPS: "models of Transformers are recomputed layer by layer",
     Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",

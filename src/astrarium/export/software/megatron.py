@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import layers_of_stages
+from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
@@ -150,6 +150,8 @@ def _sharing(job: Job) -> Iterator[tuple[str, object]]:
     strategy = job.strategy
     if strategy.zero_stage:
         yield "use-distributed-optimizer", True
+    if strategy.shard_groups > 1:
+        yield "num-distributed-optimizer-instances", strategy.shard_groups
     if strategy.zero_stage in SHARDING:
         yield "use-megatron-fsdp", True
         yield "data-parallel-sharding-strategy", SHARDING[strategy.zero_stage]
@@ -340,11 +342,17 @@ def _notes(job: Job) -> Iterator[str]:
         )
 
 
+LACKS: Final[Mapping[Feature, str]] = {
+    Feature.OFFLOAD_SHARDS: "host memory holds the optimizer alone there (zero_stage 1)",
+    Feature.SHARD_GROUPS_BEYOND_ZERO_1: "instances of its distributed optimizer divide the states"
+    " of the optimizer alone (zero_stage 1)",
+}
 TARGET = Target(
     name="megatron",
     title="Megatron-LM",
     version=VERSION,
     program=program,
+    lacks=LACKS,
     model_refused=model_refused,
     optimizers="megatron",
     resumes=True,

@@ -28,6 +28,7 @@ from astrarium.export.software.torchtitan_models import (
     llama_spec,
 )
 from astrarium.export.target import Target
+from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 
 VERSION: Final = "0.3.0"
@@ -55,6 +56,14 @@ _IMPORTS: Final = (
     "from torchtitan.trainer import Trainer",
 )
 
+_REPLACE: Final = "from dataclasses import replace"
+_FLOAT8: Final = "from torchtitan.components.quantization import Float8LinearConverter"
+_CONVERTED: Final = f"""\
+    float8 = Float8LinearConverter.Config(
+        recipe_name="{titan.FLOAT8}", filter_fqns=["{HEAD}"], model_compile_enabled=True
+    )
+    model_spec = replace(model_spec, model=float8.build().convert(model_spec.model))
+"""
 _FULL: Final = "from torchtitan.distributed.activation_checkpoint import FullAC"
 
 _LAYERS: Final = """\
@@ -109,10 +118,12 @@ def module(job: Job) -> str:
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
     epsilon = (trained_facts(job.config) or {}).get(EPSILON)
+    is_float8 = job.workload.precision is Precision.FP8
     body = filled(
         "torchtitan_plan.txt",
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",
-        norms=_NORMS.format(epsilon=epsilon) if sets_epsilon else "",
+        changes=(_NORMS.format(epsilon=epsilon) if sets_epsilon else "")
+        + (_CONVERTED if is_float8 else ""),
         vocab=job.model.vocab,
         tokenizer=titan.TOKENIZER,
         dataset=titan.DATASET,
@@ -124,6 +135,8 @@ def module(job: Job) -> str:
     functions = [_LAYERS] if job.strategy.pp > 1 else []
     if sets_epsilon:
         imports.append(_NORM)
+    if is_float8:
+        imports.extend((_FLOAT8, *([_REPLACE] if flavor else [])))
     if flavor:
         imports.append(f"from torchtitan.models.{flavor.family} import model_registry")
     else:

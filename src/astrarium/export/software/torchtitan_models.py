@@ -31,6 +31,7 @@ from astrarium.export.run_length import (
 )
 from astrarium.export.software.model_facts import differing, trained_facts
 from astrarium.model.blocks import Attention, Block, Model
+from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 from astrarium.value import Value
@@ -214,6 +215,7 @@ def _rope_settings(model: Model, seq_length: int) -> dict[str, Any]:
 
 TOKENIZER: Final = "./tokenizer"  # a folder beside the launch script
 DATASET: Final = "c4"
+FLOAT8: Final = "rowwise"  # torchao's recipe: 0.3.0 has no other but one that mixes formats
 RUNTIME: Final = "torchtitan"  # whose profile says what is assumed: layers and loss compiled
 
 LACKS: Final[Mapping[Feature, str]] = {
@@ -230,12 +232,12 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_MODULES: "its selective checkpointing chooses operators, not modules",
     Feature.RECOMPUTE_GROUPS: "full checkpointing covers layers one by one",
     Feature.RECOMPUTE_SOME: "full checkpointing covers every layer",
-    Feature.OFFLOAD_OPTIMIZER: "offloading moves parameters and gradients along",
+    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
     Feature.REDUCE_APART_ALONE: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.SEND_APART: "torch's schedules always send beside computation",
     Feature.FP16: "parameters are bfloat16 or float32",
-    Feature.FP8: "its fp8 comes from torchao, which scales differently from the plan",
+    Feature.FP8_EXPERTS: "float8 of experts is a converter of its own, which is not written",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
@@ -247,10 +249,10 @@ LACKS: Final[Mapping[Feature, str]] = {
 def parallelism(job: Job, head: str) -> dict[str, Any]:
     """Degrees and pipeline; `head` is what the output projection is called."""
     s = job.strategy
-    whole = s.zero_stage == 0
+    copies = s.dp if s.zero_stage == 0 else s.shard_groups
     settings: dict[str, Any] = {
-        "data_parallel_replicate_degree": s.dp if whole else 1,
-        "data_parallel_shard_degree": 1 if whole else s.dp,
+        "data_parallel_replicate_degree": copies,
+        "data_parallel_shard_degree": s.dp // copies,
         "fsdp_reshard_after_forward": "always" if s.zero_stage == 3 else "never",
         "tensor_parallel_degree": s.tp,
         "context_parallel_degree": s.cp,
@@ -290,6 +292,7 @@ def training(job: Job) -> dict[str, Any]:
         "dtype": "float32",
         "mixed_precision_param": "bfloat16",
         "mixed_precision_reduce": "float32",
+        **({"enable_cpu_offload": True} if s.offload_optimizer else {}),
     }
 
 
@@ -338,6 +341,8 @@ def notes(job: Job) -> Iterator[str]:
     """Notes for the user, for all versions."""
     s = job.strategy
     yield estimate_note(job, RUNTIME, "torchtitan with compiled layers")
+    if job.workload.precision is Precision.FP8:
+        yield f"fp8 is torchao's float8 with a scale for each row ({FLOAT8}); install torchao."
     if s.pp > 1 and s.dp * s.cp > 1:
         yield (
             "In a pipeline torch reduces gradients after the last micro-batch, without overlap,"

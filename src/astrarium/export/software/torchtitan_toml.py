@@ -12,6 +12,7 @@ from astrarium.export.program import Data, RankProgram
 from astrarium.export.software import torchtitan_models as titan
 from astrarium.export.software.torchtitan_models import flavor_of, flavor_refused, known_flavors
 from astrarium.export.target import Target
+from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 
 VERSION: Final = "0.2.2"
@@ -23,6 +24,11 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.ZERO_0_SPLIT: "its DDP runs with nothing but data parallelism",
     Feature.LONE_REPLICA: "without FSDP a split model trains in float32 only",
     Feature.EXPERT_TENSOR_BETWEEN: "expert_tensor_parallel_degree is 1 or tp",
+}
+
+
+_FLOAT8: Final = {
+    "quantize.linear.float8": {"recipe_name": titan.FLOAT8, "filter_fqns": ["output"]},
 }
 
 
@@ -47,6 +53,7 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
             "name": flavor.family,
             "flavor": flavor.name,
             "hf_assets_path": titan.TOKENIZER,
+            **({"converters": [*_FLOAT8]} if job.workload.precision is Precision.FP8 else {}),
         },
         "training": {"dataset": titan.DATASET, **titan.training(job)},
         "parallelism": {
@@ -58,6 +65,7 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
         },
         "activation_checkpoint": {"mode": "full" if titan.recomputes(job) else "none"},
         "compile": {"enable": True, "components": ["model", "loss"]},
+        **(_FLOAT8 if job.workload.precision is Precision.FP8 else {}),
     }
 
 

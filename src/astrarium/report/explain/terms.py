@@ -467,7 +467,7 @@ def _context(document: PlanDocument) -> dict[str, str]:
 def _choices(plan: Plan) -> dict[str, str]:
     strategy = plan.strategy
     degrees = ("tp", "pp", "virtual_stages", "cp", "ep", "etp", "dp", "micro_batch")
-    more = ("num_micro_batches", "sequence_parallel", "pipeline_inside", "split")
+    more = ("num_micro_batches", "sequence_parallel", "pipeline_inside", "split", "shard_groups")
     overlap = ("grad_reduce", "param_gather", "p2p", "tp")
     return {
         "GPUs": ", ".join(f"{count:,} x {name}" for name, count in plan.gpus.items()),

@@ -76,7 +76,7 @@ def _shard(network: torch.nn.Module, job: TrainingJob, device: Device) -> None:
     """Every layer is a message of its own; embedding, last norm and head are one together."""
     strategy = job.strategy
     ranks = strategy.dp * strategy.cp
-    group = ranks if strategy.zero_stage else 1
+    group = strategy.shard_ranks if strategy.zero_stage else 1
     names = ("replicate", "shard")
     mesh = init_device_mesh(device.value, (ranks // group, group), mesh_dim_names=names)
     shard = partial(

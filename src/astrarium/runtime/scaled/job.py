@@ -40,7 +40,10 @@ SMALL_DEGREE = 2  # what an axis above one becomes
 MOST_SEQUENCES = 2  # of a micro-batch
 VOCAB_MULTIPLE = 128  # Megatron pads the token table to multiples of this for every tp rank
 # How degrees are given up, one after another, until the processes suffice.
-GIVEN_UP = (("cp", 1), ("dp", 1), ("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1))
+GIVEN_UP = (
+    *(("cp", 1), ("dp", SMALL_DEGREE), ("dp", 1)),
+    *(("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1)),
+)
 # What shards in the place of megatron-core, by the rules of runtimes.
 SHARDING = {
     "fsdp": Software.FSDP2,
@@ -114,6 +117,7 @@ def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
     run = replace(
         strategy,
         zero_stage=min(strategy.zero_stage, 1),
+        shard_groups=1,
         recompute=_recompute(strategy.recompute, strategy.recompute.layers),
         offload_optimizer=False,
         overlap=replace(strategy.overlap, tp=False),
@@ -137,6 +141,8 @@ def _planned_cut(workload: Workload, strategy: Strategy) -> PipelineCut:
 def _degrees(strategy: Strategy, cut: PipelineCut, most: int) -> Strategy:
     """Small degrees whose product is at most `most`; every pool keeps a stage if it can."""
     small = {axis: min(getattr(strategy, axis), SMALL_DEGREE) for axis in ("tp", "dp", "cp")}
+    if strategy.shard_groups > 1:  # two groups of two
+        small["dp"] = min(strategy.dp, SMALL_DEGREE**2)
     small["pp"] = min(strategy.pp, max(SMALL_DEGREE, len(set(cut.pools))))
     for axis, value in GIVEN_UP:
         if prod(small.values()) > most:
@@ -145,9 +151,8 @@ def _degrees(strategy: Strategy, cut: PipelineCut, most: int) -> Strategy:
     for etp, ep in ((2, 2), (1, 2), (2, 1), (1, 1)):
         if etp <= strategy.etp and ep <= strategy.ep and block % (etp * ep) == 0:
             break
-    return replace(
-        strategy, tp=small["tp"], pp=small["pp"], dp=small["dp"], cp=small["cp"], ep=ep, etp=etp
-    )
+    several = strategy.shard_groups > 1 and small["dp"] > 1 and small["dp"] * small["cp"] > 2
+    return replace(strategy, **small, ep=ep, etp=etp, shard_groups=2 if several else 1)
 
 
 def _options(
@@ -169,6 +174,7 @@ def _options(
         pipeline_inside=strategy.pipeline_inside and pp > 1 and dp > 1,
         micro_batch=min(strategy.micro_batch, MOST_SEQUENCES),
         zero_stage=min(strategy.zero_stage, most_sharded),
+        shard_groups=1 if software is Software.MEGATRON else degrees.shard_groups,
         recompute=_recompute(strategy.recompute, 1),
         offload_optimizer=False,
         overlap=overlap,
@@ -230,8 +236,10 @@ def _changes(before: TrainingJob, after: TrainingJob, cut: PipelineCut) -> Itera
         yield from _change(what, getattr(before.strategy, what), getattr(after.strategy, what))
     sizes = " ".join(map(str, cut.sizes)), " ".join(map(str, after.chunk_sizes))
     yield from _change("layers of stages", *sizes)
-    for what in ("micro_batch", "num_micro_batches", "zero_stage", "offload_optimizer"):
+    for what in ("micro_batch", "num_micro_batches", "zero_stage", "shard_groups"):
         yield from _change(what, getattr(before.strategy, what), getattr(after.strategy, what))
+    offloads = (job.strategy.offload_optimizer for job in (before, after))
+    yield from _change("offload_optimizer", *offloads)
     for what in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
         yield from _change(what, getattr(before.shape, what), getattr(after.shape, what))
     for what in ("count", "per_token", "ffn", "shared_ffn"):
@@ -247,6 +255,15 @@ def _change(what: str, planned: object, run: object) -> Iterator[ScaledSize]:
         yield ScaledSize(what.replace("_", " "), str(planned), str(run))
 
 
+def _sharing_notes(planned: Strategy, small: Strategy) -> Iterator[str]:
+    if planned.zero_stage > max(small.zero_stage, 1):
+        yield f"ZeRO {planned.zero_stage} is Megatron-FSDP's: run as ZeRO 1"
+    if planned.shard_groups > 1 == small.shard_groups:
+        yield f"shard_groups {planned.shard_groups}: all ranks divide together"
+    if planned.offload_optimizer:
+        yield "the optimizer is not moved to the host's memory"
+
+
 def _notes(shape: Shape, planned: Strategy, job: TrainingJob) -> Iterator[str]:
     """Notes on differences from the plan other than sizes."""
     small = job.strategy
@@ -257,10 +274,7 @@ def _notes(shape: Shape, planned: Strategy, job: TrainingJob) -> Iterator[str]:
     ]
     if lost:
         yield f"{', '.join(lost)} became 1: there are too few processes; give more with --ranks"
-    if planned.zero_stage > max(small.zero_stage, 1):
-        yield f"ZeRO {planned.zero_stage} is Megatron-FSDP's: run as ZeRO 1"
-    if planned.offload_optimizer:
-        yield "the optimizer is not moved to the host's memory"
+    yield from _sharing_notes(planned, small)
     if planned.overlap.tp and small.tp > 1:
         yield "overlap of tp communication is TransformerEngine's: left out"
     if small.overlap.p2p != planned.overlap.p2p and small.virtual_stages > 1:

@@ -32,9 +32,17 @@ class MixedSpace(Space):
         *,
         exact: bool,
         expanded_overlaps: frozenset[str] = frozenset(),
+        shard_groups: bool = False,
+        offload: bool = True,
     ) -> None:
         super().__init__(
-            workload, cluster.pools[0], planner, exact=exact, expanded_overlaps=expanded_overlaps
+            workload,
+            cluster.pools[0],
+            planner,
+            exact=exact,
+            expanded_overlaps=expanded_overlaps,
+            shard_groups=shard_groups and len(cluster.pools) == 1,
+            offload=offload,
         )
         self.cluster = cluster
         self.arrangements = Arrangements(cluster, planner.num_layers, exact=exact)

@@ -110,6 +110,8 @@ def _front_of_pool(
         exact=False,
         expanded_overlaps=overlaps_named(rules),
         equal_splits=any("split" in rule.names for rule in rules),
+        shard_groups=model.runtime.shard_groups,
+        offload=not model.runtime.offloads_parameters,
     )
     runtime_rules: Sequence[RejectingRule] = rules_of(model.runtime.rules)
     return PoolFront(

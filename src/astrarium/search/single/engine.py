@@ -329,7 +329,8 @@ class Search:
             group = chosen[chunk_layers[chosen] == layers]
             valid = valid_options(self.space, self.rules.of_options, self.constants, layers)
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
-            groups.append((group, valid))
+            if len(valid.options):
+                groups.append((group, valid))
         for of_options in (
             one for some in in_batches(groups) for one in OptionBytes.of(layouts, some)
         ):
@@ -345,7 +346,7 @@ class Search:
             which = np.tile(np.arange(len(valid.options)), len(group))[fits]
             options.append(valid.options.take(which))
             peaks.append(peak[fits])
-        fitting = np.concatenate(rows)
+        fitting = np.concatenate([np.zeros(0, np.int64), *rows])
         if len(fitting):
             self._price_fitting(layouts, fitting, Options.joined(options), np.concatenate(peaks))
 

@@ -167,7 +167,7 @@ def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]
         )
         for layers in every
     )
-    for batch in in_batches(groups):
+    for batch in in_batches(group for group in groups if len(group[1].options)):
         yield from _pairs(search, layouts, batch, best)
 
 

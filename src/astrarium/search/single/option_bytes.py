@@ -10,14 +10,14 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cost.layouts import Layouts, sum_over_modules
+from astrarium.cost.layouts import Layouts
 from astrarium.cost.memory import (
     always_reserved,
     bytes_of_recompute,
     bytes_of_sharding,
     bytes_of_update,
 )
-from astrarium.cost.tally import LayerCosts
+from astrarium.cost.tally import LayerCosts, sum_over_modules
 from astrarium.search.single.valid_options import ValidOptions
 from astrarium.search.split.contents import range_in_flight
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Options

@@ -43,9 +43,8 @@ def valid_options(
     """Options that no rule about options alone rejects, for chunks of so many layers at most."""
     names = frozenset().union(*(rule.names for rule, _ in rules))
     read = tuple((name, value) for name, value in constants.items() if name in names)
-    return _valid_options(
-        chunk_layers, space.module_masks, space.expanded_overlaps, tuple(rules), read
-    )
+    choices = (space.module_masks, space.expanded_overlaps, space.offload)
+    return _valid_options(chunk_layers, *choices, tuple(rules), read)
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -53,11 +52,12 @@ def _valid_options(
     chunk_layers: int,
     module_masks: tuple[int, ...],
     expanded_overlaps: frozenset[str],
+    offload: tuple[bool, ...],
     rules: tuple[tuple[RejectingRule, Rejection], ...],
     constants: tuple[tuple[str, Any], ...],
 ) -> ValidOptions:
     """Searches ask for the same again and again: with another batch, on another number of GPUs."""
-    every = options_of_chunks(chunk_layers, module_masks, expanded_overlaps)
+    every = options_of_chunks(chunk_layers, module_masks, expanded_overlaps, offload)
     columns = Fields(dict(constants), Rows(options=every))
     alive, lost = apply_rules(rules, columns, np.ones(len(every), np.int64))
     options = every.take(alive)

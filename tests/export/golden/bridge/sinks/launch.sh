@@ -32,6 +32,7 @@ arguments=(
   model.recompute_modules=null
   ddp.use_distributed_optimizer=true
   optimizer.use_distributed_optimizer=true
+  ddp.num_distributed_optimizer_instances=1
   ddp.use_megatron_fsdp=false
   ddp.data_parallel_sharding_strategy=no_shard
   checkpoint.ckpt_format=torch_dist
