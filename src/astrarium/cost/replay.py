@@ -15,7 +15,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import Layouts
-from astrarium.cost.simulator import Pipeline, seconds_together, simulated_seconds
+from astrarium.cost.simulator import ChunkPasses, seconds_together, simulated_seconds
 from astrarium.cost.step import layer_work, pipeline_of, rank_parts
 from astrarium.strategy.columns import Options
 
@@ -58,7 +58,7 @@ def _replayed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     degrees = layouts.degrees
     passes = chunk_passes(layouts, rows, options)
     pipelines = [
-        Pipeline(*both, _links(layouts, row), int(degrees.num_micro_batches[row]))
+        ChunkPasses(*both, _links(layouts, row), int(degrees.num_micro_batches[row]))
         for row, both in zip(rows.tolist(), passes, strict=True)
     ]
     return _executed_pipelines(pipelines, options.overlap_p2p.tolist())
@@ -104,10 +104,10 @@ def executed_seconds(
     """
     number = np.broadcast_to(num_micro_batches, len(forward)).tolist()
     every = zip(forward, backward, links, number, strict=True)
-    return _executed_pipelines([Pipeline(*one) for one in every], [overlap_p2p] * len(forward))
+    return _executed_pipelines([ChunkPasses(*one) for one in every], [overlap_p2p] * len(forward))
 
 
-def _executed_pipelines(pipelines: Sequence[Pipeline], overlapped: Sequence[bool]) -> Floats:
+def _executed_pipelines(pipelines: Sequence[ChunkPasses], overlapped: Sequence[bool]) -> Floats:
     """Seconds of all passes; beyond what it takes to settle, every group takes as long."""
     groups = np.array([one.num_micro_batches // len(one.forward) for one in pipelines])
     most = np.array([_settled_groups(len(one.forward)) for one in pipelines])
@@ -148,7 +148,7 @@ def _settled(
 
 
 def _remembered(
-    pipelines: Sequence[Pipeline], groups: Sequence[int], overlapped: Sequence[bool]
+    pipelines: Sequence[ChunkPasses], groups: Sequence[int], overlapped: Sequence[bool]
 ) -> tuple[Floats, Floats]:
     """Seconds of some groups and of one less, as far as nobody asked for them before.
 
@@ -160,7 +160,9 @@ def _remembered(
         for one, number, overlap in each
     ]
     found = {key: _executed[key] for key in keys if key in _executed}
-    new: dict[tuple[int, bool], dict[tuple[object, ...], tuple[Pipeline, int]]] = defaultdict(dict)
+    new: dict[tuple[int, bool], dict[tuple[object, ...], tuple[ChunkPasses, int]]] = defaultdict(
+        dict
+    )
     for key, one, number, overlap in zip(keys, pipelines, groups, overlapped, strict=True):
         if key not in found:
             new[len(one.forward), overlap][key] = one, number
@@ -176,12 +178,12 @@ def _remembered(
     return settled, before
 
 
-def _arrays(one: Pipeline) -> tuple[Floats, Floats, Floats]:
+def _arrays(one: ChunkPasses) -> tuple[Floats, Floats, Floats]:
     return one.forward, one.backward, one.p2p
 
 
 def _settled_together(
-    asked: Sequence[tuple[Pipeline, int]], *, overlap_p2p: bool
+    asked: Sequence[tuple[ChunkPasses, int]], *, overlap_p2p: bool
 ) -> list[tuple[float, float]]:
     """Of pipelines with as many ranks: seconds of groups, and of one less if there are more."""
     pp = len(asked[0][0].forward)

@@ -389,7 +389,7 @@ def _passed(
     return free
 
 
-class Pipeline(Value, frozen=True):
+class ChunkPasses(Value, frozen=True):
     """Seconds of passes of (stages, chunks), several chunks, and one link per stage."""
 
     forward: Floats
@@ -398,7 +398,7 @@ class Pipeline(Value, frozen=True):
     num_micro_batches: int
 
 
-def seconds_together(pipelines: Sequence[Pipeline], *, overlap_p2p: bool) -> Floats:
+def seconds_together(pipelines: Sequence[ChunkPasses], *, overlap_p2p: bool) -> Floats:
     """Seconds of pipelines with as many stages, but any numbers of chunks and micro-batches.
 
     One operation for a wave of all of them: of few pipelines, operations take longer than what
@@ -415,7 +415,7 @@ def seconds_together(pipelines: Sequence[Pipeline], *, overlap_p2p: bool) -> Flo
 
 
 def _waves_together(
-    pipelines: Sequence[Pipeline], orders: Sequence[PassOrder], *, overlap_p2p: bool
+    pipelines: Sequence[ChunkPasses], orders: Sequence[PassOrder], *, overlap_p2p: bool
 ) -> Iterator[tuple[Ints, Floats, Floats]]:
     """`_Costs.waves` of pipelines of different shapes: (1, pp, pipelines)."""
     pp, number = len(pipelines[0].forward), len(pipelines)

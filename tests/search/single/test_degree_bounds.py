@@ -14,7 +14,7 @@ from astrarium.cost.memory import memory_of
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import total_seconds
 from astrarium.model.workload import Workload
-from astrarium.search.single.degree_bounds import LeastSeconds, ScarceMemory, Work
+from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds, ScarceMemory
 from astrarium.strategy.columns import (
     RECOMPUTE_MODULES,
     Degrees,
@@ -107,7 +107,7 @@ def test_no_strategy_is_faster_than_its_degrees_allow(experts: int, runtime: str
         tight = replace(pool, gpu=replace(pool.gpu, memory_bytes=int(np.ceil(peak))))
         model = CostModel(workload, tight, find_runtime(runtime))
         shards, chunks = model.shard_costs(degrees), np.array([LAYERS + 2]) // strategy.pp
-        work = Work.of(model, degrees, shards, chunks)
+        work = DegreeWork.of(model, degrees, shards, chunks)
         bound = float(LeastSeconds.of(model, work, shards, EVERY_MODULE).iteration[0])
         assert bound <= seconds * (1 + 1e-9), (strategy, cuts)
         scarce = ScarceMemory(model, degrees, shards, EVERY_MODULE)

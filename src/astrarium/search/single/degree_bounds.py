@@ -24,7 +24,7 @@ from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 from astrarium.value import Value
 
 
-class Work(Value, frozen=True):
+class DegreeWork(Value, frozen=True):
     """What degrees do for every micro-batch, on all ranks together: seconds, (rows,)."""
 
     degrees: Degrees
@@ -34,7 +34,9 @@ class Work(Value, frozen=True):
     chunks: Ints  # of a rank at most
 
     @classmethod
-    def of(cls, model: CostModel, degrees: Degrees, shards: ShardCosts, most_chunks: Ints) -> Work:
+    def of(
+        cls, model: CostModel, degrees: Degrees, shards: ShardCosts, most_chunks: Ints
+    ) -> DegreeWork:
         c, e, s = shards.layers, shards.ends, shards.shard_of
         tuning, layers = model.tuning, model.layers_of_kind
         messages = np.minimum(
@@ -49,9 +51,9 @@ class Work(Value, frozen=True):
         chunks = np.where((pp > 1) & (batches % pp == 0), most_chunks, 1)
         return cls(degrees, device, launches, pace, chunks)
 
-    def take(self, rows: Ints | Bools) -> Work:
+    def take(self, rows: Ints | Bools) -> DegreeWork:
         seconds = self.device[rows], self.launches[rows], self.pace[rows]
-        return Work(self.degrees.take(rows), *seconds, self.chunks[rows])
+        return DegreeWork(self.degrees.take(rows), *seconds, self.chunks[rows])
 
     def least_passes(self, redone: Floats | float = 0.0) -> Floats:
         """Seconds of all passes at least, if so much is redone."""
@@ -78,7 +80,9 @@ class LeastSeconds(Value, frozen=True):
         return LeastSeconds(self.iteration[rows], self.redone[rows], self.after[rows])
 
     @classmethod
-    def of(cls, model: CostModel, work: Work, shards: ShardCosts, modules: int) -> LeastSeconds:
+    def of(
+        cls, model: CostModel, work: DegreeWork, shards: ShardCosts, modules: int
+    ) -> LeastSeconds:
         """modules: those that can be redone, as bits."""
         scarce = ScarceMemory(model, work.degrees, shards, modules)
         every_step = model.runtime.step_seconds + model.tuning.step_seconds

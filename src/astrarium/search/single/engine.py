@@ -36,7 +36,7 @@ from astrarium.search.families import Shared, family_of, with_twins
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
-from astrarium.search.single.degree_bounds import LeastSeconds, Work
+from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds
 from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
@@ -188,7 +188,7 @@ class Search:
             degrees, shards, model.layers_of_kind, model.runtime, model.tuning
         )
         hopeful = self._fitting(least, counts)
-        work = Work.of(model, degrees, shards, space.most_chunks(degrees.pp))
+        work = DegreeWork.of(model, degrees, shards, space.most_chunks(degrees.pp))
         within = self.score(work.least_passes(), least, degrees) <= self._worst_kept()
         self.state.rejected[Rejection.BOUND] += int(counts[hopeful & ~within].sum())
         hopeful &= within
