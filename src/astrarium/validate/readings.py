@@ -63,8 +63,22 @@ CORRECTIONS: Final = (
     TableCorrection(
         "torchtitan, NVFP4",
         r"torchtitan/.*nvfp4",
-        "200 million tokens in 760 steps of 128 sequences.",
+        "200 million tokens in 760 steps of 128 sequences. Its configurations of 2026 compute the"
+        " loss in eight chunks.",
         fills={"seq_len": 2048},
+        runtime={"logit_bytes": 0.5},
+    ),
+    TableCorrection(
+        "torchtitan before 2026",
+        r"torchtitan(@\w+)? (docs|benchmarks)|pytorch/ao torchao/float8",
+        "It left the choice of attention to torch, which took FlashAttention-2.",
+        fills={"attention_impl": "FlashAttention-2"},
+    ),
+    TableCorrection(
+        "torchtitan before spring 2025",
+        r"llama3_h100_202412|pytorch/ao torchao/float8",
+        "The loss was not compiled yet: fp32 copies of the logits, and plain kernels.",
+        runtime={"logit_bytes": 12, "plain": frozenset({"cross_entropy"})},
     ),
     TableCorrection(
         "Megatron-LM, tests of Mixtral",
@@ -117,8 +131,19 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     # Scales for 32 elements, which Blackwell's tensor cores apply: 7.16 ms for products that take
     # 6.81 with one scale for a tensor (TransformerEngine's GEMM profiling guide, B300, 2026).
     (r"mxfp8|fp8-?mx\b|quantisation granularity", {"scaled_product_ratio": MICROSCALED}),
+    # torchao with a scale for each row and, transposed, for each column: kernels take as long as
+    # copies of 44 bytes for an element, iterations as with 28 to 60 (H200, own measurement,
+    # 2026-11-18).
+    (r"torchtitan.*row-?wise", {"cast_rate": 0.10}),
+    # With one scale each rank casts its shard by three plain kernels: 30 bytes, not 6.
+    (r"torchtitan.*tensor-?wise", {"sharded_moved_bytes": 34}),
+    # Scales for blocks come from kernels that torchao has written by hand.
+    (r"torchtitan.*(mxfp8|nvfp4)", {"cast_rate": 0.47}),
+    # torchtune on one GPU: no FSDP, whose shards would have to be cast and gathered.
+    (r"single[- ]device", {"sharded_moved_bytes": 0, "gathered_moved_bytes": 0}),
     # torchao's NVFP4 trains no faster than its 8 bits yet (README of its MX formats, 2025-11).
-    (r"torchtitan.*nvfp4", {"scaled_product_ratio": 3.48 / 1.92}),
+    # Its products keep their inputs in 4 bits.
+    (r"torchtitan.*nvfp4", {"scaled_product_ratio": 3.48 / 1.92, "scaled_input_bytes": 1}),
     # Gradients that are reduced in fp32 though the usual is 16 bits.
     (r"fp32[ -]?all-?reduce", {"reduced_gradient_bytes": 4, "tied_gradient_bytes": 4}),
     # Megatron's tests leave dropout at its default of 0.1. What stays between two iterations is
@@ -176,7 +201,9 @@ def runtime_as_run(row: MeasuredRow, runtime: Runtime) -> Runtime:
         found |= {name: getattr(plain, name) for name in UNCAPTURED}
     if runtime.name == "megatron-bridge" and _offloads(row):
         found["activations_on_host"] = FSDP_ON_HOST
-    if "fused" in found:  # what the row itself says to be fused stays
+    if "plain" in found:
+        found["fused"] = runtime.fused - found.pop("plain")
+    elif "fused" in found:  # what the row itself says to be fused stays
         found["fused"] |= runtime.fused - find_runtime(runtime.name).fused
     return _with(runtime, tuple(found.items()))
 
