@@ -213,6 +213,15 @@ def test_flags_must_agree(run: Run, script: Path, flags: tuple[str, ...], messag
     assert message in result.stderr
 
 
+@pytest.mark.parametrize("gpus", ["h100", "h100:16"])
+def test_nodes_have_the_size_that_the_script_says(run: Run, project: Path, gpus: str) -> None:
+    text = SMALL.replace("torchrun", "torchrun --nnodes 4").replace("_node 8", "_node 4")
+    (project / "nodes.sh").write_text(text, encoding="utf-8")
+    document = json.loads(run("explain", "nodes.sh", "--gpus", gpus, "--json").stdout)
+    (pool,) = document["cluster"]["pools"]
+    assert (pool["nodes"], pool["gpus_per_node"]) == (4, 4)
+
+
 def test_without_a_configuration_flags_are_needed(run: Run, script: Path) -> None:
     result = run("predict", "--gpus", "h100:8", "--global-batch", "8", "--strategy", "tp=2")
     assert (result.exit_code, "MODEL" in result.stderr) == (2, True)

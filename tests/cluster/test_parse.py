@@ -43,6 +43,17 @@ def test_part_of_a_node_is_joined_as_the_whole_node() -> None:
     assert part.intra_node_bandwidth == whole.intra_node_bandwidth == whole.gpu.pcie_bandwidth
 
 
+def test_nodes_of_a_stated_size() -> None:
+    (pool,) = parse_gpus("h100:3x4").pools
+    assert (pool.nodes, pool.gpus_per_node, pool.gpus_per_domain) == (3, 4, 4)
+    assert pool.inter_node_bandwidth == pool.gpu.inter_node_bandwidth / 2
+    assert pool.rented_sizes == (4,)
+    (large,) = parse_gpus({"v100": "2x16"}).pools
+    assert large.inter_node_bandwidth == large.gpu.inter_node_bandwidth
+    (uneven,) = parse_gpus("gb200:3x5").pools
+    assert uneven.nvlink_domain == 5
+
+
 def test_racks_count_in_trays_and_share_one_domain() -> None:
     (pool,) = parse_gpus("gb200:64").pools
     assert (pool.nodes, pool.gpus_per_node, pool.nvlink_domain) == (16, 4, 72)
@@ -59,7 +70,12 @@ def test_domains_are_filled_evenly_where_possible(count: int, domain: int) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("h100:12", "h100:12: H100-SXM5-80GB comes in nodes of 8; use 8 or 16, or give the"),
+        ("h100:12", "h100:12: H100-SXM5-80GB comes in nodes of 8; use 8 or 16, or name the"),
+        ("h100:12", "2x6 is 2 of 6"),
+        ("h100:0x4", "number of nodes: '0': must be greater than zero"),
+        ("h100:4x0", "number of GPUs in a node: '0': must be greater than zero"),
+        ("h100:4x2x2", "not a number"),
+        ("h100:1Mx32", "more than the largest cluster"),
         ("h100:3", "use 2 or 4"),
         ("h100:7", "use 4 or 8"),
         ("gb200:6", "nodes of 4; use 4 or 8"),

@@ -9,7 +9,7 @@ import pytest
 
 import astrarium
 from astrarium.configs.detect import read_config
-from astrarium.configs.huggingface import read_trainer_file
+from astrarium.configs.huggingface import catalog_model, read_trainer_file
 from astrarium.configs.imported import NotModelledError
 
 FACTORY = {"model_name_or_path": "meta-llama/Llama-3.1-8B", "per_device_train_batch_size": 1}
@@ -67,12 +67,13 @@ def test_several_modules_behind_one_option(tmp_path: Path) -> None:
 def test_weights_of_8_bits_are_named_as_not_modelled(key: dict[str, object]) -> None:
     read = read_trainer_file({**AXOLOTL, "adapter": "lora", **key}, "train.yaml")
     assert read.described.finetune == "lora"
-    assert [(one.option, one.assumed) for one in read.as_if] == [(*key, "16 bits")]
+    assumed = [(one.option, one.assumed) for one in read.as_if]
+    assert assumed == [(*key, "16 bits"), ("sharding", "none")]
     assert not read.neutral
 
 
 def test_other_ways_to_train_a_part_are_refused_by_name() -> None:
-    with pytest.raises(NotModelledError, match="finetuning_type freeze is not modelled"):
+    with pytest.raises(NotModelledError, match="fine-tuning by freeze is not modelled"):
         read_trainer_file({**FACTORY, "finetuning_type": "freeze"}, "train.yaml")
 
 
@@ -124,3 +125,25 @@ def test_an_export_is_read_back_as_what_it_trains(
     again = astrarium.predict(None, str(script), gpus="h100:8")
     assert again.best.iteration_seconds == pytest.approx(found.best.iteration_seconds, rel=0.02)
     assert again.best.peak_bytes == pytest.approx(found.best.peak_bytes, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("content", "recompute"),
+    [
+        ({**FACTORY, "finetuning_type": "full"}, "full"),
+        ({**FACTORY, "cutoff_len": 2048, "disable_gradient_checkpointing": True}, "none"),
+        ({**FACTORY, "cutoff_len": 2048, "enable_activation_checkpointing": False}, "none"),
+        ({**FACTORY, "max_length": 2048}, "none"),
+        ({**FACTORY, "max_length": 2048, "gradient_checkpointing": True}, "full"),
+        ({**FACTORY, "max_length": 2048, "gradient_checkpointing": "offload"}, "full"),
+        ({**FACTORY, "max_length": 2048, "gradient_checkpointing": False}, "none"),
+    ],
+)
+def test_llama_factory_recomputes_unless_it_is_denied(
+    content: dict[str, Any], recompute: str
+) -> None:
+    assert read_trainer_file(content, "train.yaml").strategy_of(32)["recompute"] == recompute
+
+
+def test_names_of_releases_are_names_of_the_model() -> None:
+    assert catalog_model("Qwen/Qwen3-30B-A3B-Instruct-2507") == catalog_model("Qwen3-30B-A3B")

@@ -96,6 +96,21 @@ def test_gpus(script: Read, head: str, launcher: str, gpus: int) -> None:
     assert script(f"{head}\n{launcher} pretrain_gpt.py {PLAIN}{end}\n").described.gpus == gpus
 
 
+@pytest.mark.parametrize(
+    ("head", "launcher", "size"),
+    [
+        ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=1", "srun python", 4),
+        ("", "srun --nodes=4 --ntasks-per-node=4 python", 4),
+        ("", "srun --nodes=2 --ntasks-per-node=1 torchrun --nnodes 2 --nproc_per_node 8", 8),
+        ("GPUS_PER_NODE=2; NNODES=3", "srun --ntasks-per-node=1 run", 2),
+        ("", "mpirun -np 16 python", None),
+    ],
+)
+def test_gpus_of_a_node(script: Read, head: str, launcher: str, size: int | None) -> None:
+    described = script(f"{head}\n{launcher} pretrain_gpt.py {PLAIN}\n").described
+    assert described.gpus_per_node == size
+
+
 def test_a_default_for_the_machine_contradicts_nobody(script: Read) -> None:
     text = f"torchrun --nnodes ${{SLURM_NNODES:-1}} --nproc_per_node 8 pretrain_gpt.py {PLAIN}"
     read = script(text)
@@ -373,6 +388,82 @@ def test_savings_are_named() -> None:
 
 
 # Files of other programs
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {_component_: torchtune.models.x}\nbatch_size: 2\n", "files of torchtune are not"),
+        (
+            "model: {name: mpt_causal_lm}\nmax_duration: 1ba\nfsdp_config: {}\n",
+            "--runtime llm-foundry --strategy",
+        ),
+        ("model: {d_model: 64}\nglobal_train_batch_size: 8\nfsdp: {}\n", "files of OLMo are not"),
+    ],
+)
+def test_files_that_are_not_read_are_not_taken_for_others(
+    script: Read, text: str, message: str
+) -> None:
+    with pytest.raises(NotModelledError, match=message):
+        script(text, name="other.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "NPROC_PER_NODE=8 swift sft --model Qwen/Qwen2.5-7B --deepspeed zero3_offload"
+            " --max_length 4096",
+            {"gpus": 8, "finetune": "lora", "recompute": "full", "zero_stage": 3, "micro_batch": 1},
+        ),
+        (
+            "swift sft --model Qwen/Qwen2.5-7B --train_type full --gradient_checkpointing false",
+            {"finetune": None, "recompute": "none"},
+        ),
+        (
+            "trl sft --model_name_or_path Qwen/Qwen2.5-7B",
+            {"seq_length": 1024, "recompute": "full", "micro_batch": 8},
+        ),
+        (
+            "deepspeed --num_gpus 8 --module openrlhf.cli.train_sft --pretrain Qwen/Qwen2.5-7B"
+            " --train_batch_size 256 --micro_train_batch_size 2",
+            {"gpus": 8, "seq_length": 2048, "global_batch": 256, "zero_stage": 2},
+        ),
+        (
+            "torchrun --nproc_per_node 8 t.py --model_name_or_path Qwen/Qwen2.5-7B"
+            " --per_device_train_batch_size 1 --fsdp 'shard_grad_op auto_wrap'",
+            {"runtime": "fsdp", "zero_stage": 2, "recompute": "none"},
+        ),
+    ],
+)
+def test_commands_of_trainers(script: Read, command: str, expected: dict[str, object]) -> None:
+    read = script(command)
+    described = read.described
+    found = {**read.strategy_of(28, 8), "runtime": described.runtime, "gpus": described.gpus}
+    found |= {name: getattr(described, name) for name in ("finetune", "seq_length", "global_batch")}
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("megatron sft --load x --tensor_model_parallel_size 2", "ms-swift's Megatron is in a"),
+        ("tune run lora_finetune_distributed --config x", "settings of torchtune"),
+        ("python -m verl.trainer.main_ppo data.x=1", "reinforcement learning"),
+        ("deepspeed --module openrlhf.cli.train_dpo --pretrain x", "by preferences"),
+    ],
+)
+def test_commands_that_are_not_read(script: Read, command: str, message: str) -> None:
+    with pytest.raises(NotModelledError, match=message):
+        script(command)
+
+
+def test_what_accelerate_may_shard_is_open(script: Read) -> None:
+    text = "model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\nbf16: true\n"
+    assert "sharding" in " ".join(script(text, name="a.yaml").savings())
+    command = "--model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 2"
+    assert script(f"accelerate launch t.py {command}").savings()
+    assert not script(f"torchrun --nproc_per_node 8 t.py {command}").savings()
 
 
 def test_files_are_known_by_their_keys(script: Read) -> None:

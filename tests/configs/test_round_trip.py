@@ -197,12 +197,23 @@ def imported(one: Job, written: Written, folder: Path) -> Imported:
     return read
 
 
-@pytest.mark.parametrize("name", target_names())
-def test_folders_of_every_target_are_read_back(name: str, tmp_path: Path) -> None:
-    """The script that starts the training, with all that lies beside it."""
-    target = find_target(name)
-    software = find_target("megatron") if target.is_launcher else target
-    strategy = {"tp": 1, "pp": 1, "micro_batch": 1, "zero_stage": 2 if name != "megatron" else 1}
+LAUNCHERS = [name for name in target_names() if find_target(name).is_launcher]
+PROGRAMS = [name for name in target_names() if not find_target(name).is_launcher]
+STARTING = {
+    "slurm": "job.sbatch",
+    "skypilot": "task.yaml",
+    "kubernetes": "jobset.yaml",
+    "ray": "start_ray.py",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("name", [*LAUNCHERS, ""])
+def test_folders_of_every_target_are_read_back(name: str, program: str, tmp_path: Path) -> None:
+    """The file that starts the training, with all that lies beside it; "": the program's own."""
+    software = find_target(program)
+    target = find_target(name) if name else software
+    strategy = {"tp": 1, "pp": 1, "micro_batch": 1, "zero_stage": 2 if program != "megatron" else 1}
     gpus, batch = 16, 128
     one = job_of(
         document("llama-3.1-8b", f"h100:{gpus}", strategy, seq_length=4096, global_batch=batch)
@@ -210,8 +221,7 @@ def test_folders_of_every_target_are_read_back(name: str, tmp_path: Path) -> Non
     assert not refusals(one, software)
     for file, text in folder_of(one, target, software).files.items():
         (tmp_path / file).write_text(text, encoding="utf-8")
-    starting = {"slurm": "job.sbatch", "skypilot": "task.yaml", "kubernetes": "jobset.yaml"}
-    read = read_config(str(tmp_path / starting.get(name, "launch.sh")))
+    read = read_config(str(tmp_path / STARTING.get(name, "launch.sh")))
     assert read is not None
     assert not read.conflicts
     described = read.described

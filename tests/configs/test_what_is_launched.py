@@ -125,7 +125,9 @@ def test_who_shards_a_model_is_told_to_accelerate(written: Write) -> None:
     for flags, stage in stages.items():
         found = read(written("t.sh", launch.format(flags)))
         assert found.described.strategy["zero_stage"] == stage
-    assert "every GPU holds the whole model" in found.notes[-1]
+    assert [one.option for one in found.as_if] == ["sharding"]
+    written("f.yaml", "distributed_type: MULTI_GPU\nnum_processes: 8\n")
+    assert not read(written("t.sh", launch.format("--config_file f.yaml"))).as_if
 
 
 def test_savings_have_a_least_and_a_most() -> None:

@@ -63,9 +63,9 @@ def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
 
     whose = read_config(reference, flag("compare")) or reference
     if gpus is not None:
-        started = None if isinstance(whose, str) else whose.described.gpus
+        started = gpus if isinstance(whose, str) else counted(gpus, whose.described)
         try:
-            return ComparedWith(whose, parse_gpus(counted(gpus, started) or gpus), None)
+            return ComparedWith(whose, parse_gpus(started or gpus), None)
         except InputError as error:
             raise refusal("compare_gpus", f" '{gpus_text(gpus)}': {error}") from None
     found = _of_plan_file(reference) if isinstance(whose, str) else None

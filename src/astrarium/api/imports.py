@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from astrarium.api import request
 from astrarium.api.money import MoneyTerms
 from astrarium.api.request import Request, reference_of
+from astrarium.catalog import find_gpu
 from astrarium.catalog.optimizers import ADAMW
 from astrarium.configs.imported import Imported, OpenQuestionError
 from astrarium.errors import InputError, flag
@@ -21,6 +22,7 @@ from astrarium.value import Value, replace
 if TYPE_CHECKING:
     from astrarium.api.asked import AskedValues, ClusterGiven
     from astrarium.cluster.build import GpusGiven
+    from astrarium.configs.settings import Described
     from astrarium.configs.values import Answers
     from astrarium.model.workload import Precision
 
@@ -99,7 +101,7 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
     described = imported.described
     is_named = asked.model is not None and asked.model != FROM_CONFIG
     length = asked.seq_length or described.seq_length
-    gpus = counted(asked.gpus, described.gpus)
+    gpus = counted(asked.gpus, described)
     if isinstance(gpus, str) and ":" not in gpus and "," not in gpus:
         open_on = described.open_gpus
         because = f" (it is ${open_on}; --set {open_on}=N says it)" if open_on else ""
@@ -149,11 +151,18 @@ def _update(asked: AskedValues, imported: Imported) -> dict[str, Any]:
     return {"optimizer": optimizer, "numerics": numerics}
 
 
-def counted(gpus: GpusGiven | None, count: int | None) -> GpusGiven | None:
-    """--gpus with a type alone means as many as the configuration starts."""
-    if not isinstance(gpus, str) or count is None or ":" in gpus or "," in gpus:
+def counted(gpus: GpusGiven | None, described: Described) -> GpusGiven | None:
+    """--gpus with a type alone means as many as the configuration starts, in nodes of its size."""
+    count, size = described.gpus, described.gpus_per_node
+    if not isinstance(gpus, str) or count is None or "," in gpus:
         return gpus
-    return {gpus: count}
+    name, _, stated = gpus.partition(":")
+    if stated not in ("", str(count)):
+        return gpus
+    usual = find_gpu(name).gpus_per_node
+    if size is None or size == usual or (count == size and usual % size == 0):
+        return {name: count}
+    return {name: f"{count // size}x{size}"}
 
 
 def _batch(

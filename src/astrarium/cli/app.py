@@ -11,7 +11,8 @@ MODULES = {  # of this package, by the names of their commands
     **dict.fromkeys(("plan", "predict", "fit"), "plan"),
     "explain": "explain",
     **dict.fromkeys(("export", "trace"), "export"),
-    **{name: name for name in ("synthesize", "run", "serve", "validate", "calibrate", "catalog")},
+    **{name: name for name in ("synthesize", "run", "serve", "sweep", "validate", "calibrate")},
+    "catalog": "catalog",
 }
 
 

@@ -192,12 +192,11 @@ def bar(message: str) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed
+    from rich.progress import TimeRemainingColumn as Remaining
 
     columns: tuple[Any, ...] = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Elapsed(),
+        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Elapsed()),
+        *(TextColumn("left:"), Remaining()),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(message, total=None)

@@ -5,11 +5,12 @@ the link covers the node, else PCIe. Bridges between pairs of cards in a larger 
 out, as many hosts have none. A part of a node is joined as the whole node is.
 
 A count of `--gpus` below a node is a part of one node and divides it; a count above is whole nodes.
-Other counts need a cluster file, because the text cannot say how they are spread over machines.
+`4x2` is four nodes of two GPUs each, whose share of the usual network is that of two GPUs.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -31,6 +32,7 @@ from astrarium.value import Value
 
 T = TypeVar("T")
 
+_NODES: Final = re.compile(r"\s*([^x]+)x([^x]+)\s*")  # nodes of some size: 4x2
 _RACK: Final = "rack"  # the catalog's word for NVLink that leaves the node
 
 
@@ -140,7 +142,8 @@ def _host_memory(gpu: Gpu, gpus_per_node: int) -> int:
 def _domain(gpu: Gpu, gpus_per_node: int, given: int | None) -> int:
     """Return the size of a domain: a node, or the rack if NVLink spans it."""
     if given is None:
-        spans_rack = _RACK in gpu.link_type and gpu.nvlink_domain > gpus_per_node
+        is_whole = gpu.nvlink_domain > gpus_per_node and gpu.nvlink_domain % gpus_per_node == 0
+        spans_rack = _RACK in gpu.link_type and is_whole
         return gpu.nvlink_domain if spans_rack else gpus_per_node
     if given % gpus_per_node:
         raise InputError(
@@ -153,7 +156,7 @@ def _first(given: float | None, otherwise: T) -> float | T:
     return otherwise if given is None else given
 
 
-# "h100:64,a100:32", or counts by type.
+# "h100:64,a100:4x2", or counts by type.
 GpusGiven: TypeAlias = str | Mapping[str, units.Amount] | Sequence[tuple[str, units.Amount]]
 
 
@@ -205,23 +208,41 @@ def _pool(entry: str, name: str, amount: units.Amount, text: str) -> Pool:
             f"{entry}: the number of GPUs is missing; write {name}:{gpu.gpus_per_node} "
             f"for one node of {gpu.name}"
         )
+    stated = _NODES.fullmatch(amount) if isinstance(amount, str) else None
+    if stated:
+        return _stated_nodes(gpu, entry, name, *stated.groups())
     nodes, gpus_per_node = _machines(gpu, _count(entry, amount), entry)
     machines = Machines(rented_sizes=gpu.rented_sizes or (gpu.gpus_per_node,))
     size = (nodes, gpus_per_node)
     return build_pool(gpu.name, gpu, *size, name, node_size=gpu.gpus_per_node, machines=machines)
 
 
-def _count(entry: str, amount: units.Amount) -> int:
-    """The number of GPUs."""
+def _stated_nodes(gpu: Gpu, entry: str, name: str, nodes: str, size: str) -> Pool:
+    """The pool of `4x2`: networks are bought with the GPUs, so smaller nodes have slower ones."""
+    counts = (_count(entry, nodes, "nodes"), _count(entry, size, "GPUs in a node"))
+    _check_size(entry, counts[0] * counts[1])
+    share = min(counts[1] / gpu.gpus_per_node, 1.0)
+    machines = Machines(
+        inter_node_bandwidth=gpu.inter_node_bandwidth * share, rented_sizes=counts[1:]
+    )
+    return build_pool(gpu.name, gpu, *counts, name, machines=machines)
+
+
+def _count(entry: str, amount: units.Amount, what: str = "GPUs") -> int:
+    """The number of GPUs, or of what else an entry counts."""
     try:
         count = units.parse_count(amount)
     except InputError as error:
-        raise InputError(f"{entry}: number of GPUs: {error}") from None
+        raise InputError(f"{entry}: number of {what}: {error}") from None
+    _check_size(entry, count)
+    return count
+
+
+def _check_size(entry: str, count: int) -> None:
     if count > LARGEST_CLUSTER:
         raise InputError(
             f"{entry}: {count:,} GPUs are more than the largest cluster, {LARGEST_CLUSTER:,}"
         )
-    return count
 
 
 def _machines(gpu: Gpu, count: int, entry: str) -> tuple[int, int]:
@@ -237,7 +258,8 @@ def _machines(gpu: Gpu, count: int, entry: str) -> tuple[int, int]:
         parts = [part for part in range(1, node + 1) if node % part == 0]
         below = max(part for part in parts if part < count)
         above = min(part for part in parts if part > count)
+    size = max(part for part in range(1, node + 1) if count % part == 0)
     raise InputError(
-        f"{entry}: {gpu.name} comes in nodes of {node}; use {below} or {above}, "
-        "or give the machines in a cluster file"
+        f"{entry}: {gpu.name} comes in nodes of {node}; use {below} or {above}, or name the nodes:"
+        f" {count // size}x{size} is {count // size} of {size}"
     )

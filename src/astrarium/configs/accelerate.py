@@ -29,6 +29,17 @@ _ONE_LEVEL: Final = "one level of sharding over all data-parallel ranks"
 _ON_HOST: Final = "weights on the host are not modelled"
 _HIGHEST_STAGE: Final = 3
 _DEFAULT_STAGE: Final = 2
+# Variables that stand for `distributed_type`, and those whose keys have other names.
+_SWITCHES: Final = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DEEPSPEED"}
+_ON: Final = ("1", "true", "yes", "on", "y", "t")
+_RENAMED: Final = {
+    "FSDP_TRANSFORMER_CLS_TO_WRAP": "fsdp_transformer_layer_cls_to_wrap",
+    "ACCELERATE_DEEPSPEED_ZERO_STAGE": "zero_stage",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "offload_optimizer_device",
+    "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "offload_param_device",
+    "ACCELERATE_DEEPSPEED_CONFIG_FILE": "deepspeed_config_file",
+    "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "gradient_accumulation_steps",
+}
 # Of megatron_lm_config: what is not modelled.
 _MEGATRON_AS_IF: Final[Mapping[str, str]] = _KEYS["megatron_as_if"]
 
@@ -65,6 +76,26 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         conflicts=tuple(_conflicts(file)),
         notes=(note, *_notes(file)),
     )
+
+
+def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """The file that `accelerate launch` would make these variables of; None without them.
+
+    Scripts export them where another launcher starts the processes.
+    """
+    kinds = [kind for name, kind in _SWITCHES.items() if environment.get(name, "").lower() in _ON]
+    if not kinds and "ACCELERATE_MIXED_PRECISION" not in environment:
+        return None
+    names = {_RENAMED.get(name, name.lower()): value for name, value in environment.items()}
+    sections = {
+        section: {key: names[key] for key in _KEYS["sections"][section] if key in names}
+        for section in ("fsdp_config", "parallelism_config", "deepspeed_config")
+    }
+    return {
+        "distributed_type": kinds[0] if kinds else "MULTI_GPU",
+        "mixed_precision": environment.get("ACCELERATE_MIXED_PRECISION", "no"),
+        **{section: given for section, given in sections.items() if given},
+    }
 
 
 class _File:

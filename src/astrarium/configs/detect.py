@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -76,9 +77,10 @@ def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
     told = (*_SCRIPTS, *_TABLES, ".json")
     is_python = path.suffix not in told and not text.startswith("#!") and _PYTHON.search(text)
     if path.suffix == ".py" or is_python:
-        from astrarium.configs.python_file import read_python
+        from astrarium.configs.python_file import read_python, script_named
 
-        return read_python(text, source)
+        script = script_named(text, path)
+        return _of_file(script, answers) if script else read_python(text, source)
     if is_overrides(text) and not (_FLAG.search(text) or _SECTION.search(text)):
         from astrarium.configs.megatron.overrides import read_overrides
 
@@ -188,6 +190,9 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
     if is_strategy(content):
         return None
     keys = {str(key).replace("-", "_"): value for key, value in content.items()}
+    for unread in table("names")["not_read"].values():
+        if any(all(_has(keys, one) for one in needed) for needed in unread["marks"]):
+            return partial(_refuse_family, unread)
     for name, known in table("names")["families"].items():
         if any(all(_has(keys, one) for one in needed) for needed in known):
             module, _, function = name.rpartition(".")
@@ -200,6 +205,15 @@ def reader_of(content: Mapping[str, Any]) -> Reader | None:
     if len(tables) > 1 or "parallelism" in tables:
         return torchtitan_file.read_torchtitan
     return overrides.read_yaml_cfg if _names_megatron(content) else None
+
+
+def _refuse_family(unread: Mapping[str, str], _: Mapping[str, Any], source: str) -> Imported:
+    from astrarium.configs.imported import NotModelledError
+
+    raise NotModelledError(
+        f"{source}: {unread['because']}; say what it trains as a strategy: `astrarium predict MODEL"
+        f" --runtime {unread['nearest']} --strategy ...`"
+    )
 
 
 def _names_megatron(content: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ name, sequences on a GPU, DeepSpeed's file or ZeRO's stage. `_NAMES` are these w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,7 +19,7 @@ from astrarium.configs.deepspeed import AUTO, read_deepspeed
 from astrarium.configs.imported import AsIf, Imported, NotModelledError, OpenQuestionError, Used
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
-from astrarium.configs.shell.launch import Launch
+from astrarium.configs.shell.launch import TRAINERS, Launch
 from astrarium.configs.tables import table
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
@@ -26,9 +27,14 @@ _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", *_NAMES["finetune"])
 _SEVERAL: Final = ("lora_target", "lora_target_modules")  # options that take several words
 _FOUR_BITS: Final = ("quantization_bit", "load_in_4bit")
+_MONTH: Final = re.compile(r"-2[3-9](0[1-9]|1[0-2])$")  # of a release: Qwen3-30B-A3B-2507
 _USUAL_RANK: Final = 8  # of PEFT and LLaMA-Factory
 _OTHER_STAGES: Final = ("dpo", "kto", "ppo", "rm", "orpo", "simpo", "grpo")
 _OTHERWISE: Final = {"gpt2": "gpt2small", "qwen3600m": "qwen30.6b"}  # other names of models
+_OF_LLAMA_FACTORY: Final = ("finetuning_type", "cutoff_len")
+_TUNED: Final = ("lora", "qlora", "dora", "true")
+_BY_NAME: Final = re.compile(r"zero([0-3])(_offload)?")  # ms-swift's own files of DeepSpeed
+_STAGES: Final = {"shard_grad_op": 2, "no_shard": 0, "full_shard": 3, "hybrid_shard": 3, "true": 3}
 _OFF: Final = ("", "0", "none", "null", "false", "full")
 PROGRAM: Final = "Hugging Face Trainer 4"
 
@@ -52,6 +58,7 @@ def _catalog() -> Mapping[str, str]:
 def _letters(name: str) -> str:
     """A name without what spellings differ in."""
     lowered = name.lower().rpartition("/")[2].partition(" (")[0]
+    lowered = _MONTH.sub("", lowered)
     for suffix in ("-hf", "-instruct", "-chat", "-base", "-it"):
         lowered = lowered.removesuffix(suffix)
     # The point stays: OPT-1.3B is not OPT-13B.
@@ -67,7 +74,7 @@ def catalog_model(name: str) -> str | None:
 
 def read_trainer(launch: Launch, source: str) -> Imported:
     """A script that starts a trainer with --model_name_or_path."""
-    flags = _flags(launch.arguments)
+    flags = _with_defaults(_flags(launch.arguments), TRAINERS.get(launch.program, {}))
     needed = [flags.get(name, "") for names in _NAMES.values() for name in names]
     for value in needed:
         for variable in unset_in(str(value)):
@@ -79,9 +86,20 @@ def read_trainer(launch: Launch, source: str) -> Imported:
     sharded, processes = _by_accelerate(launch, source)
     flags = {**flags, **sharded}
     read = _read(flags, source, launch.folder, launch.files)
+    if "accelerate" in launch.launcher and "config_file" not in _flags(launch.launcher):
+        read = _with_open_sharding(read)
     read.described.gpus = launch.gpus or processes
+    read.described.gpus_per_node = launch.gpus_per_node
     read.described.open_gpus = launch.open_gpus
     return replace(read, notes=(*launch.notes, *read.notes))
+
+
+def _with_defaults(flags: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
+    """Flags, and what a program takes where no flag of the same meaning is given."""
+    stated = {
+        name for names in _NAMES.values() if any(one in flags for one in names) for name in names
+    }
+    return {**{name: value for name, value in defaults.items() if name not in stated}, **flags}
 
 
 def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | None]:
@@ -109,7 +127,7 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
 def read_trainer_file(content: Mapping[str, Any], source: str) -> Imported:
     """A YAML file of LLaMA-Factory or axolotl."""
     flags = {str(key): value for key, value in content.items()}
-    return _read(flags, source, Path(source).absolute().parent, {})
+    return _with_open_sharding(_read(flags, source, Path(source).absolute().parent, {}))
 
 
 def _flags(words: Sequence[str]) -> dict[str, Any]:
@@ -143,7 +161,7 @@ def _read(
     named = optimizer_called(str(_first(flags, "optimizer") or described.optimizer))
     described.optimizer = named or described.optimizer
     described.finetune, described.lora_rank, described.lora_modules = _adapters(flags)
-    recompute = "full" if str(_first(flags, "recompute")).lower() in ("true", "full") else "none"
+    recompute = "full" if _recomputes(flags) else "none"
     described.strategy["recompute"] = recompute
     inner = read.strategy_of
     as_if = tuple(_eight_bits(flags))
@@ -155,11 +173,8 @@ def _read(
     )
     told = {one.option for one in used} | {one.option for one in as_if}
     notes = [one for one in read.notes if "activation_checkpointing" not in one]
-    if not described.strategy["zero_stage"] and _first(flags, "zero") is None:
-        notes.append(
-            f"{source}: it names no file of DeepSpeed and no FSDP, so every GPU holds the whole"
-            " model; if accelerate's file shards it, explain that file with --model"
-        )
+    if _stage_of_fsdp(flags) is not None and not _first(flags, "file"):
+        described.runtime = "fsdp"
     return replace(
         read,
         program=PROGRAM,
@@ -171,6 +186,22 @@ def _read(
         conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
         notes=tuple(notes),
     )
+
+
+def _with_open_sharding(read: Imported) -> Imported:
+    """A training whose own file shards nothing, but which accelerate's file may shard."""
+    if read.described.strategy["zero_stage"]:
+        return read
+    why = "if accelerate's file shards the model, explain that file with --model"
+    return replace(read, as_if=(*read.as_if, AsIf("sharding", "not stated", "none", why)))
+
+
+def _recomputes(flags: Mapping[str, Any]) -> bool:
+    """Whether layers are recomputed: if that is said, but in LLaMA-Factory unless it is denied."""
+    usual = any(name in flags for name in _OF_LLAMA_FACTORY)
+    stated = _first(flags, "recompute")
+    is_on = usual if stated is None else str(stated).lower() not in _OFF
+    return is_on and str(_first(flags, "no_recompute")).lower() != "true"
 
 
 def _refuse(flags: Mapping[str, Any], source: str) -> None:
@@ -187,15 +218,16 @@ def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | N
     if not given or (stated and all(word in _OFF for word in stated)):
         return None, None, None
     tuned = str(flags.get("finetuning_type", "none")).lower()
-    if tuned not in ("full", "none", "lora"):
-        raise NotModelledError(f"finetuning_type {tuned} is not modelled; lora and full are")
+    others = [word for word in stated if word not in (*_OFF, *_TUNED)]
+    if others:
+        raise NotModelledError(f"fine-tuning by {others[0]} is not modelled; lora and full are")
     if "lora_dim" in given:
         alone = str(flags.get("only_optimize_lora", "")).lower()
         raise NotModelledError(
             f"lora_dim {flags['lora_dim']}: adapters of DeepSpeed-Chat are not modelled"
             + ("" if alone == "true" else ", and the weights beside them train, too")
         )
-    words = (str(flags.get(name, "")).lower() for name in ("adapter", *_FOUR_BITS))
+    words = [str(flags.get(name, "")).lower() for name in ("adapter", *_FOUR_BITS)]
     quantised = any(word in ("qlora", "4", "true") for word in words)
     dora = any(str(flags.get(name, "")).lower() == "true" for name in ("use_dora", "peft_use_dora"))
     ranks = (str(flags.get(name, "")) for name in ("lora_rank", "lora_r"))
@@ -229,6 +261,16 @@ def _count(flags: Mapping[str, Any], what: str) -> int | None:
     return int(text) if text.isdigit() and int(text) > 0 else None
 
 
+def _stage_of_fsdp(flags: Mapping[str, Any]) -> int | None:
+    """The stage of ZeRO that FSDP amounts to, as a trainer's words say; None without FSDP."""
+    words = str(flags.get("fsdp", "")).lower().replace(",", " ").split()
+    stages = [_STAGES[word] for word in words if word in _STAGES]
+    distributed = flags.get("dist_config")
+    name = str(distributed.get("name", "")) if isinstance(distributed, Mapping) else ""
+    usual = 3 if flags.get("fsdp_config") or "fsdp" in name else None
+    return stages[0] if stages else usual
+
+
 def _deepspeed(
     flags: Mapping[str, Any],
     source: str,
@@ -238,7 +280,11 @@ def _deepspeed(
     """What DeepSpeed is told, by its file and by flags."""
     name = _first(flags, "file")
     content: dict[str, Any] = {}
-    if isinstance(name, str):
+    own = _BY_NAME.fullmatch(name) if isinstance(name, str) else None
+    if own:
+        content["zero_optimization"] = {"stage": int(own[1])}
+        content["zero_optimization"] |= {"offload_optimizer": {"device": "cpu"}} if own[2] else {}
+    elif isinstance(name, str):
         found = json_beside(folder, name, files)
         if found is None:
             raise OpenQuestionError(
@@ -248,9 +294,11 @@ def _deepspeed(
         content = found
     elif isinstance(name, Mapping):
         content = dict(name)
+    batch = _count(flags, "batch")
     given = {
         "train_micro_batch_size_per_gpu": _count(flags, "micro_batch"),
-        "gradient_accumulation_steps": _count(flags, "steps") or 1,
+        "train_batch_size": batch,
+        "gradient_accumulation_steps": None if batch else _count(flags, "steps") or 1,
     }
     for key, value in given.items():
         if value is not None and content.get(key, AUTO) == AUTO:
@@ -258,12 +306,9 @@ def _deepspeed(
     if content.get("train_batch_size") == AUTO:
         del content["train_batch_size"]
     stage = _count(flags, "zero")
-    distributed = flags.get("dist_config")
-    name_of = str(distributed.get("name", "")) if isinstance(distributed, Mapping) else ""
-    sharded = "shard" in str(flags.get("fsdp", "")) or bool(flags.get("fsdp_config"))
-    sharded |= "fsdp" in name_of
-    if stage is not None or (sharded and not name):
-        content.setdefault("zero_optimization", {"stage": 3 if stage is None else stage})
+    stage = _stage_of_fsdp(flags) if stage is None and not name else stage
+    if stage is not None:
+        content.setdefault("zero_optimization", {"stage": stage})
     if str(flags.get("offload", "")).lower() == "true":
         content["zero_optimization"] = {
             **content.get("zero_optimization", {}),

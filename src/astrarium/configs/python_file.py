@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
+from astrarium.configs.accelerate import read_accelerate, settings_of
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError
 from astrarium.configs.neighbours import beside, json_beside, text_of
 from astrarium.configs.settings import Described
@@ -182,21 +183,11 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
 
 
 def read_own(launch: Launch, source: str) -> Imported:
-    """A script that starts a program with a file of DeepSpeed or accelerate beside it.
+    """A script that starts a program, with settings of DeepSpeed or accelerate for it.
 
     Of programs that Astrarium wrote, their constants and the model's config.json are read, too.
     """
-    from astrarium.configs.detect import read_config
-
-    words = dict(zip(launch.launcher, launch.launcher[1:], strict=False))
-    file = beside(launch.folder, words.get("--config_file", "ds_config.json"))
-    read = read_config(str(file)) if file else None
-    if read is None:
-        raise OpenQuestionError(
-            f"{source}: {words.get('--config_file', 'ds_config.json')} is not beside it; name the"
-            " file that has the settings"
-        )
-    read = _with_launch(read, launch, source)
+    read = _with_launch(_settings(launch, source), launch, source)
     program = beside(launch.folder, launch.program)
     text = text_of(program) if program else ""
     config = beside(launch.folder, "config.json")
@@ -225,6 +216,24 @@ def read_own(launch: Launch, source: str) -> Imported:
     )
 
 
+def _settings(launch: Launch, source: str) -> Imported:
+    """The settings of a program: in the file that its launcher names, exported, or beside it."""
+    from astrarium.configs.detect import read_config
+
+    words = dict(zip(launch.launcher, launch.launcher[1:], strict=False))
+    exported = settings_of(launch.environment)
+    if exported and "--config_file" not in words:
+        return read_accelerate(exported, source)
+    name = words.get("--config_file", "ds_config.json")
+    file = beside(launch.folder, name)
+    read = read_config(str(file)) if file else None
+    if read is None:
+        raise OpenQuestionError(
+            f"{source}: {name} is not beside it; name the file that has the settings"
+        )
+    return read
+
+
 def _read_training(described: Described, text: str, folder: Path | None) -> None:
     """The optimizer that a program of ours makes, and the adapters that PEFT reads beside it."""
     made = _OPTIMIZER.search(text)
@@ -242,6 +251,7 @@ def _read_training(described: Described, text: str, folder: Path | None) -> None
 def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:
     described = read.described
     described.gpus = described.gpus or launch.gpus
+    described.gpus_per_node = launch.gpus_per_node
     described.open_gpus = launch.open_gpus
     return replace(read, source=source, notes=(*launch.notes, *read.notes))
 
@@ -250,11 +260,15 @@ def started_by(content: Mapping[str, Any], path: Path) -> Path | str | None:
     """What a file of SkyPilot or Kubernetes starts: a script beside it, or the text of one."""
     if not ("run" in content and "resources" in content) and "apiVersion" not in content:
         return None
-    for name in re.findall(r"[\w./-]+\.sh", str(content)):
-        found = beside(path.absolute().parent, name.rpartition("/")[2])
-        if found is not None:
-            return found
-    return next((text for text in _texts(content) if STARTERS.search(text)), None)
+    script = script_named(str(content), path)
+    return script or next((text for text in _texts(content) if STARTERS.search(text)), None)
+
+
+def script_named(text: str, path: Path) -> Path | None:
+    """The first shell script that a text names and that lies beside it."""
+    names = (name.rpartition("/")[2] for name in re.findall(r"[\w./-]+\.sh", text))
+    found = (beside(path.absolute().parent, name) for name in names)
+    return next((one for one in found if one is not None), None)
 
 
 def _texts(content: object) -> Iterator[str]:

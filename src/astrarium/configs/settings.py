@@ -59,6 +59,7 @@ class Described:
     why_no_shape: str = "the log does not state the model"
     model: str | None = None
     gpus: int | None = None
+    gpus_per_node: int | None = None
     seq_length: int | None = None
     global_batch: int | None = None
     batch_of_replica: int | None = None

@@ -141,6 +141,7 @@ def imported(
         conflicts += [text for text in [world_conflict(settings, launch.gpus)] if text]
     described = describe_megatron(settings if not conflicts else _plain(values), "configuration")
     described.gpus, described.open_gpus = launch.gpus, launch.open_gpus
+    described.gpus_per_node = launch.gpus_per_node
     described.gpus_is_default = launch.is_default
     if recipe:
         described.runtime = "megatron-bridge"

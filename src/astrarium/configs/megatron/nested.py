@@ -251,10 +251,3 @@ def read_primus(content: Mapping[str, Any], source: str) -> Imported:
     read.described.model = catalog_model(name)
     read.described.why_no_shape = f"the model {name} is not in the catalog"
     return read
-
-
-def refuse_levanter(_: Mapping[str, Any], source: str) -> Imported:
-    raise NotModelledError(
-        f"{source}: levanter trains with JAX, whose compiler divides and schedules; that is not"
-        " modelled. The nearest is FSDP: `astrarium predict MODEL --runtime fsdp --strategy ...`"
-    )

@@ -88,6 +88,11 @@ class Variables:
         self._depth = 0
         self.run: Callable[[WordPart], str] = lambda part: marked(_command_name(part))
 
+    def environment(self) -> dict[str, str]:
+        """What a command that is started now is given."""
+        held = ((name, self.values.get(name)) for name in sorted(self.exported))
+        return {name: value for name, value in held if isinstance(value, str)}
+
     def set(self, name: str, value: Held, *, append: bool = False) -> None:
         before = self.values.get(name)
         if append and before is not None:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from astrarium.configs.accelerate import settings_of
 from astrarium.configs.imported import NotModelledError, NotTrainingError, OpenQuestionError
 from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
@@ -21,8 +22,14 @@ _TABLE: Final = table("programs")
 _LAUNCHERS: Final[Sequence[str]] = _TABLE["launchers"]
 _STARTING: Final = (*_LAUNCHERS, "accelerate.commands.launch", "deepspeed.launcher.runner")
 _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
+# Commands that train, with the defaults of what they leave out.
+TRAINERS: Final[Mapping[str, Mapping[str, str]]] = _TABLE["trainers"]
+_NAMED_COMMANDS: Final = (*TRAINERS, *_TABLE["not_modelled"], *_TABLE["not_read"])
+_COMMANDS: Final = {name for name in _NAMED_COMMANDS if " " in name}
+_SAY_IT: Final = "say what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
 # What launchers call processes on a node, nodes, and processes in all.
 _PER_NODE, _NODES, _IN_ALL = _TABLE["per_node"], _TABLE["nodes"], _TABLE["in_all"]
+_TASKS: Final = "ntasks_per_node"
 _HOSTS: Final = ("hostfile", "H")  # files that list nodes
 _VARIABLES: Final[Sequence[Sequence[str]]] = _TABLE["variables"]
 # What starts trainings, or other scripts that may; and programs of Python by name.
@@ -50,6 +57,7 @@ class Launch(Value, frozen=True):
     folder: Path | None = None
     open_gpus: str = ""  # the variable that the number of GPUs depends on
     is_default: bool = False  # the number holds unless that variable is set
+    gpus_per_node: int | None = None
 
 
 def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch:
@@ -79,14 +87,15 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
             f"{where}: all options of {program} come from ${passed[0]}, which the script sets that"
             " starts this one; name that script"
         )
-    gpus, why = _gpus_of(launcher, header, script)
+    environment = _environment(script, chosen)
+    gpus, why = _gpus_of(launcher, header, environment)
     if gpus is None:
         gpus = _by_hosts(_flags(launcher), where)
     notes += [f"{where}: {why}"] if gpus and why else []
     return Launch(
         arguments,
         gpus,
-        _environment(script),
+        environment,
         tuple(notes),
         program=program,
         launcher=tuple(launcher),
@@ -95,6 +104,7 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
         folder=folder_of(where),
         open_gpus=_of_nodes(script) if gpus else why,
         is_default=bool(gpus and _of_nodes(script)),
+        gpus_per_node=_node_size(launcher, header, environment, gpus),
     )
 
 
@@ -104,7 +114,9 @@ def _of_nodes(script: Script) -> str:
 
 
 def _has_settings(command: Command, where: str) -> bool:
-    """Whether the settings of a program without options lie beside the script."""
+    """Whether the settings of a program without options are exported, or lie beside the script."""
+    if settings_of(command.environment):
+        return True
     launcher = list(command.words)
     named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
     return any(beside(folder_of(where), name) for name in (*named[:1], "ds_config.json"))
@@ -120,7 +132,7 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
     _name_file(script, where)
     arguments = _loose_options(script)
     _refuse("", arguments, where)
-    gpus, _ = _gpus_of((), header, script)
+    gpus, _ = _gpus_of((), header, _environment(script))
     given = {word.partition("=")[0] for word in arguments}
     # Without either, it is the model of a training that another script starts.
     is_whole = bool(gpus or "--tensor-model-parallel-size" in given) and "--num-layers" in given
@@ -137,8 +149,8 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
     unknown = [program for program in map(_unknown_program, script.commands) if program]
     if unknown:
         raise NotModelledError(
-            f"{where}: starts {unknown[0]}, a program whose model and options are not known; say"
-            " what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
+            f"{where}: starts {unknown[0]}, a program whose model and options are not known;"
+            f" {_SAY_IT}"
         )
     started = list(dict.fromkeys(shown(one.words[0]) for one in script.commands if one.words))
     what = f"it starts {', '.join(started)[:80]}" if started else "it starts nothing"
@@ -220,6 +232,9 @@ def _refuse(program: str, arguments: Sequence[str], where: str) -> None:
 
 
 def _refuse_training(program: str, arguments: Sequence[str], where: str) -> None:
+    name, why = _by_name(program, "not_read")
+    if why:
+        raise NotModelledError(f"{where}: starts {name}: {why}; {_SAY_IT}")
     name, what = _by_name(program, "not_modelled")
     if what:
         raise NotModelledError(
@@ -268,7 +283,7 @@ def kind_of(command: Command) -> str:
     """What reads the training of a command; "" if it is none that is known."""
     launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
-    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"])
+    refused = (*_TABLE["not_modelled"], *_TABLE["no_training"], *_TABLE["not_read"])
     flags = {word.partition("=")[0] for word in arguments}
     has_file = "accelerate" in launcher and "--config_file" in launcher
     is_started = any(word.rpartition("/")[2] in _LAUNCHERS for word in launcher)
@@ -278,7 +293,9 @@ def kind_of(command: Command) -> str:
         "bridge": name in _TABLE["bridge"],
         "megatron": name in _TABLE["megatron"] and not names_model,
         "": any(fnmatchcase(name, pattern) for pattern in refused),
-        "huggingface": "--model_name_or_path" in flags or "--config_name" in flags,
+        "huggingface": (name in TRAINERS and bool(flags) and arguments[0].startswith("-"))
+        or "--model_name_or_path" in flags
+        or "--config_name" in flags,
         "megatron ": _options_in(arguments) >= _ENOUGH and (name or "--num-layers" in flags),
         "torchtitan": name == "torchtitan.train",
         "own": name.endswith(".py") and (has_file or (is_started and not flags)),
@@ -316,8 +333,9 @@ def _left_out(trainings: Sequence[Command], commands: Sequence[Command], where: 
     return notes
 
 
-def _environment(script: Script) -> dict[str, str]:
-    values = {**script.variables.values, **script.environment}
+def _environment(script: Script, command: Command | None = None) -> dict[str, str]:
+    """Variables of a script, and what is exported to one of its commands."""
+    values = {**script.variables.values, **(command.environment if command else {})}
     return {name: value for name, value in values.items() if isinstance(value, str)}
 
 
@@ -331,9 +349,12 @@ def _options_in(words: Sequence[str]) -> int:
 def _parted(words: Sequence[str]) -> tuple[Sequence[str], str, tuple[str, ...]]:
     """The launcher's words, the program, and its arguments."""
     for number, word in enumerate(words):
-        module = number and words[number - 1] == "-m" and word not in _STARTING
-        if (word.endswith(".py") or module) and not word.startswith("-"):
+        is_module = number and words[number - 1] in ("-m", "--module") and word not in _STARTING
+        if (word.endswith(".py") or is_module) and not word.startswith("-"):
             return words[:number], word, tuple(words[number + 1 :])
+        command = " ".join(words[number : number + 2])
+        if command in _COMMANDS:
+            return words[:number], command, tuple(words[number + 2 :])
     known = options_by_flag()
     first = next((i for i, word in enumerate(words) if word.partition("=")[0] in known), None)
     if first is None:
@@ -391,7 +412,7 @@ def _flags(words: Sequence[str]) -> dict[str, str]:
 
 
 def _gpus_of(
-    launcher: Sequence[str], header: Mapping[str, str], script: Script
+    launcher: Sequence[str], header: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[int | None, str]:
     """Processes in all, as the nearest launcher says, else the job, else usual variables.
 
@@ -420,11 +441,32 @@ def _gpus_of(
             return in_all, ""
         if per_node and nodes:
             return per_node * nodes, ""
-    return _by_variables(launcher, script, open_on)
+    return _by_variables(launcher, environment, open_on)
 
 
-def _by_variables(launcher: Sequence[str], script: Script, open_on: str) -> tuple[int | None, str]:
-    set_to = _environment(script)
+def _node_size(
+    launcher: Sequence[str],
+    header: Mapping[str, str],
+    environment: Mapping[str, str],
+    gpus: int | None,
+) -> int | None:
+    """GPUs of a node; None if that is not said, or if not all nodes can be of that size."""
+    flags = _flags(launcher)
+    of_gpus = [name for name in _PER_NODE if name != _TASKS]
+    tasks = _first({**header, **flags}, [_TASKS])
+    stated = (
+        _whole(_of_gres(header))
+        or _whole(_of_gres(flags))
+        or _first(flags, of_gpus)
+        or _first(environment, _VARIABLES[0])
+        or (tasks if tasks != 1 else None)  # one task may start all processes of its node
+    )
+    return stated if gpus and stated and gpus % stated == 0 else None
+
+
+def _by_variables(
+    launcher: Sequence[str], set_to: Mapping[str, str], open_on: str
+) -> tuple[int | None, str]:
     per_node, nodes = (_first(set_to, names) for names in _VARIABLES)
     world = _whole(set_to.get("WORLD_SIZE"))
     count = world or (per_node * nodes if per_node and nodes else None)

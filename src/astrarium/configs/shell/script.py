@@ -54,6 +54,7 @@ class Command(Value, frozen=True):
     line: int
     depends: str = ""
     begin: int = 0  # where the command itself begins, behind launchers of an inner shell
+    environment: Mapping[str, str] = {}  # what is exported to it
 
 
 @dataclass(slots=True)
@@ -61,7 +62,6 @@ class Script:
     """What a script sets and starts; `files` are those it writes, by the names it gives them."""
 
     variables: Variables
-    environment: dict[str, Held] = field(default_factory=dict)  # of single commands
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: dict[str, str | None] = field(default_factory=dict)
@@ -350,7 +350,6 @@ class _Reader:
             for assignment in one.assignments:
                 self.assign(assignment)
             names = {assignment.name for assignment in one.assignments}
-            self.script.environment.update({name: self.variables.values[name] for name in names})
             self.variables.exported |= names
         with self._redirected(one.redirections):
             if not one.assignments:
@@ -408,7 +407,9 @@ class _Reader:
 
     def record(self, words: Sequence[str], line: int) -> None:
         if len(self.script.commands) < MOST_TURNS:
-            command = Command((*self.prefix, *words), line, self.depends, len(self.prefix))
+            words = (*self.prefix, *words)
+            environment = self.variables.environment()
+            command = Command(words, line, self.depends, len(self.prefix), environment)
             self.script.commands.append(command)
 
     def _call_function(self, words: list[str]) -> bool | None:

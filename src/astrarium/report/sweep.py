@@ -1,0 +1,248 @@
+"""The answers of a sweep: a table over two of its keys, the best scenarios, a picture of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from astrarium.errors import InputError, did_you_mean
+from astrarium.report.front.picture import Box, Drawing, Label, to_png, to_svg
+from astrarium.report.tables import Field, listing, title
+from astrarium.units import format_count
+from astrarium.value import Value
+
+SCHEMA: Final = "astrarium.sweep/1"
+_ASKED: Final = "asked."
+_LOWER: Final = ("seconds", "usd", "days", "gib", "gap")  # in names of figures that should be low
+_CELL: Final = (92, 28)  # pixels of a cell in a picture
+_LEFT, _TOP, _SIZE = 200, 80, 12
+
+# Columns of the best scenarios: name, head, and which goes first if there is no room.
+_SHOWN: Final = (
+    *((name, name, drop) for drop, name in enumerate(("tp", "pp", "cp", "dp"), 3)),
+    ("micro_batch", "micro", 2),
+    ("zero_stage", "ZeRO", 1),
+    ("iteration_seconds", "iteration s", 0),
+    ("tokens_per_second", "tokens/s", 0),
+    ("usd_total", "USD", 0),
+)
+
+Row = Mapping[str, Any]
+
+
+class Pivot(Value, frozen=True):
+    """The best value of every combination of two keys; null where there is no plan."""
+
+    rows: str
+    columns: str
+    value: str
+    is_lower_better: bool
+    row_keys: tuple[str, ...]
+    column_keys: tuple[str, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+
+
+class SweepDocument(Value, frozen=True):
+    """What a sweep found; `pivot` is null unless two keys are named."""
+
+    schema: str
+    scenarios: int
+    status: dict[str, int]  # scenarios by what became of them
+    cpu_seconds: float
+    varies: dict[str, int]  # keys that differ between scenarios, and their numbers of values
+    pivot: Pivot | None
+    best: tuple[dict[str, Any], ...]
+
+
+def where(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
+    """The rows whose questions have these values: KEY=VALUE."""
+    kept = list(rows)
+    asked = [name for name in _names(rows) if name.startswith(_ASKED)]
+    for condition in conditions:
+        key, equals, value = condition.partition("=")
+        if not equals:
+            raise InputError(f"--where {condition}: expected KEY=VALUE")
+        name = _column(key, asked, "--where")
+        values = sorted({str(row.get(name) or "") for row in rows}, key=_by_number)
+        if value not in values:
+            raise InputError(
+                f"--where {condition}: no scenario has this; {key} is {', '.join(values)[:200]}"
+            )
+        kept = [row for row in kept if str(row.get(name) or "") == value]
+    return kept
+
+
+def sweep_document(
+    rows: Sequence[Row],
+    keys: tuple[str | None, str | None] = (None, None),
+    value: str = "tokens_per_second",
+    top: int = 5,
+) -> SweepDocument:
+    """What to show of the rows of a sweep."""
+    if not rows:
+        raise InputError("the sweep has no such rows")
+    firsts = {row["scenario"]: row for row in reversed(rows)}
+    value = _column(value, [name for name in rows[0] if not name.startswith(_ASKED)], "--value")
+    asked = [name for name in _names(rows) if name.startswith(_ASKED)]
+    varies = {name: len({row.get(name) for row in firsts.values()}) for name in asked}
+    planned = [row for row in rows if row["status"] == "planned" and row[value] is not None]
+    is_lower_better = any(part in value for part in _LOWER)
+    chosen = _best_of_scenarios(planned, value, is_lower_better=is_lower_better)
+    pivot = None
+    if keys[0] is not None or keys[1] is not None:
+        names = [None if one is None else _column(one, asked, "--rows") for one in keys]
+        pivot = _pivot(firsts.values(), chosen, names, value, is_lower_better=is_lower_better)
+    return SweepDocument(
+        SCHEMA,
+        len(firsts),
+        dict(Counter(row["status"] for row in firsts.values())),
+        sum(row["cpu_seconds"] for row in firsts.values()),
+        {name.removeprefix(_ASKED): count for name, count in varies.items() if count > 1},
+        pivot,
+        tuple(dict(row) for row in chosen[:top]),
+    )
+
+
+def _names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _column(name: str, known: Sequence[str], flag: str) -> str:
+    """A column by its name; that of a question without what stands before it."""
+    plain = {one.removeprefix(_ASKED): one for one in known}
+    found = plain.get(name.replace("-", "_"))
+    if found is None:
+        raise InputError(
+            f"{flag} {name}: no such column{did_you_mean(name, plain)}; there are"
+            f" {', '.join(plain)}"
+        )
+    return found
+
+
+def _best_of_scenarios(rows: Sequence[Row], value: str, *, is_lower_better: bool) -> list[Row]:
+    """The best plan of every scenario, the best scenario first."""
+    sign = 1 if is_lower_better else -1
+    first: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: sign * row[value]):
+        first.setdefault(row["scenario"], row)
+    return list(first.values())
+
+
+def _pivot(
+    scenarios: Iterable[Row],
+    chosen: Sequence[Row],
+    names: Sequence[str | None],
+    value: str,
+    *,
+    is_lower_better: bool,
+) -> Pivot:
+    def keys(row: Row) -> tuple[str, str]:
+        first, second = ("" if name is None else str(row.get(name) or "") for name in names)
+        return first, second
+
+    found = {keys(row): row[value] for row in reversed(chosen)}
+    axes = [sorted({keys(row)[axis] for row in scenarios}, key=_by_number) for axis in (0, 1)]
+    cells = tuple(tuple(found.get((row, column)) for column in axes[1]) for row in axes[0])
+    first, second = ((name or "").removeprefix(_ASKED) for name in names)
+    return Pivot(first, second, value, is_lower_better, tuple(axes[0]), tuple(axes[1]), cells)
+
+
+def _by_number(text: str) -> tuple[int, float, str]:
+    """Numbers by their size, then texts."""
+    try:
+        return 0, float(text), text
+    except ValueError:
+        return 1, 0.0, text
+
+
+def sweep_report(document: SweepDocument, width: int) -> Iterator[RenderableType]:
+    """The document for people."""
+    counts = ", ".join(f"{count:,} {status}" for status, count in document.status.items())
+    varies = ", ".join(f"{name} ({count})" for name, count in document.varies.items())
+    yield Text(f"{document.scenarios:,} scenarios: {counts}; {document.cpu_seconds:,.1f} s of CPU")
+    yield Text(f"varies: {varies or 'nothing'}")
+    if document.pivot is not None:
+        yield from _pivot_report(document.pivot, width)
+    if document.best:
+        yield title("Best scenarios")
+        yield from listing(list(_best_fields(document)), width)
+
+
+def _pivot_report(pivot: Pivot, width: int) -> Iterator[RenderableType]:
+    best = "lowest" if pivot.is_lower_better else "highest"
+    over = " and ".join(name for name in (pivot.rows, pivot.columns) if name)
+    yield title(f"{pivot.value}, the {best} by {over}")
+    columns = list(zip(*pivot.cells, strict=True))
+    yield from listing(
+        [
+            Field(pivot.rows, list(pivot.row_keys)),
+            *(
+                Field(key or pivot.value, [_cell(one) for one in cells], right=True)
+                for key, cells in zip(pivot.column_keys, columns, strict=True)
+            ),
+        ],
+        width,
+    )
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else _figure(value)
+
+
+def _figure(value: float) -> str:
+    return format_count(value) if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _best_fields(document: SweepDocument) -> Iterator[Field]:
+    rows = document.best
+    for name in document.varies:
+        yield Field(name, [str(row.get(_ASKED + name) or "") for row in rows])
+    for name, head, drop in _SHOWN:
+        cells = [_cell(row[name]) for row in rows]
+        if any(cell != "-" for cell in cells):
+            yield Field(head, cells, right=True, drop=drop)
+
+
+def picture(path: str, pivot: Pivot | None) -> bytes:
+    """The table of two keys as a picture, in the format that the name asks for."""
+    ending = path.lower().rpartition(".")[2]
+    if ending not in ("svg", "png"):
+        raise InputError(f"--plot {path}: expected a name that ends in .svg or .png")
+    if pivot is None:
+        raise InputError(f"--plot {path}: needs --rows and --columns")
+    drawing = _drawing(pivot)
+    return to_svg(drawing).encode() if ending == "svg" else to_png(drawing)
+
+
+def _drawing(pivot: Pivot) -> Drawing:
+    """A pivot as bars in cells, the best ones longest, with their figures on them."""
+    figures = [one for row in pivot.cells for one in row if one is not None]
+    low, high = min(figures, default=0.0), max(figures, default=0.0)
+    shapes: list[Box | Label] = []
+    across, down = _CELL
+    wide, tall = len(pivot.column_keys), len(pivot.row_keys)
+    width, height = _LEFT + wide * across + 20, _TOP + tall * down + 20
+    shapes.append(Box(0, 0, width, height))
+    what = f"{pivot.value} by {pivot.rows} and {pivot.columns}"
+    shapes.append(Label(16, 28, what, _SIZE + 3, bold=True))
+    for column, key in enumerate(pivot.column_keys):
+        place = _LEFT + (column + 0.5) * across
+        shapes.append(Label(place, _TOP - 8, key, _SIZE, "middle"))
+    for number, (key, cells) in enumerate(zip(pivot.row_keys, pivot.cells, strict=True)):
+        top = _TOP + number * down
+        shapes.append(Label(_LEFT - 8, top + 18, key, _SIZE, "end"))
+        for column, value in enumerate(cells):
+            left = _LEFT + column * across
+            if value is not None:
+                share = 0.5 if high == low else (value - low) / (high - low)
+                good = 1 - share if pivot.is_lower_better else share
+                right = left + 2 + (across - 4) * max(good, 0.02)
+                shapes.append(Box(left + 2, top + 2, right, top + down - 2, "line"))
+            shapes.append(Label(left + across / 2, top + 18, _cell(value), _SIZE, "middle"))
+    best = "lower" if pivot.is_lower_better else "higher"
+    about = f"{tall} x {wide} cells from {_cell(low)} to {_cell(high)}; {best} is better"
+    return Drawing(width, height, what, about, tuple(shapes))
