@@ -20,6 +20,7 @@ from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
 from astrarium.model.huggingface import from_config
+from astrarium.model.scans import Recurrence, Scan
 from astrarium.model.workload import Workload
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Objective
@@ -34,7 +35,11 @@ MOST_ROWS = 50_000  # strategies that are priced at once
 FEW_LEFT = 0.7  # of strategies: from there on rules are asked about the others alone
 
 
-def small_model(layers: int = 6, *, experts: int = 0, vocab: int = 32000) -> Model:
+def small_model(
+    layers: int = 6, *, experts: int = 0, vocab: int = 32000, letters: str = ""
+) -> Model:
+    """A decoder; with letters of layers that are one part each, some of them scans."""
+    layers = len(letters) or layers
     shape = Shape(
         hidden=2048,
         layers=layers,
@@ -47,6 +52,10 @@ def small_model(layers: int = 6, *, experts: int = 0, vocab: int = 32000) -> Mod
         rotary_dim=256,
         experts=Experts(count=experts, per_token=2, ffn=2048) if experts else None,
         expert_layers=tuple(i > 0 for i in range(layers)) if experts else (),
+        letters=letters,
+        scan=Scan(Recurrence.SSD, 64, 64, 4, 128, 128, 4, taps_bias=True, norm_width=4096)
+        if letters
+        else None,
     )
     return assemble("small", "test", Architecture.DECODER, shape)
 

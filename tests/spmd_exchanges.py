@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from astrarium.runtime.spmd.execute import Parts, Peers
-from astrarium.runtime.spmd.execute.collectives import Route, repartition
+from astrarium.runtime.spmd.execute import Peers
+from astrarium.runtime.spmd.execute.collectives import Route
 
 
 def there_and_back(
@@ -20,10 +20,6 @@ def there_and_back(
         here = replace(route, peers=peers)
         found.append((here.start(value).wait(), here.start_back(gradient).wait()))
     return found
-
-
-def moved(peers: Peers, moves: list[tuple[Parts, Parts, Tensor]]) -> list[Tensor]:
-    return [repartition(value, before, after, peers) for before, after, value in moves]
 
 
 def whole(parts: list[Tensor], spread: str, dim: int) -> Tensor:

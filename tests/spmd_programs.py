@@ -61,15 +61,6 @@ def on_one_rank(program: DeviceProgram) -> DeviceProgram:
     return replace(program, divisions=whole, mesh=(1,) * len(program.mesh))
 
 
-def redivided(program: DeviceProgram, random: Random) -> DeviceProgram:
-    """The same instructions with other ratios."""
-    divisions = tuple(
-        Division(np.array([_pieces(random, g, size) for g in program.axes.granules], np.int64))
-        for size in program.mesh
-    )
-    return replace(program, divisions=divisions)
-
-
 def _pieces(random: Random, granules: int, count: int) -> list[int]:
     """Granules of each device: some have none."""
     if random.random() > UNEVEN:

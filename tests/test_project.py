@@ -242,11 +242,9 @@ STILL_VAGUE = {  # to be renamed
     "_beyond_limits",
     "_further_launches",
     "_of_unlike_shapes",
-    "_told",
     "_unlike",
     "_whatever_recomputed",
     "beyond_budget",
-    "beyond_memory",
     "further_launches",
     "sieve",
 }

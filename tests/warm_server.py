@@ -47,7 +47,7 @@ IMPORTED = {
         "astrarium.runtime.spmd.train.checkpoint",
         "astrarium.runtime.spmd.execute.interpreter",
         "astrarium.runtime.spmd.model",
-        "astrarium.runtime.spmd.train.starting",
+        "astrarium.runtime.spmd.train.trainer",
         "torch._dynamo",
         "torch.distributed",
         "transformers.models.gpt2.modeling_gpt2",

@@ -15,10 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tuned_runs import STRATEGIES, runs_under
 
-from astrarium.calibrate.learn.factors import TIME_FACTORS, learn, tuning_of
+from astrarium.calibrate.learn.factors import (
+    TIME_FACTORS,
+    TuningProblem,
+    average,
+    learn,
+    left_out,
+    solve,
+    tuning_of,
+)
 from astrarium.calibrate.learn.measurement import Measurement, predict
 from astrarium.calibrate.learn.profile import load_profile, profile_of, to_dict
-from astrarium.calibrate.learn.regression import TuningProblem, average, left_out, solve
 from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
 from astrarium.errors import InputError
 

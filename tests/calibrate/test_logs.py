@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from training_logs import MEGATRON_ARGUMENTS, megatron_log, nanotron_log, torchtitan_log
 
-from astrarium.calibrate.learn.log_settings import StatedSettings, measurement_of
-from astrarium.calibrate.learn.logs import LogFormat, pace_of, read_logs
+from astrarium.calibrate.learn.logs import (
+    LogFormat,
+    StatedSettings,
+    measurement_of,
+    pace_of,
+    read_logs,
+)
 from astrarium.calibrate.learn.measurement import Measurement
 from astrarium.catalog.runtimes import ReportedMemory
 from astrarium.cluster import parse_gpus

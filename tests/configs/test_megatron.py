@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astrarium.configs.detect import read_config
-from astrarium.configs.imported import Imported, NotModelledError
+from astrarium.configs.imported import Imported
 from astrarium.errors import InputError
 from astrarium.model import load_model
 
@@ -390,8 +390,6 @@ def test_models_that_options_do_not_state() -> None:
     assert any(
         one.option == "--mtp-num-layers" for one in arguments(f"{sizes} --mtp-num-layers 1").as_if
     )
-    with pytest.raises(NotModelledError, match=r"layers of Mamba \(M-M\*\)"):
-        arguments(f"{sizes} --hybrid-layer-pattern M-M*")
     bounded = arguments("--num-layers 2 --hidden-size 8 --num-attention-heads 2")
     assert bounded.model().vocab == 262_144
     assert "an upper bound" in bounded.as_if[-1].why

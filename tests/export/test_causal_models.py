@@ -36,7 +36,7 @@ def test_nothing_is_left_out_at_random(model_type: str) -> None:
         read = AutoConfig.for_model(**config).to_dict()
         others = ("classifier_dropout", "summary_first_dropout")  # of heads that are not trained
         shares = {k: v for k, v in read.items() if "drop" in k and k not in others}
-        assert shares
+        assert shares or model_type == "mamba2"  # which has none
         assert not any(shares.values()), shares
 
 

@@ -78,6 +78,8 @@ def test_flops_are_the_sum_of_operators(name: str) -> None:
             for attention in block.attentions:
                 seen = context if attention.cross else block.length(length)
                 forward += attention.flops_per_token(seen) * own
+            for scan in block.scans:
+                forward += scan.flops_per_token(block.length(length)) * own
         else:
             forward += block.forward_flops
     assert model.flops_per_token(length) * length == pytest.approx(3 * forward)

@@ -310,3 +310,20 @@ def test_layers_known_by_totals_hand_over_their_output(folder: Path) -> None:
     ]
     model = model_from_mapping({"hidden": 64, "layers": layers}, "x", "test")
     assert [model.boundary_elements(cut, 50) for cut in (1, 2)] == [8 * 90, 50 * 64]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "gigaflops"),
+    [
+        ("dit.yaml", 749_826_464, 118.6 * 2),  # a forward pass: arXiv 2212.09748, table 1
+        ("flux.yaml", 11_901_408_320, None),
+    ],
+)
+def test_diffusion_transformers(name: str, parameters: int, gigaflops: float | None) -> None:
+    """As many parameters as diffusers 0.42.1 builds them with."""
+    model = load_model_file(EXAMPLES / name)
+    assert model.parameters == parameters
+    assert model.architecture == "encoder"
+    if gigaflops:
+        sample = model.flops_per_token(256) * 256 / 3
+        assert sample / 1e9 == pytest.approx(gigaflops, rel=0.005)

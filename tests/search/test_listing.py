@@ -11,11 +11,12 @@ from small import small_model
 from astrarium.cluster import parse_gpus
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.search.families import are_twins
-from astrarium.search.outcome import Mode, Objective, Prefer
+from astrarium.search.families import are_twins, shared_of, with_twins
+from astrarium.search.outcome import Found, Mode, Objective, Prefer
 from astrarium.search.plan import Plan
 from astrarium.search.planner import plan, predict
-from astrarium.strategy.estimate import TWINS
+from astrarium.strategy.estimate import TWINS, Twin
+from astrarium.strategy.types import Granularity, Recompute, Strategy
 
 WORKLOAD = Workload(small_model(), seq_length=2048, global_batch=16, tokens=10**9)
 
@@ -92,3 +93,17 @@ def test_twins_are_as_fast_as_they_are_said_to_be() -> None:
         )
         again = predict(workload, parse_gpus("h100:64"), strategy)
         assert again.iteration_seconds == pytest.approx(twin.iteration_seconds, rel=1e-6)
+        assert again.fits
+
+
+def test_a_twin_shares_what_its_figures_do_not_say() -> None:
+    own = Strategy(pp=2, zero_stage=1)
+    twin = Twin(virtual_stages=2, cp=1, dp=1, micro_batch=1, iteration_seconds=1.0)
+    found = Found(own, seconds=1.0, score=1.0, peak_bytes=0.0)
+    for other in (
+        replace(own, zero_stage=2),
+        replace(own, offload_optimizer=True),
+        replace(own, recompute=Recompute(Granularity.FULL)),
+    ):
+        assert with_twins(found, [(shared_of(other), twin)]).twins == ()
+    assert with_twins(found, [(shared_of(own), twin)]).twins == (twin,)

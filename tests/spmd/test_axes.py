@@ -26,10 +26,8 @@ class Builder:
 
     def op(self, op: str, shape: tuple[int, ...], *args: object, path: str = "") -> Ref:
         name = f"{op}{len(self.nodes)}"
-        overload = "" if op == "segment" else ".default"
-        prefix = "" if op == "segment" else "aten."
         self.nodes.append(
-            Node(name, prefix + op + overload, shape, "float32", args, (), True, path=path)
+            Node(name, f"aten.{op}.default", shape, "float32", args, (), True, path=path)
         )
         return Ref(len(self.nodes) - 1)
 
@@ -95,18 +93,6 @@ def test_tokens_in_a_row_are_divided_by_sequence() -> None:
     graph, axes = build.axes()
     assert named(graph, axes, graph.nodes[-1].name, 0) == ("batch", 6)
     assert named(graph, axes, "w", 0)[1] == 8
-
-
-def test_a_segment_cuts_an_axis() -> None:
-    build = Builder()
-    x = build.source(PARAMETER, "x", 6, 4)
-    y = build.op("segment", (6, 4), x)
-    build.op("gelu", (6, 4), y)
-    graph, axes = build.axes()
-    assert axes.of[0] != axes.of[1]
-    assert axes.of[1] == axes.of[2]
-    rules = rules_of(graph, graph.nodes[1])
-    assert {str(rule.gives) for rule in rules} >= {"replicate", "shard(0)", "shard(1)", "partial"}
 
 
 def test_a_length_of_one_is_one_granule() -> None:

@@ -20,7 +20,6 @@ from astrarium.spmd.price.messages import (
     MessageRequest,
     direct_bytes,
     exchanged_share,
-    moved_share,
     unequal_seconds,
 )
 from astrarium.spmd.program import How
@@ -140,8 +139,6 @@ def test_exchanges_count_what_leaves_the_busiest_device() -> None:
     quarter = np.full(4, 0.25)
     assert exchanged_share(quarter, quarter) == pytest.approx(3 / 16)
     assert exchanged_share(np.array([1.0, 0.0]), np.array([0.5, 0.5])) == pytest.approx(0.5)
-    assert moved_share(quarter, quarter) == 0.0
-    assert moved_share(np.array([0.5, 0.5]), np.array([0.75, 0.25])) == pytest.approx(0.25)
 
 
 @settings(max_examples=40, deadline=None)

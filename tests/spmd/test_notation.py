@@ -72,7 +72,7 @@ def test_rules_follow_from_the_names() -> None:
         ("aten.add_.Tensor", "add"),
         ("aten._softmax.default", "_softmax"),
         ("aten.__and__.Tensor", "__and__"),
-        ("segment", "segment"),
+        ("keep", "keep"),
     ],
 )
 def test_names_of_operators(op: str, name: str) -> None:

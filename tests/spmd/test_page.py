@@ -12,7 +12,6 @@ from textwrap import fill
 
 import pytest
 
-from astrarium.spmd.graph import SEGMENT
 from astrarium.spmd.rules import (
     COPIED,
     PARTIAL,
@@ -61,7 +60,7 @@ def test_the_operators_are_those_of_the_rules(kind: str) -> None:
 
 def test_no_operator_is_left_out() -> None:
     every = {name for kind in KINDS for name in listed(kind)}
-    assert every == {*DESCRIBED, *OTHERS} - {SEGMENT}
+    assert every == {*DESCRIBED, *OTHERS}
 
 
 def test_the_conversions_are_those_of_the_algebra() -> None:

@@ -31,8 +31,8 @@ from astrarium.spmd.solve import (
 )
 from astrarium.spmd.solve.astar import Guide, cheapest_path
 from astrarium.spmd.solve.blocks import contracted, network_of
-from astrarium.spmd.solve.frontier import fastest_fitting
 from astrarium.spmd.solve.moves import Moves, State, price_of
+from astrarium.spmd.solve.search import fastest_fitting
 
 SHARES = st.sampled_from((0.95, 0.8, 0.6, 0.4))
 
@@ -269,7 +269,7 @@ def test_more_layouts_than_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> Non
     fastest = solve(problem)
     tight = replace(problem, room=(0.8 * fastest.bytes[0],))
     best = solve(tight)
-    monkeypatch.setattr("astrarium.spmd.solve.frontier._MOST_LAYOUTS", 1)
+    monkeypatch.setattr("astrarium.spmd.solve.search._MOST_LAYOUTS", 1)
     solution = solve(tight)
     check_program(tight, solution)
     assert fastest.seconds <= solution.bound <= best.seconds <= solution.seconds

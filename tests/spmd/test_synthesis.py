@@ -14,14 +14,14 @@ from spmd_small import chain, mixed_devices
 
 from astrarium.arrays import Floats
 from astrarium.errors import InputError
-from astrarium.spmd.graph import Graph, cut
+from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import Devices, price_program
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.rules import Division
 from astrarium.spmd.solve import NoRoomError
 from astrarium.spmd.synthesis import space_of, synthesize
 from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace, Ratios
-from astrarium.spmd.synthesis.lines import lines_of
+from astrarium.spmd.synthesis.ratios import lines_of
 from astrarium.spmd.synthesis.synthesis import Synthesis, _candidate, _Found, task_of
 
 MIXED = {"v100-16gb": 2, "p100": 2}
@@ -267,17 +267,3 @@ def test_axes_of_equal_blocks_are_tied() -> None:
     names = {node.name: index for index, node in enumerate(graph.nodes)}
     groups = [task.groups[task.axes.of[names[f"layers.{i}.weight"]][0]] for i in range(3)]
     assert len(set(groups)) == 1
-
-
-def test_candidates_with_cuts_are_starts_for_the_axes_there_are() -> None:
-    """Their graph has more axes, of which each goes on under another number."""
-    graph = chain(512, (1024, 64, 4096), blocks=False)
-    devices = mixed_devices(MIXED)
-    parts = tuple(int(index > len(graph.nodes) // 2) for index in range(len(graph.nodes)))
-    divided = cut(graph, parts)
-    candidate = synthesize(divided, devices, cuts=False).program
-    assert candidate.axes.count > task_of(graph, devices).axes.count
-    program = synthesize(graph, devices, candidates=[candidate], cuts=False).program
-    for division in program.divisions:
-        assert tuple(division.granules.sum(axis=1)) == program.axes.granules
-    assert program.seconds <= candidate.seconds * (1 + 1e-9)

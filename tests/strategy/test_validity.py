@@ -59,6 +59,9 @@ VALID: Mapping[str, Any] = {
     "heads": 32,
     "kv_heads": 8,
     "head_dim": 128,
+    "scan_heads": 0,
+    "scan_groups": 0,
+    "delta_net": False,
     "vocab": 128256,
     "experts": 0,
     "topk": 0,
@@ -111,7 +114,7 @@ FULL = {"recompute_granularity": "full", "recompute_method": "block", "recompute
 
 ORIGINS = (
     *("Megatron-LM 0.19.2 ", "Transformer Engine ", "Astrarium: ", "torch 2.13 "),
-    *("torchtitan 0.3.0 ", "accelerate 1.15.0", "DeepSpeed 0.19.8 "),
+    *("torchtitan 0.3.0 ", "accelerate 1.15.0", "DeepSpeed 0.19.8 ", "Transformers 5.22.2"),
 )
 
 CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
@@ -123,6 +126,9 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "batch_count": (VALID, {"num_micro_batches": 8}),
     "heads_by_tp": (VALID, {"heads": 33}),
     "kv_heads_by_tp": (VALID, {"kv_heads": 3}),
+    "scan_heads_by_ranks": (VALID, {"scan_heads": 6, "scan_groups": 2}),
+    "scan_groups_by_tp": (VALID, {"scan_heads": 8, "scan_groups": 1}),
+    "scan_groups_by_cp": (VALID, {"scan_heads": 24, "scan_groups": 6}),
     "ffn_by_tp": (VALID, {"ffn": 14335}),
     "moe_ffn_by_etp": (MOE, {"etp": 2, "ep": 8, "moe_ffn": 1407}),
     "shared_ffn_by_tp": (MOE, {"shared_ffn": 2815}),
@@ -223,6 +229,7 @@ ZERO: Mapping[str, Any] = {**ALONE, "cp": 1, "dp": 64, "num_micro_batches": 1}
 EXPERTS = {"experts": 64, "topk": 8, "ffn": 0, "moe_ffn": 1408}
 OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "replicas_are_neighbours": ("torchtitan", TITAN, {"pipeline_inside": True}),
+    "scan_without_splits": ("fsdp", ALONE, {"scan_heads": 8, "scan_groups": 8}),
     "no_tensor_parallel": ("fsdp", ALONE, {"tp": 2, "dp": 16, "num_micro_batches": 4}),
     "no_pipeline": ("deepspeed", ZERO, {"pp": 2, "dp": 32, "num_micro_batches": 2}),
     "no_context_parallel": ("deepspeed", ZERO, {"cp": 2, "dp": 32, "num_micro_batches": 2}),
@@ -308,6 +315,8 @@ def test_a_rule_rejects_what_no_other_rule_rejects(name: str) -> None:
     [
         {"tp": 16, "dp": 1, "cp": 1, "num_micro_batches": 64, "nvlink_domain": 16},
         {"kv_heads": 1},
+        {"scan_heads": 8, "scan_groups": 2},
+        {"scan_heads": 8, "scan_groups": 4, "delta_net": True},
         {"split": "balanced", "layers": 30},
         {**FULL, "recompute_layers": 1_000},
         {**FULL, "recompute_method": "uniform", "recompute_layers": 3},

@@ -186,7 +186,11 @@ def test_a_killed_sweep_loses_nothing_that_was_finished(file: Path) -> None:
         deadline = time.monotonic() + 60
         while not list(Path("small").glob("part-*")) and time.monotonic() < deadline:
             time.sleep(0.02)
+        workers = _children(process.pid)
         process.send_signal(signal.SIGKILL)
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline + 60, "processes outlive the sweep"
+        time.sleep(0.02)
     finished = SweepFolder(Path("small")).finished()
     assert 0 < len(finished) < 78
     scenarios = read_sweep(file)
@@ -198,6 +202,10 @@ def test_a_killed_sweep_loses_nothing_that_was_finished(file: Path) -> None:
     ranks = Counter((row["scenario"], row["rank"]) for row in rows)
     assert set(ranks.values()) == {1}  # nothing was answered twice
     assert {row["scenario"] for row in rows} == {one.key for one in scenarios}
+
+
+def _children(parent: int) -> list[str]:
+    return Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()
 
 
 def _rows(part: Path) -> list[dict[str, Any]]:

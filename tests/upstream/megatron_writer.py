@@ -69,11 +69,15 @@ def _model(c: Columns) -> list[Any]:
         words += ["--num-experts", c["experts"], "--moe-router-topk", c["topk"]]
         words += ["--moe-ffn-hidden-size", c["moe_ffn"], "--moe-grouped-gemm"]
         words += ["--moe-token-dispatcher-type"]
-        words += ["alltoall" if c["expert_messages"] == "alltoall" else "flex"]
-        if c["expert_messages"] == "overlapped":
+        words += ["flex" if c["expert_messages"].startswith("deepep") else "alltoall"]
+        if c["expert_messages"].endswith("overlapped"):
             words += ["--overlap-moe-expert-parallel-comm"]
     if c["shared_ffn"]:
         words += ["--moe-shared-expert-intermediate-size", c["shared_ffn"]]
+    if c["delta_net"]:
+        words += ["--experimental-attention-variant", "gated_delta_net"]
+        words += ["--linear-attention-freq", 4, "--linear-num-key-heads", c["scan_groups"]]
+        words += ["--linear-num-value-heads", c["scan_heads"]]
     return words
 
 

@@ -7,18 +7,20 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from exported_plans import CASES, MODELS, job, jobs
+from exported_plans import CASES, MODELS, document, job, jobs
 from hypothesis import HealthCheck, given, settings
 from launched import with_spot
 from upstream.client import Driver, RefusedError
 
 from astrarium.catalog.models import model_entries
 from astrarium.export.software.megatron import flags, program
+from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer, pattern_of
 from astrarium.export.software.megatron_model import model_refused
-from astrarium.model import model_of_entry
+from astrarium.model import Block, model_of_entry
+from astrarium.model.scans import Recurrence, Scan
 from astrarium.model.workload import ExpertMessages, Numerics
 from astrarium.plans.document import Evaluation, Ramp, SearchPart
-from astrarium.plans.job import Job
+from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity
 
 OLD, NEW = (9, 0), (10, 0)  # compute capability before and from Blackwell on
@@ -198,16 +200,37 @@ def check_memory(one: Job, args: Any) -> None:
 def check_model(one: Job, read: Any) -> None:
     """Sizes of the model as the configuration has them."""
     config, model = read["config"], one.model
-    block = model.blocks[-1]
-    assert config["num_layers"] == model.num_layers
+    parts = parts_per_layer(model) if is_hybrid(model) else 1
+    assert config["num_layers"] == model.num_layers * parts
     assert config["hidden_size"] == model.hidden
-    attention = block.attentions[0]  # type: ignore[union-attr]
+    assert (config["num_moe_experts"] or 0) == model.max_experts
+    assert read["args"]["vocab_size"] == model.vocab
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    check_scans(config, [scan for block in blocks for scan in block.scans])
+    attention = next((a for block in blocks for a in block.attentions), None)
+    if attention is None:
+        return
     assert config["num_attention_heads"] == attention.heads
+    assert config["attention_output_gate"] == attention.gated
     if not config["multi_latent_attention"]:
         assert config["num_query_groups"] == attention.kv_heads
         assert config["kv_channels"] == attention.key_dim
-    assert (config["num_moe_experts"] or 0) == model.max_experts
-    assert read["args"]["vocab_size"] == model.vocab
+
+
+def check_scans(config: Any, scans: list[Scan]) -> None:
+    if not scans:
+        assert not config["is_hybrid_model"]
+        assert config["experimental_attention_variant"] is None
+        return
+    delta = scans[0].kind is Recurrence.DELTA
+    assert config["is_hybrid_model"] != delta
+    heads = "linear_num_value_heads" if delta else "mamba_num_heads"
+    groups = "linear_num_key_heads" if delta else "mamba_num_groups"
+    state = "linear_key_head_dim" if delta else "mamba_state_dim"
+    width = "linear_value_head_dim" if delta else "mamba_head_dim"
+    for scan in scans:
+        sizes = (scan.heads, scan.groups, scan.state, scan.head_dim)
+        assert sizes == tuple(config[name] for name in (heads, groups, state, width))
 
 
 @SLOW
@@ -230,6 +253,7 @@ def first_of_each_family() -> list[str]:
 
 
 TAKEN = [
+    "bamba",
     "deepseek_v2",
     "deepseek_v3",
     "glm4_moe",
@@ -237,14 +261,17 @@ TAKEN = [
     "gpt_oss",
     "kimi_k2",
     "llama",
+    "mamba2",
     "megatron_gpt",
     "mistral",
     "mixtral",
+    "nemotron_h",
     "phi3",
     "qwen2",
     "qwen2_moe",
     "qwen3",
     "qwen3_moe",
+    "qwen3_next",
 ]
 
 
@@ -268,6 +295,51 @@ def test_every_family_is_taken_or_refused(megatron: Driver, name: str) -> None:
     if entry.family not in TAKEN:
         return
     check_model(one, parsed(megatron, one))
+
+
+HYBRIDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "stages": ("nemotron-h-8b", {"tp": 4, "pp": 4, "split": "balanced"}),
+    "chunks": ("nemotron-h-8b", {"tp": 2, "pp": 2, "virtual_stages": 13}),
+    "experts": ("nemotron-3-nano-30b-a3b", {"tp": 1, "ep": 8, "etp": 1, "zero_stage": 2}),
+    "parts": (
+        "bamba-9b",
+        {"tp": 1, "pp": 4, "cp": 4, "recompute": "full", "recompute_layers": 3},
+    ),
+    "deltas": ("qwen3-next-80b-a3b", {"tp": 2, "pp": 4, "ep": 8, "etp": 1, "overlap_tp": False}),
+}
+
+
+def hybrid_job(case: str) -> Job:
+    model, strategy = HYBRIDS[case]
+    return job_of(document(model, "h100:64", strategy, seq_length=4096))
+
+
+@pytest.mark.parametrize("case", HYBRIDS)
+def test_layers_of_several_kinds_are_dealt_as_planned(megatron: Driver, case: str) -> None:
+    """Megatron's own choice of a stage has the letters of the planned layers."""
+    one = hybrid_job(case)
+    assert not model_refused(one)
+    read = parsed(megatron, one)
+    check_model(one, read)
+    args, model, strategy = read["args"], one.model, one.strategy
+    if not is_hybrid(model):
+        check_stages(one, read["stages"])
+        assert args["linear_attention_freq"] == 4
+        return
+    parts = parts_per_layer(model)
+    assert (args["virtual_pipeline_model_parallel_size"] or 1) == strategy.virtual_stages
+    segments = megatron.ask(
+        operation="segments",
+        pattern=args["hybrid_layer_pattern"],
+        pp=strategy.pp,
+        chunks=strategy.virtual_stages,
+    )
+    whole = pattern_of(model)
+    for stage, (letters, first) in zip(strategy.ordered_stages, segments, strict=True):
+        assert first == stage.first_layer * parts
+        assert letters == whole[first : stage.last_layer * parts]
+    if strategy.recompute.granularity is Granularity.FULL:
+        assert read["config"]["recompute_num_layers"] == strategy.recompute.layers * parts
 
 
 def test_what_megatron_refuses_is_told(megatron: Driver) -> None:

@@ -25,6 +25,9 @@ DENSE: Final[Mapping[str, Any]] = {
     "heads": 8,
     "kv_heads": 8,
     "head_dim": 64,
+    "scan_heads": 0,
+    "scan_groups": 0,
+    "delta_net": False,
     "vocab": 1024,
     "experts": 0,
     "topk": 0,
@@ -58,6 +61,8 @@ MODELS: Final = {
     "experts": EXPERTS,
     "shared": {**EXPERTS, "shared_ffn": 256},
     "biased": {**EXPERTS, "expert_bias": True},
+    "mamba": {**DENSE, "scan_heads": 8, "scan_groups": 4},
+    "delta": {**DENSE, "scan_heads": 8, "scan_groups": 4, "delta_net": True},
 }
 PLAIN: Final[Mapping[str, Any]] = {
     "tp": 1,
@@ -155,6 +160,9 @@ CASES: Final = (
     case("batch_count", unseen=OURS, global_batch=16),
     case("heads_by_tp", "num_attention_heads (12)", tp=8, heads=12, kv_heads=1),
     case("kv_heads_by_tp", "num_query_groups (6)", tp=4, heads=12, kv_heads=6),
+    case("scan_heads_by_ranks", unseen=MODULES, model="mamba", cp=2, scan_heads=5, scan_groups=1),
+    case("scan_groups_by_tp", unseen=MODULES, model="mamba", tp=2, scan_groups=1),
+    case("scan_groups_by_cp", "linear_num_key_heads=4", model="delta", tp=2, cp=4),
     case("ffn_by_tp", unseen=MODULES, tp=4, ffn=1022),
     case("moe_ffn_by_etp", unseen=MODULES, model="experts", etp=2, moe_ffn=257),
     case("shared_ffn_by_tp", unseen=MODULES, model="shared", **SEQUENCE_TP2, shared_ffn=257),

@@ -49,7 +49,7 @@ export interface Evaluation {
   readonly iterations: number;
 }
 
-export type ExpertMessages = "alltoall" | "deepep" | "overlapped";
+export type ExpertMessages = "alltoall" | "deepep" | "deepep-overlapped" | "overlapped";
 
 export interface FitDocument {
   readonly schema: string;

@@ -57,7 +57,8 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     lora_rank: int | None = None
     lora_modules: str | None = None  # joined by commas
     expert_imbalance: float = 1.0
-    expert_messages: ExpertMessages | None = None  # None: alltoall, or as a configuration has it
+    # None: alltoall, or as a configuration has it; `plan` chooses.
+    expert_messages: ExpertMessages | None = None
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
     runtime: str = "megatron"

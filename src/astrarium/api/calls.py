@@ -28,7 +28,7 @@ Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
 PlanPrecision = Literal["bf16", "fp16", "fp8", "best"]
 Numerics = Literal["strict", "reduced"]
-ExpertMessages = Literal["alltoall", "deepep", "overlapped"]
+ExpertMessages = Literal["alltoall", "overlapped", "deepep", "deepep-overlapped"]
 
 
 class PriceTerms(TypedDict, total=False):
@@ -87,7 +87,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     lora_rank: Amount | None = None,
     lora_modules: str | None = None,
     expert_imbalance: Amount = 1.0,
-    expert_messages: ExpertMessages = "alltoall",
+    expert_messages: ExpertMessages | None = None,
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",

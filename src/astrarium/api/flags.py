@@ -164,10 +164,10 @@ FLAGS: Final[Mapping[str, Flag]] = {
         default=1.0,
     ),
     "expert_messages": Flag(
-        "How tokens travel to experts: alltoall, DeepEP, or DeepEP beside another micro-batch.",
+        "How tokens travel to experts: all to all or with DeepEP, alone or beside a micro-batch.",
         read=readers.choice("model.workload:ExpertMessages"),
         default="alltoall",
-        words=("alltoall", "deepep", "overlapped"),
+        words=("alltoall", "overlapped", "deepep", "deepep-overlapped"),
     ),
     "runtime": Flag(
         "Software that runs it; `astrarium catalog runtimes` lists them.",
@@ -346,6 +346,10 @@ PLAN_FLAGS: Final = flags(
         "help": "Number format of matrix products; best: bf16 and fp8 side by side.",
         "read": readers.precision_or_best,
         "words": ("bf16", "fp16", "fp8", "best"),
+    },
+    expert_messages={
+        "help": "How tokens travel to experts. Default: alltoall or overlapped, as is faster.",
+        "default": None,
     },
     runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
 )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from astrarium.api.request import Request
     from astrarium.cost.tuning import Tuning
     from astrarium.model.adapters import Adapters
-    from astrarium.model.workload import Precision
+    from astrarium.model.workload import Precision, Workload
     from astrarium.plans.document import ComparePart, Plan, PlanDocument
     from astrarium.search.comparison import OwnPlan
     from astrarium.search.money.sensitivity import Change
@@ -67,6 +67,7 @@ class Question(Value, frozen=True):
     runtimes: tuple[Runtime, ...]  # each with its best plan, if there are several
     finetunes: tuple[Adapters | None, ...]  # likewise
     precisions: tuple[Precision, ...]  # likewise; empty: the workload's
+    messages_open: bool  # whether the search decides how tokens travel to experts
     yours: comparison.Yours | None
 
     @property
@@ -131,6 +132,7 @@ def read(given: PlanAsked) -> Question:
         runtimes=runtimes,
         finetunes=request.adapters_of(stated, asked.workload.model),
         precisions=precisions,
+        messages_open=given.expert_messages is None and how is Mode.EXACT,
         yours=yours,
     )
 
@@ -193,7 +195,10 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         workload = replace(question.asked.workload, adapters=adapters)
         if precision is not None:
             workload = replace(workload, precision=precision)
-        return plan(
+        notes: tuple[str, ...] = ()
+        if question.messages_open and len(ways) == 1:
+            workload, notes = _with_messages(question, workload, runtime)
+        found = plan(
             workload,
             question.asked.cluster,
             objective=question.objective,
@@ -209,6 +214,7 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
             progress=progress or no_progress,
             runtime=runtime,
         )
+        return replace(found, notes=(*found.notes, *notes))
 
     ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
     if len(ways) == 1:
@@ -218,6 +224,25 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     if question.precisions and any(plan.precision == "fp8" for plan in found.plans):
         return replace(found, notes=(*found.notes, QUALITY))
     return found
+
+
+def _with_messages(
+    question: Question, workload: Workload, runtime: Runtime
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload with the way in which tokens travel to experts, and what to say about it."""
+    if not workload.model.max_experts:
+        return workload, ()
+    from astrarium.search.expert_messages import chosen_messages
+
+    messages, notes = chosen_messages(
+        workload,
+        question.asked.cluster,
+        rules=question.rules,
+        tuning=question.tuning,
+        kept_free=question.kept_free,
+        runtime=runtime,
+    )
+    return replace(workload, expert_messages=messages), notes
 
 
 def _called(

@@ -16,7 +16,7 @@ from astrarium.cli import INTERRUPTED, output
 from astrarium.cli.shell import JSON, command
 
 if TYPE_CHECKING:
-    from astrarium.calibrate.learn.log_settings import StatedSettings
+    from astrarium.calibrate.learn.logs import StatedSettings
     from astrarium.calibrate.learn.measurement import Measurement, SetAside
     from astrarium.calibrate.measure.journal import JournalContents
     from astrarium.calibrate.measure.run import Outcome
@@ -53,8 +53,8 @@ LEARN_FLAGS = {
 def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
     """Learn factors, write the profile, show what changed."""
     from astrarium.calibrate.learn import profile as learn_profile
-    from astrarium.calibrate.learn.checks import no_run_left
     from astrarium.calibrate.learn.factors import learn as learned_from
+    from astrarium.calibrate.learn.measurement import no_run_left
     from astrarium.documents import write_atomic
     from astrarium.report.runs import learned_report
 
@@ -100,8 +100,7 @@ def _runs_of_logs(
     logs: Sequence[str], values: Mapping[str, Any]
 ) -> tuple[list[Measurement], list[str]]:
     """The runs of all logs, and a note on how the time of each was taken."""
-    from astrarium.calibrate.learn.log_settings import measurement_of
-    from astrarium.calibrate.learn.logs import read_logs
+    from astrarium.calibrate.learn.logs import measurement_of, read_logs
     from astrarium.units import format_seconds
 
     runs: list[Measurement] = []
@@ -123,7 +122,7 @@ def _runs_of_logs(
 
 def _given(values: Mapping[str, Any]) -> StatedSettings:
     from astrarium.api import request
-    from astrarium.calibrate.learn.log_settings import StatedSettings
+    from astrarium.calibrate.learn.logs import StatedSettings
     from astrarium.model import load_model
     from astrarium.search.planner import only_pool
     from astrarium.strategy.document import read_strategy_keys

@@ -216,14 +216,16 @@ def unknown_keys(
 
 def sizes_of(model: Model) -> dict[str, int]:
     """The sizes of a model that a configuration states as well."""
-    kinds = [kind for kind in model.kinds if isinstance(kind, Block) and kind.attentions]
+    blocks = [kind for kind in model.kinds if isinstance(kind, Block)]
+    kinds = [kind for kind in blocks if kind.attentions]
     out = {"layers": model.num_layers, "hidden size": model.hidden}
     if kinds:
         out["attention heads"] = kinds[0].attentions[0].heads
         out["key/value heads"] = kinds[0].attentions[0].kv_heads
-        out["experts"] = max(kind.experts for kind in kinds)
-    if len({kind.gated for kind in kinds}) == 1 and not out.get("experts"):
-        out["matrices of a feed-forward part"] = 3 if kinds[0].gated else 2
-        widths = {linear.inputs for linear in kinds[0].linears if linear.name == "fc2"}
+    out["experts"] = model.max_experts
+    dense = [kind for kind in blocks if any(linear.name == "fc2" for linear in kind.linears)]
+    if len({kind.gated for kind in dense}) == 1 and not out["experts"]:
+        out["matrices of a feed-forward part"] = 3 if dense[0].gated else 2
+        widths = {linear.inputs for linear in dense[0].linears if linear.name == "fc2"}
         out |= {"feed-forward size": widths.pop()} if len(widths) == 1 else {}
     return out

@@ -14,6 +14,7 @@ from astrarium.errors import InputError
 from astrarium.model.blocks import Model
 from astrarium.model.build import Experts, Latent, Shape
 from astrarium.model.load import model_of_config
+from astrarium.model.scans import Scan
 
 
 def with_config(model: Model, shape: Shape) -> Model:
@@ -45,6 +46,9 @@ def _candidates(shape: Shape) -> Iterator[dict[str, Any]]:
         "max_position_embeddings": shape.max_seq_length,
         "tie_word_embeddings": shape.tied,
     }
+    if shape.scan is not None:
+        yield from _with_scans(shape, shape.scan, common)
+        return
     if shape.experts is None:
         biases = {"attention_bias": shape.out_bias, "mlp_bias": shape.mlp_bias}
         yield {"model_type": "llama", **common, **biases}
@@ -70,6 +74,41 @@ def _candidates(shape: Shape) -> Iterator[dict[str, Any]]:
     yield {"model_type": "qwen3_moe", **common, **experts, "num_experts": count}
     if shape.latent is not None:
         yield _deepseek(shape, shape.latent, shape.experts, {**common, **experts})
+
+
+def _with_scans(shape: Shape, scan: Scan, common: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    moe = shape.experts
+    routed = {"num_experts_per_tok": moe.per_token, "moe_intermediate_size": moe.ffn} if moe else {}
+    count, shared = (moe.count, moe.shared_ffn) if moe else (0, 0)
+    if shape.letters:
+        yield {
+            "model_type": "nemotron_h",
+            **{key: value for key, value in common.items() if key != "num_hidden_layers"},
+            "hybrid_override_pattern": shape.letters,
+            "mamba_num_heads": scan.heads,
+            "mamba_head_dim": scan.head_dim,
+            "n_groups": scan.groups,
+            "ssm_state_size": scan.state,
+            **routed,
+            "n_routed_experts": count,
+            "moe_shared_expert_intermediate_size": shared,
+        }
+        return
+    kinds = ("full_attention", "linear_attention")
+    yield {
+        "model_type": "qwen3_next",
+        **common,
+        "partial_rotary_factor": shape.rotary_dim / shape.head_dim,
+        "layer_types": [kinds[one] for one in shape.scan_layers],
+        "linear_conv_kernel_dim": scan.taps,
+        "linear_key_head_dim": scan.state,
+        "linear_value_head_dim": scan.head_dim,
+        "linear_num_key_heads": scan.groups,
+        "linear_num_value_heads": scan.heads,
+        **routed,
+        "num_experts": count,
+        "shared_expert_intermediate_size": shared,
+    }
 
 
 def _deepseek(shape: Shape, latent: Latent, moe: Experts, more: dict[str, Any]) -> dict[str, Any]:

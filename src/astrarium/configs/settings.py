@@ -28,6 +28,10 @@ class Settings:
         value = self._values.get(name, "")
         return "" if value in _NONE else value
 
+    def word(self, name: str) -> str:
+        """The value as it is written, of a setting that has "none" among its choices."""
+        return self._values.get(name, "")
+
     def flag(self, name: str) -> bool:
         return self._values.get(name) in _TRUE
 

@@ -31,6 +31,8 @@ FILLED_HEAD_BYTES = (10.5, 15.0)
 SCORE_BYTES = 2  # a score that is dropped, kept in 16 bits
 # Dropout is a kernel of its own each way, with a mask; it keeps its output beside the softmax's.
 DROPPED_SCORE_BYTES_MOVED = (5, 5)
+# A gate on the output, of an element: a cast to fp32, the sigmoid, the product and a cast back.
+OUTPUT_GATE_BYTES = (22, 36)
 DROPPED_SCORE_BYTES = SCORE_BYTES + MASK_BYTES
 
 
@@ -50,6 +52,9 @@ def add_attention(layer: Tally, attention: Attention) -> None:
     if layer.scaled and layer.input_bytes < layer.element_bytes:
         # The projection behind keeps a copy of its own; attention's is of 16 bits.
         layer.keep(output * layer.input_bytes / layer.element_bytes)
+    if attention.gated:
+        layer.keep(output * 2)  # the gate, and what it multiplies
+        layer.stream(*(each * output / layer.element_bytes for each in OUTPUT_GATE_BYTES))
     if attention.kv_heads not in (1, attention.heads):
         layer.pointwise(Pointwise.QUERY_COPY, query / layer.element_bytes)
     layer.pointwise(Pointwise.QKV_GRADIENT, (query + keys + values) / layer.element_bytes)

@@ -66,8 +66,10 @@ def longest_chains(
     late, ends = overlapped_arrivals(forward, backward, links, executed)
     together = pp if virtual > 1 else 1  # micro-batches after which passes repeat themselves
     more = (num_micro_batches - executed) // together
+    waves = np.arange(len(late))[:, None, None]
+    last_late = np.maximum.accumulate(np.where(late, waves, -1), axis=0)
     for number, (goes, comes, link) in enumerate(zip(forward, backward, links, strict=True)):
-        walk = _walked(order, late[:, :, number], int(ends[:, number].argmax()))
+        walk = _walked(order, last_late[:, :, number], int(ends[:, number].argmax()))
         times = np.ones(len(walk.kind))
         if more:
             each = np.where(
@@ -90,38 +92,44 @@ class _Walk(Value, frozen=True):
     is_late: Bools
 
 
-def _walked(order: PassOrder, late: Bools, rank: int) -> _Walk:
-    """The chain that ends last, on this rank; followed from its end."""
-    is_late, source = late.tolist(), order.source.tolist()
-    places: list[tuple[int, int]] = []
-    wave = len(is_late) - 1
+def _walked(order: PassOrder, last_late: Ints, rank: int) -> _Walk:
+    """The chain that ends last, on this rank; followed from its end.
+
+    last_late: of every wave and rank, the wave at or before it whose pass waited for its input; -1
+    if there is none.
+    """
+    parts: list[tuple[int, int, int]] = []  # from a wave to another, on one rank
+    wave = len(last_late) - 1
     while wave >= 0:
-        places.append((wave, rank))
-        if is_late[wave][rank]:
-            rank, wave = source[wave][rank], wave - order.reach
-        else:
-            wave -= 1
-    waves, ranks = np.array(places[::-1]).T
+        late = last_late.item(wave, rank)
+        parts.append((max(late, 0), wave, rank))
+        if late >= 0:
+            rank = order.source.item(late, rank)
+        wave = late - order.reach
+    first, last, ranks = np.array(parts[::-1]).T
+    length = last - first + 1
+    ranks = np.repeat(ranks, length)
+    waves = np.arange(len(ranks)) + np.repeat(first - np.cumsum(length) + length, length)
     passes = order.kind[waves, ranks] > 0
     at = (waves[passes], ranks[passes])
-    columns = (order.chunk, order.micro_batch, order.link, late)
-    return _Walk(order.kind[at], at[1], *(column[at] for column in columns))
+    is_late = last_late[at] == at[0]
+    place = order.kind[at], at[1], order.chunk[at]
+    return _Walk(*place, order.micro_batch[at], order.link[at], is_late)
 
 
 def _repeated(walk: _Walk, together: int, virtual: int, seconds: Floats) -> tuple[int, int]:
     """The longest part of a chain between two passes that are the same but for one group."""
     group, member = np.divmod(walk.micro_batch, together)
-    phase = (walk.kind * virtual + walk.chunk) * together + member
-    until = np.cumsum(seconds).tolist()
-    met: dict[tuple[int, int, int], int] = {}
-    longest, found = -1.0, (0, 0)
-    columns = (phase.tolist(), walk.rank.tolist(), group.tolist())
-    for place, (same, rank, number) in enumerate(zip(*columns, strict=True)):
-        met[same, rank, number] = place
-        before = met.get((same, rank, number - 1))
-        if before is not None and until[place] - until[before] > longest:
-            longest, found = until[place] - until[before], (before, place)
-    return found
+    same = ((walk.kind * virtual + walk.chunk) * together + member) * (walk.rank.max() + 1)
+    number = (same + walk.rank) * (group.max() + 2) + group  # that of the group before is one less
+    order = np.argsort(number)
+    ascending, place = number[order], np.arange(len(number))
+    before = order[np.minimum(np.searchsorted(ascending, number - 1), len(order) - 1)]
+    until = np.cumsum(seconds)
+    is_same = (number[before] == number - 1) & (before < place)
+    length = np.where(is_same, until - until[before], -1.0)
+    last = int(length.argmax())
+    return (int(before[last]), last) if length[last] > -1.0 else (0, 0)
 
 
 def _counted(walk: _Walk, times: Floats, shape: tuple[int, int]) -> Chain:

@@ -228,6 +228,15 @@ class OperatorModel(Value, frozen=True, dict=True):
         seconds = fit.fixed_seconds + moved / (self.gpu.memory_bandwidth * fit.efficiency)
         return np.where(moved > 0, seconds * self.ratio("streaming"), 0.0)
 
+    def products_and_bytes(
+        self, flops: ArrayLike, num_bytes: ArrayLike, *, rate_share: float, traffic_share: float
+    ) -> Floats:
+        """Kernels in which 16-bit products and memory traffic hide one another."""
+        device = self._attention_device
+        products = np.asarray(flops, np.float64) / (device.flops * rate_share)
+        traffic = np.asarray(num_bytes, np.float64) / (device.bandwidth * traffic_share)
+        return np.maximum(products, traffic) * self.ratio("scan")
+
     def pointwise(
         self, kind: Pointwise, elements: ArrayLike, *, backward: bool, fused: bool
     ) -> Floats:

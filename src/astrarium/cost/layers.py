@@ -14,6 +14,7 @@ the backward pass. Experts on other ranks get
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Final
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.ends import dealt
 from astrarium.cost.feedforward import OUTPUT_BIAS_LAUNCHES, add_experts, add_mlp
 from astrarium.cost.measured import correct, measured_shards
+from astrarium.cost.scans import add_scan
 from astrarium.cost.tally import (
     MASK_BYTES,
     PASSES,
@@ -48,8 +50,12 @@ from astrarium.cost.tally import (
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, CustomBlock, Embedding, Linear, Module, Norm, Split
+from astrarium.model.build import PRE_NORMS
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
+
+# What the host takes for a layer of one part, of what it takes for one of two.
+HALF_LAYER: Final = 0.5
 
 
 def layer_costs(
@@ -105,6 +111,8 @@ def _add_block(layer: Tally, block: Block) -> None:
     gemm_seconds = _add_dense_linears(layer, block)
     for attention in block.attentions:
         add_attention(layer, attention)
+    for scan in block.scans:
+        add_scan(layer, scan)
     add_latent_recompute(layer, block, gemm_seconds)
     _add_tensor_parallel(layer, block, gemm_seconds)
     if block.experts:
@@ -137,8 +145,9 @@ def _add_launches(layer: Tally, block: Block) -> None:
     routing = _further_launches(layer, block)
     own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
     share = runtime.layer_forward_seconds / own if own else 0.5
-    forward = runtime.layer_forward_seconds + many + share * routing
-    backward = runtime.layer_backward_seconds + many + (1 - share) * routing
+    parts = HALF_LAYER if _is_one_part(block) else 1.0
+    forward = parts * runtime.layer_forward_seconds + many + share * routing
+    backward = parts * runtime.layer_backward_seconds + many + (1 - share) * routing
     if runtime.launches_itself:
         slower = layer.tuning.host / layer.ops.gpu.share
         layer.add("forward", forward * slower)
@@ -151,10 +160,18 @@ def _add_launches(layer: Tally, block: Block) -> None:
     if layer.frozen:
         return
     tensors = sum(1 + linear.bias for linear in block.linears if linear not in experts)
+    tensors += sum(scan.tensors for scan in block.scans)
     layer.everywhere("weight_tensors", float(tensors + sum(norm.vectors for norm in block.norms)))
     if experts:
         of_each = sum(1 + linear.bias for linear in experts)
         layer.add("expert_tensors", of_each * block.experts / layer.shards.ep)
+
+
+def _is_one_part(block: Block) -> bool:
+    """Whether the layer is half of a usual one: mixes tokens, or has a feed-forward part."""
+    mixes = bool(block.attentions or block.scans)
+    feeds = any(linear.module is not Module.ATTENTION for linear in block.linears)
+    return mixes != feeds and any(norm.name in PRE_NORMS for norm in block.norms)
 
 
 def _further_launches(layer: Tally, block: Block) -> Floats:
@@ -215,8 +232,9 @@ def _entries(block: Block) -> tuple[int, int]:
     shared = block.parallel_residual and sum(n.width == block.hidden for n in block.norms) == 1
     if shared:
         return (0, 1) if block.experts else (1, 0)
+    mixing = max(len(block.attentions), len(block.scans))  # side by side they read one input
     whole = len(block.attentions) * _has_latent_attention(block) + (block.experts > 0)
-    return len(block.attentions) + 1 - whole, whole
+    return mixing + 1 - whole, whole
 
 
 def _is_separate(block: Block, norm: Norm) -> bool:

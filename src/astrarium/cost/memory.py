@@ -142,7 +142,7 @@ def least_bytes_of_degrees(
     frozen_expert = (c.frozen_expert @ layers_of_kind)[s] / pp
     dense_ranks, expert_ranks = data_ranks(degrees)
     one_layer = (c.activations - c.inputs).min(axis=1)[s]
-    held = _least_parameter_bytes(
+    held = least_parameter_bytes(
         runtime, pp, (dense, frozen, dense_ranks), (expert, frozen_expert, expert_ranks)
     )
     moving = (1 + runtime.fragmentation) * one_layer
@@ -152,7 +152,7 @@ def least_bytes_of_degrees(
 def least_bytes(layouts: Layouts) -> Floats:
     """No options make a layout need less on its fullest rank."""
     costs = layouts.costs
-    parameters = _least_parameter_bytes(
+    parameters = least_parameter_bytes(
         layouts.runtime,
         layouts.degrees.pp[:, None],
         (layouts.dense_parameters, layouts.frozen_dense, layouts.dense_ranks),
@@ -164,24 +164,27 @@ def least_bytes(layouts: Layouts) -> Floats:
     return (parameters + moving).max(axis=1) + reserved
 
 
-def _least_parameter_bytes(
+def least_parameter_bytes(
     runtime: Runtime,
     pp: Ints,
     dense: tuple[Floats, Floats, Ints],
     expert: tuple[Floats, Floats, Ints],
+    *,
+    on_host: bool = True,
 ) -> Floats:
-    """Everything on the host that can be; ZeRO-3 divides the rest, without a pipeline only.
+    """ZeRO-3 divides everything, without a pipeline only; with one, ZeRO-1 the optimizer.
 
-    `dense` and `expert`: parameters, frozen ones, and the ranks that share them.
+    `dense` and `expert`: parameters, frozen ones, and the ranks that share them; on_host: whether
+    the host holds the optimizer.
     """
     gradient = 0.0 if runtime.late_gradients else runtime.gradient_bytes
-    offloaded = (runtime.weight_bytes + gradient) * (dense[0] + expert[0])
-    offloaded = offloaded + runtime.weight_bytes * (dense[1] + expert[1])
+    optimizer = 0.0 if on_host else runtime.optimizer_bytes
     shared = dense[0] / dense[2] + expert[0] / expert[2]
-    kept = runtime.sharded_weight_bytes + gradient + runtime.optimizer_bytes
-    divided = kept * shared
+    whole = (runtime.weight_bytes + gradient) * (dense[0] + expert[0]) + optimizer * shared
+    whole = whole + runtime.weight_bytes * (dense[1] + expert[1])
+    divided = (runtime.sharded_weight_bytes + gradient + optimizer) * shared
     divided = divided + runtime.weight_bytes * (dense[1] / dense[2] + expert[1] / expert[2])
-    return np.where(pp > 1, offloaded, np.minimum(offloaded, divided))
+    return np.where(pp > 1, whole, np.minimum(whole, divided))
 
 
 def _parameter_bytes(

@@ -7,13 +7,15 @@ is a lower bound (`schedule.pipeline_seconds`), by which a search decides what t
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import Layouts
-from astrarium.cost.simulator import simulated_seconds
+from astrarium.cost.simulator import Pipeline, seconds_together, simulated_seconds
 from astrarium.cost.step import layer_work, pipeline_of, rank_parts
 from astrarium.strategy.columns import Options
 
@@ -38,7 +40,8 @@ def executed_totals(layouts: Layouts, rows: Ints, options: Options, bounds: Floa
     found = bounds.copy()
     if len(at):
         chosen, of = rows[at], options.take(at)
-        found[at] += replayed_seconds(layouts, chosen, of) - pipeline_of(layouts, chosen, of)
+        least = pipeline_of(layouts, chosen, of)
+        found[at] += np.maximum(_replayed(layouts, chosen, of), least) - least
     return found
 
 
@@ -47,22 +50,18 @@ def replayed_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
     Never below the bound: where executing stops before the end, a chain of all of it may be longer.
     """
-    shapes: dict[tuple[int, int, int, bool], list[int]] = defaultdict(list)
-    degrees, each = layouts.degrees, chunk_passes(layouts, rows, options)
-    for place, row in enumerate(rows.tolist()):
-        pp, batches = int(degrees.pp[row]), int(degrees.num_micro_batches[row])
-        executed = min(batches, (_settled_groups(pp) + 1) * pp)
-        shape = pp, int(layouts.virtual[row]), executed, bool(options.overlap_p2p[place])
-        shapes[shape].append(place)
-    found = np.zeros(len(rows))
-    for (_, _, _, overlap), places in shapes.items():
-        alike = rows[places]
-        passes = [each[place] for place in places]
-        forward, backward = (np.stack(way) for way in zip(*passes, strict=True))
-        links = np.stack([_links(layouts, row) for row in alike.tolist()])
-        number = degrees.num_micro_batches[alike]
-        found[places] = executed_seconds(forward, backward, links, number, overlap_p2p=overlap)
+    found = _replayed(layouts, rows, options)
     return np.maximum(found, pipeline_of(layouts, rows, options))
+
+
+def _replayed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    degrees = layouts.degrees
+    passes = chunk_passes(layouts, rows, options)
+    pipelines = [
+        Pipeline(*both, _links(layouts, row), int(degrees.num_micro_batches[row]))
+        for row, both in zip(rows.tolist(), passes, strict=True)
+    ]
+    return _executed_pipelines(pipelines, options.overlap_p2p.tolist())
 
 
 def _ranks(layouts: Layouts, row: int) -> Ints:
@@ -101,15 +100,19 @@ def executed_seconds(
 ) -> Floats:
     """Seconds of all passes of pipelines, from those of the chunks: (pipelines, pp, virtual).
 
-    The micro-batches are a multiple of the ranks; as many for all pipelines, or more for each than
-    it takes to settle.
+    The micro-batches are a multiple of the ranks.
     """
-    groups, most = (
-        np.asarray(num_micro_batches) // forward.shape[1],
-        _settled_groups(forward.shape[1]),
-    )
-    executed = min(int(groups.max()), most + 1)
-    settled, before = _remembered(forward, backward, links, executed, overlap_p2p=overlap_p2p)
+    number = np.broadcast_to(num_micro_batches, len(forward)).tolist()
+    every = zip(forward, backward, links, number, strict=True)
+    return _executed_pipelines([Pipeline(*one) for one in every], [overlap_p2p] * len(forward))
+
+
+def _executed_pipelines(pipelines: Sequence[Pipeline], overlapped: Sequence[bool]) -> Floats:
+    """Seconds of all passes; beyond what it takes to settle, every group takes as long."""
+    groups = np.array([one.num_micro_batches // len(one.forward) for one in pipelines])
+    most = np.array([_settled_groups(len(one.forward)) for one in pipelines])
+    executed = np.minimum(groups, most + 1).tolist()
+    settled, before = _remembered(pipelines, executed, overlapped)
     return settled + np.maximum(groups - most, 0) * (settled - before)
 
 
@@ -145,27 +148,50 @@ def _settled(
 
 
 def _remembered(
-    forward: Floats, backward: Floats, links: Floats, groups: int, *, overlap_p2p: bool
+    pipelines: Sequence[Pipeline], groups: Sequence[int], overlapped: Sequence[bool]
 ) -> tuple[Floats, Floats]:
-    """`_settled`, and what was executed before: with another batch the same are finalists again."""
-    shape = (*forward.shape[1:], groups, overlap_p2p)
-    every = zip(forward, backward, links, strict=True)
-    keys = [(*shape, *(seconds.tobytes() for seconds in one)) for one in every]
-    new = [row for row, key in enumerate(keys) if key not in _executed]
+    """Seconds of some groups and of one less, as far as nobody asked for them before.
+
+    With another batch the same pipelines are finalists again.
+    """
+    each = zip(pipelines, groups, overlapped, strict=True)
+    keys = [
+        (one.forward.shape, number, overlap, *(a.tobytes() for a in _arrays(one)))
+        for one, number, overlap in each
+    ]
     found = {key: _executed[key] for key in keys if key in _executed}
-    if new:
-        passes = forward[new], backward[new], links[new]
-        most = _settled_groups(forward.shape[1])
-        ends = _settled(*passes, groups, most, overlap_p2p=overlap_p2p)
-        pairs = zip(*(end.tolist() for end in ends), strict=True)
-        found.update(zip([keys[row] for row in new], pairs, strict=True))
+    new: dict[tuple[int, bool], dict[tuple[object, ...], tuple[Pipeline, int]]] = defaultdict(dict)
+    for key, one, number, overlap in zip(keys, pipelines, groups, overlapped, strict=True):
+        if key not in found:
+            new[len(one.forward), overlap][key] = one, number
+    for (_, overlap), some in new.items():
+        ends = _settled_together(list(some.values()), overlap_p2p=overlap)
+        found.update(zip(some, ends, strict=True))
     for key, ends_of_one in found.items():
         _executed[key] = ends_of_one
         _executed.move_to_end(key)  # what is asked for again is forgotten last
     while len(_executed) > MOST_EXECUTED:
         _executed.popitem(last=False)
-    settled, before = np.array([found[key] for key in keys]).T
+    settled, before = np.array([found[key] for key in keys]).reshape(-1, 2).T
     return settled, before
+
+
+def _arrays(one: Pipeline) -> tuple[Floats, Floats, Floats]:
+    return one.forward, one.backward, one.p2p
+
+
+def _settled_together(
+    asked: Sequence[tuple[Pipeline, int]], *, overlap_p2p: bool
+) -> list[tuple[float, float]]:
+    """Of pipelines with as many ranks: seconds of groups, and of one less if there are more."""
+    pp = len(asked[0][0].forward)
+    most = _settled_groups(pp)
+    whole = [replace(one, num_micro_batches=min(n, most) * pp) for one, n in asked]
+    less = [replace(one, num_micro_batches=(most - 1) * pp) for one, n in asked if n > most]
+    seconds = seconds_together([*whole, *less], overlap_p2p=overlap_p2p).tolist()
+    shorter = iter(seconds[len(whole) :])
+    ends = zip(seconds, asked, strict=False)
+    return [(own, next(shorter) if n > most else own) for own, (_, n) in ends]
 
 
 def _shares(layouts: Layouts, row: int, ranks: Ints) -> Floats:

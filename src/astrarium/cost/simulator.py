@@ -24,6 +24,7 @@ schedule that overlaps expert communication, gradient reduction beside the last 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
@@ -122,13 +123,21 @@ def simulated_seconds(
     With `fewer` micro-batches, too, behind those of all: (2n). Of virtual stages the passes are the
     same up to there, so that both are executed side by side.
     """
-    pp, virtual, most = _checked(forward, backward, p2p, num_micro_batches)
-    orders = [pass_order(pp, virtual, most)]
-    if fewer is not None:
-        _checked(forward, backward, p2p, fewer)
-        orders.append(_shortened(pp, virtual, most, fewer))
-    costs = _Costs(forward, backward, p2p)
-    return _run(orders, costs, overlap_p2p=overlap_p2p).max(axis=1).reshape(-1)
+    shape = _checked(forward, backward, p2p, num_micro_batches)
+    order, costs = pass_order(*shape), _Costs(forward, backward, p2p)
+    if fewer is None:
+        return _run([order], costs, overlap_p2p=overlap_p2p).max(axis=1).reshape(-1)
+    _checked(forward, backward, p2p, fewer)
+    short, apart, done = _shortened(*shape, fewer)
+    states = _states([order], costs)
+    _run([order], costs, states=states, waves=(0, apart), overlap_p2p=overlap_p2p)
+    states = [np.repeat(state, 2, axis=0) for state in states]
+    both = _run([order, short], costs, states=states, waves=(apart, done), overlap_p2p=overlap_p2p)
+    ended, states = both[1].copy(), [state[:1].copy() for state in states]
+    free = _run(
+        [order], costs, states=states, waves=(done, len(order.kind)), overlap_p2p=overlap_p2p
+    )
+    return np.concatenate([free[0].max(axis=0), ended.max(axis=0)])
 
 
 def _checked(
@@ -163,7 +172,8 @@ class PassOrder(Value, frozen=True):
 
     `source` and `link`: where a pass's input comes from; `meets`: whether the link out of a stage
     is used after the wave. A link number of `pp` means none, pp + 1 + s link s twice. `reach`
-    waves back lies the input.
+    waves back lies the input. `row`: 0 is nothing, then forward passes by stage and chunk, then
+    backward passes.
     """
 
     kind: Ints
@@ -172,6 +182,7 @@ class PassOrder(Value, frozen=True):
     source: Ints
     link: Ints
     meets: Ints
+    row: Ints
     reach: int
 
 
@@ -192,11 +203,20 @@ def pass_order(pp: int, virtual: int, num_micro_batches: int) -> PassOrder:
 
 
 @lru_cache(maxsize=64)
-def _shortened(pp: int, virtual: int, most: int, num_micro_batches: int) -> PassOrder:
-    """The order of virtual stages, of several groups, with fewer of them: others rest instead."""
+def _shortened(
+    pp: int, virtual: int, most: int, num_micro_batches: int
+) -> tuple[PassOrder, int, int]:
+    """The order of virtual stages, of several groups, with fewer of them: others rest instead.
+
+    And the waves between which it differs: before it is the same, behind it nothing is left to do.
+    """
     order = pass_order(pp, virtual, most)
     kept = np.where(order.micro_batch < num_micro_batches, order.kind, 0)
-    return _linked(kept, order.chunk, order.micro_batch, virtual)
+    short = _linked(kept, order.chunk, order.micro_batch, virtual)
+    columns = ((order.kind, short.kind), (order.link, short.link), (order.meets, short.meets))
+    unlike = np.logical_or.reduce([(one != other).any(axis=1) for one, other in columns])
+    done = int(np.flatnonzero(short.kind.any(axis=1))[-1]) + short.reach
+    return short, int(unlike.argmax()), min(done, len(order.kind))
 
 
 def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> PassOrder:
@@ -216,7 +236,8 @@ def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> PassOrd
         sends = np.where(np.arange(len(kind))[:, None] % 2, np.roll(sends, 1, axis=0), False)
     used = sends | np.roll(returns, -1, axis=1)
     meets = np.where(used, stage, pp)
-    return PassOrder(kind, chunk, micro_batch, source, link, meets, 1 if virtual == 1 else 2)
+    row = np.where(kind > 0, 1 + ((kind - 1) * pp + stage) * virtual + chunk, 0)
+    return PassOrder(kind, chunk, micro_batch, source, link, meets, row, 1 if virtual == 1 else 2)
 
 
 def _one_forward_one_backward(pp: int, num_micro_batches: int) -> tuple[Ints, Ints]:
@@ -255,40 +276,38 @@ class _Costs:
     """Seconds of passes and links as rows of n pipelines, ready to be picked wave by wave."""
 
     def __init__(self, forward: Floats, backward: Floats, p2p: Floats) -> None:
-        n, pp, virtual = forward.shape
+        n, pp, _ = forward.shape
         idle = np.zeros((n, 1))
         passes = [idle, forward.reshape(n, -1), backward.reshape(n, -1)]
         self.passes = np.ascontiguousarray(np.concatenate(passes, axis=1).T)
         self.links = np.concatenate([p2p.T, np.full((1, n), -np.inf), 2 * p2p.T])
-        self.virtual = virtual
         self.pp = pp
         self.n = n
+        most = max(PICKED_AT_ONCE, 2 * pp * n)
+        self._picked = np.empty(most), np.empty(most)
 
     def waves(
-        self, orders: Sequence[PassOrder], *, overlap_p2p: bool
+        self, orders: Sequence[PassOrder], first: int, last: int, *, overlap_p2p: bool
     ) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Of every wave: where inputs come from, seconds of links and of passes: (orders, pp, n).
+        """Of some waves: where inputs come from, seconds of links and of passes: (orders, pp, n).
 
         Picked for many waves at once: a pick by itself costs more than what is done with it. Valid
         until the next one: the memory is used again, as fresh pages cost more than the arithmetic.
         """
-        link = np.stack([one.link if overlap_p2p else one.meets for one in orders], axis=1)
-        row = np.stack([self._rows(order) for order in orders], axis=1)
-        wave = row[0].size * self.n
-        some = int(np.clip(PICKED_AT_ONCE // max(wave, 1), 1, len(row)))
-        links, passes = (np.empty((some, *row.shape[1:], self.n)) for _ in range(2))
-        for first in range(0, len(row), some):
-            last = min(first + some, len(row))
-            here = slice(0, last - first)
-            self.links.take(link[first:last], axis=0, out=links[here], mode="clip")
-            self.passes.take(row[first:last], axis=0, out=passes[here], mode="clip")
-            yield from zip(orders[0].source[first:last], links[here], passes[here], strict=True)
-
-    def _rows(self, order: PassOrder) -> Ints:
-        """Row of `passes` for every wave and stage."""
-        within = np.arange(self.pp)[None, :] * self.virtual + order.chunk
-        row = 1 + (order.kind - 1) * self.pp * self.virtual + within
-        return np.where(order.kind > 0, row, 0)
+        link = np.stack([(one.link if overlap_p2p else one.meets)[first:last] for one in orders], 1)
+        row = np.stack([one.row[first:last] for one in orders], axis=1)
+        source = orders[0].source[first:last]
+        wave = (len(orders), self.pp, self.n)
+        some = max(PICKED_AT_ONCE // max(math.prod(wave), 1), 1)
+        links, passes = (
+            memory[: some * math.prod(wave)].reshape(some, *wave) for memory in self._picked
+        )
+        for begin in range(0, len(row), some):
+            end = min(begin + some, len(row))
+            here = slice(0, end - begin)
+            self.links.take(link[begin:end], axis=0, out=links[here], mode="clip")
+            self.passes.take(row[begin:end], axis=0, out=passes[here], mode="clip")
+            yield from zip(source[begin:end], links[here], passes[here], strict=True)
 
 
 def overlapped_arrivals(
@@ -312,20 +331,43 @@ class _Record(Value, frozen=True):
     late: Bools | None = None
 
 
+def _states(orders: Sequence[PassOrder], costs: _Costs) -> list[Floats]:
+    """When stages were done after each of the last waves, as many as inputs lie back."""
+    return [np.zeros((len(orders), costs.pp, costs.n)) for _ in range(orders[0].reach)]
+
+
 def _run(
     orders: Sequence[PassOrder],
     costs: _Costs,
     record: _Record | None = None,
     *,
     overlap_p2p: bool,
+    states: list[Floats] | None = None,
+    waves: tuple[int, int] | None = None,
 ) -> Floats:
-    """When each stage of each pipeline is done: (orders, pp, n)."""
-    pp, every = costs.pp, orders[0].reach
-    earlier = [np.zeros((len(orders), pp, costs.n)) for _ in range(every)]
-    free, arrival = earlier[-1], np.empty_like(earlier[0])
+    """When each stage of each pipeline is done: (orders, pp, n).
+
+    states: before these waves; they are changed to those behind them.
+    """
+    earlier = _states(orders, costs) if states is None else states
+    first, last = waves or (0, len(orders[0].kind))
+    picked = costs.waves(orders, first, last, overlap_p2p=overlap_p2p)
+    return _passed(picked, earlier, record, first=first, overlap_p2p=overlap_p2p)
+
+
+def _passed(
+    waves: Iterator[tuple[Ints, Floats, Floats]],
+    earlier: list[Floats],
+    record: _Record | None = None,
+    *,
+    first: int = 0,
+    overlap_p2p: bool,
+) -> Floats:
+    """When each stage is done after some waves, from when it was done after earlier ones."""
+    pp, every = earlier[0].shape[1], len(earlier)
+    free, arrival = earlier[(first - 1) % every if overlap_p2p else -1], np.empty_like(earlier[0])
     after, before = (np.arange(pp) + 1) % pp, (np.arange(pp) - 1) % pp
-    waves = costs.waves(orders, overlap_p2p=overlap_p2p)
-    for wave, (source, link, passes) in enumerate(waves):
+    for wave, (source, link, passes) in enumerate(waves, first):
         if overlap_p2p:
             then = earlier[wave % every]
             then.take(source, axis=1, out=arrival, mode="clip")
@@ -345,3 +387,55 @@ def _run(
             np.maximum(free, met, out=free)
             np.maximum(free, met[:, before], out=free)
     return free
+
+
+class Pipeline(Value, frozen=True):
+    """Seconds of passes of (stages, chunks), several chunks, and one link per stage."""
+
+    forward: Floats
+    backward: Floats
+    p2p: Floats
+    num_micro_batches: int
+
+
+def seconds_together(pipelines: Sequence[Pipeline], *, overlap_p2p: bool) -> Floats:
+    """Seconds of pipelines with as many stages, but any numbers of chunks and micro-batches.
+
+    One operation for a wave of all of them: of few pipelines, operations take longer than what
+    they do.
+    """
+    orders = []
+    for one in pipelines:
+        seconds = one.forward[None], one.backward[None], one.p2p[None]
+        orders.append(pass_order(*_checked(*seconds, one.num_micro_batches)))
+    pp, number = len(pipelines[0].forward), len(pipelines)
+    waves = _waves_together(pipelines, orders, overlap_p2p=overlap_p2p)
+    earlier = [np.zeros((1, pp, number)) for _ in range(orders[0].reach)]
+    return _passed(waves, earlier, overlap_p2p=overlap_p2p)[0].max(axis=0)
+
+
+def _waves_together(
+    pipelines: Sequence[Pipeline], orders: Sequence[PassOrder], *, overlap_p2p: bool
+) -> Iterator[tuple[Ints, Floats, Floats]]:
+    """`_Costs.waves` of pipelines of different shapes: (1, pp, pipelines)."""
+    pp, number = len(pipelines[0].forward), len(pipelines)
+    # Every pipeline has its rows of one long column; behind its end it rests.
+    of_each = [(np.zeros(1), one.forward.ravel(), one.backward.ravel()) for one in pipelines]
+    passes = np.concatenate([seconds for table in of_each for seconds in table])
+    sizes = np.array([1 + 2 * one.forward.size for one in pipelines])
+    links = np.concatenate([x for one in pipelines for x in (one.p2p, [-np.inf], 2 * one.p2p)])
+    resting = np.cumsum(sizes) - sizes, np.arange(number) * (2 * pp + 1) + pp
+    used = [order.link if overlap_p2p else order.meets for order in orders]
+    # In turn, a wave of forward and one of backward passes.
+    sources = (np.arange(pp) - 1) % pp, (np.arange(pp) + 1) % pp
+    last = max(len(order.kind) for order in orders)
+    some = 2 * max(PICKED_AT_ONCE // (2 * pp * number), 1)
+    for begin in range(0, last, some):
+        here = slice(begin, min(begin + some, last))
+        row, link = (np.tile(rest, (here.stop - begin, pp, 1)) for rest in resting)
+        for place, (order, links_of) in enumerate(zip(orders, used, strict=True)):
+            there = slice(0, len(order.kind[here]))
+            row[there, :, place] += order.row[here]
+            link[there, :, place] += links_of[here] - pp
+        turns = sources * ((here.stop - begin) // 2)
+        yield from zip(turns, links.take(link)[:, None], passes.take(row)[:, None], strict=True)

@@ -169,13 +169,13 @@ def least_passes_with(
     limit: float = np.inf,
 ) -> Floats:
     """`least_seconds` of all passes, without what follows once an iteration."""
-    redone = _redone_share(layouts, rows, options)
+    on_rank, redone = layouts.on_rank, _redone_share(layouts, rows, options)
     causes, device = _device_parts(layouts, rows, options, redone)
     if (options.method == _BLOCK).any():
         share = _least_share_redone(layouts, rows, options, causes, limit)
         device = device[0], device[1] - causes["recompute"] * (1 - share)
         redone = redone * share
-    launches = _launches(layouts, rows, redone)
+    launches = on_rank.launch[rows] + redone * on_rank.launch_again[rows]
     return least_passes_of(layouts, rows, device, launches, options.overlap_p2p, most)
 
 
@@ -207,12 +207,14 @@ def least_passes_of(
     launches: Floats,
     overlap_p2p: Bools,
     most: Floats | None = None,
+    redone: Floats | float = 0.0,
 ) -> Floats:
     """Seconds of all passes at least, from those of one micro-batch on each rank of some split.
 
-    A rank takes the norm of what its device and its host do (`waited_for`), which are linear in its
-    layers: no less than the device alone, and no less than both with the weights that make it the
-    norm for a layer. So the launches of layers may hide behind embedding and head.
+    redone: seconds more of a micro-batch, on whatever ranks. A rank takes the norm of what its
+    device and its host do (`waited_for`), which are linear in its layers: no less than the device
+    alone, and no less than both with the weights that make it the norm for a layer. So the launches
+    of layers may hide behind embedding and head.
     """
     beside, held = _besides(layouts, rows), layouts.layer_counts[rows]
     count = layouts.stages.count[layouts.stage_row[rows]]
@@ -222,7 +224,7 @@ def least_passes_of(
         np.divide(seconds, held, out=np.full_like(turn, np.inf), where=filled).min(axis=1)
         for seconds in of_layers
     )
-    total, launched = (count * turn).sum(axis=1), (count * launches).sum(axis=1)
+    total, launched = (count * turn).sum(axis=1) + redone, (count * launches).sum(axis=1)
     forward = (count * device[0]).sum(axis=1)
     launched_forward = FORWARD_LAUNCHES * (count * layouts.on_rank.launch[rows]).sum(axis=1)
     norm, power = smooth_maximum(layer, launch, LAUNCH_HALVINGS), 2**LAUNCH_HALVINGS - 1
@@ -265,11 +267,14 @@ def _least_turn(
     most: Floats | None,
 ) -> Floats:
     """Seconds of the longest rank at least."""
+    mean = whole / layouts.degrees.pp[rows]
     if _has_several_kinds(layouts):
-        return np.maximum(whole / layouts.degrees.pp[rows], beside.max(axis=1))
-    count = layouts.stages.count[layouts.stage_row[rows]]
-    num_layers = int(layouts.stages.chunk_layers[0].sum())
-    return least_turn(layer, beside, count, most, num_layers)
+        return np.maximum(mean, beside.max(axis=1))
+    count, whole_model = (
+        layouts.stages.count[layouts.stage_row[rows]],
+        layouts.stages.chunk_layers[0],
+    )
+    return np.maximum(mean, least_turn(layer, beside, count, most, int(whole_model.sum())))
 
 
 def _has_several_kinds(layouts: Layouts) -> bool:
@@ -482,12 +487,6 @@ def start_seconds(layouts: Layouts, rows: Ints) -> Floats:
     busy = on_rank.forward + on_rank.backward + on_rank.tp + on_rank.cp + on_rank.ep
     counted = np.maximum(on_rank.launch - busy, 0.0)[rows]
     return np.maximum(late - counted * layouts.degrees.num_micro_batches[rows][:, None], 0.0)
-
-
-def _launches(layouts: Layouts, rows: Ints, redone: Floats) -> Floats:
-    """What the host of each rank takes to launch one micro-batch."""
-    again = redone * layouts.on_rank.launch_again[rows]
-    return layouts.on_rank.launch[rows] + again
 
 
 def waited_for(launches: Floats, device: Floats) -> Floats:

@@ -34,7 +34,7 @@ def update_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
         launches = model.runtime.optimizer_launch_seconds * model.tuning.host * launched
         on_gpu = smooth_maximum(on_gpu, launches, LAUNCH_HALVINGS)
         sharing = np.minimum(model.pool.gpus_per_node, layouts.gpus[rows])[:, None]
-        on_host = _update_on_host(model, updated, sharing)
+        on_host = update_on_host(model, updated, sharing)
         one = np.where(options.offload_optimizer[:, None], on_host, on_gpu)
         seconds = np.where(model_of == index, one, seconds)
     return seconds
@@ -59,7 +59,7 @@ def _cast_seconds(model: CostModel, copies: Floats) -> Floats:
     return model.ops.streaming(2 * copies / model.runtime.cast_rate)
 
 
-def _update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
+def update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
     """Gradients and weights move between GPU and host; the host's memory holds the rest."""
     runtime = model.runtime
     moved = (runtime.gradient_bytes + runtime.weight_bytes) * updated

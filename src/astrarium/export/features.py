@@ -346,8 +346,8 @@ class Feature(Enum):
         lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",
         None,  # the whole plan rests on it
     )
-    DEEPEP = (
-        "tokens sent to experts by DeepEP",
+    EXPERT_MESSAGES = (
+        "tokens sent to experts by DeepEP or beside another micro-batch",
         lambda job: "" if job.workload.expert_messages == "alltoall" else "expert_messages",
         None,  # the whole plan rests on it
     )

@@ -4,7 +4,7 @@ An adapter of a weight w[outputs, inputs] is A[rank, inputs] and B[outputs, rank
 magnitude for each output. `catalog/data/finetuning.json` says what Transformers calls the weights
 and which of them are one module there, as PEFT counts adapters by module.
 
-Not modelled: adapters of experts, of embeddings and heads; dropout before adapters.
+Not modelled: adapters of experts, of scans, of embeddings and heads; dropout before adapters.
 """
 
 from __future__ import annotations
@@ -95,6 +95,12 @@ def checked(model: Model, adapters: Adapters) -> Adapters:
         raise InputError(
             f"adapters are known of decoders alone, and {model.name} is of kind"
             f" {model.architecture}; train all of it ({flag('finetune')} full)",
+            "finetune",
+        )
+    if any(block.scans for block in blocks):
+        raise InputError(
+            f"adapters of scans (Mamba, gated delta nets) are not modelled, and {model.name} has"
+            f" them; train all of it ({flag('finetune')} full)",
             "finetune",
         )
     known = {name for block in blocks for x in block.linears for name in _names(model, x)}

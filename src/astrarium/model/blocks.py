@@ -1,9 +1,9 @@
-"""What a model is made of: weights, norms, attention, in the order data flows.
+"""What a model is made of: weights, norms, attention, scans, in the order data flows.
 
 Parameter counts, FLOPs, GEMM shapes, activation bytes and messages all follow from the same
-`Linear`, `Norm` and `Attention` entries, so they cannot disagree. Nothing here knows GPUs or
-strategies, except how Megatron splits each weight (`Split`). A layer may work on tokens of its own
-(`Block.tokens`); figures "per token" are per token of the workload, so that they add up.
+`Linear`, `Norm`, `Attention` and `Scan` entries, so they cannot disagree. Nothing here knows GPUs
+or strategies, except how Megatron splits each weight (`Split`). A layer may work on tokens of its
+own (`Block.tokens`); figures "per token" are per token of the workload, so that they add up.
 
 Not modelled: biases in GEMM time (fused), dropout masks of models that train without dropout, the
 products of convolutions that make tokens (patches of an image, frames of a sound).
@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from astrarium.model.scans import Scan
 from astrarium.value import Value
 
 ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
@@ -100,7 +101,8 @@ class Attention(Value, frozen=True):
     """The scores-and-values part of attention; its projections are `Linear` entries.
 
     `key_dim` and `value_dim` are per head (equal except for MLA). `window` is the number of
-    earlier tokens a local layer sees. `cross` attends to an encoder's output.
+    earlier tokens a local layer sees. `cross` attends to an encoder's output. `gated`: the output
+    is multiplied by a gate that the projection of the queries makes.
     """
 
     heads: int
@@ -111,6 +113,7 @@ class Attention(Value, frozen=True):
     window: int | None = None
     rotary_dim: int = 0
     cross: bool = False
+    gated: bool = False
 
     def flops_per_token(self, seq_length: int) -> float:
         """Forward FLOPs for one token at average depth; causal attention does half the work."""
@@ -166,6 +169,8 @@ class Block(Value, frozen=True, dict=True):
     """One layer: what Megatron counts in --num-layers.
 
     `gated` tells whether the feed-forward part multiplies two projections (SwiGLU, GeGLU).
+    `parallel_residual`: the residual stream is added to once, by parts side by side or by one part
+    alone. `scans` carry a state along the sequence, beside attention or instead of it.
     `extra_parameters` are weights outside `linears` and `norms` (relative position tables,
     attention sinks): no GEMM, counted once per rank. `timings` correct the predicted time.
 
@@ -180,6 +185,7 @@ class Block(Value, frozen=True, dict=True):
     norms: tuple[Norm, ...]
     attentions: tuple[Attention, ...]
     gated: bool
+    scans: tuple[Scan, ...] = ()
     experts: int = 0
     experts_per_token: int = 0
     parallel_residual: bool = False
@@ -195,6 +201,7 @@ class Block(Value, frozen=True, dict=True):
         return (
             sum(linear.parameters for linear in self.linears)
             + sum(norm.parameters for norm in self.norms)
+            + sum(scan.parameters for scan in self.scans)
             + self.extra_parameters
             + (self.embedding.parameters if self.embedding else 0)
         )
@@ -219,9 +226,9 @@ class Block(Value, frozen=True, dict=True):
     def flops_per_token(self, seq_length: int) -> float:
         """Forward FLOPs of matrix products; norms and activations are bandwidth, not FLOPs."""
         own, context = self.length(seq_length), self.context_tokens(seq_length)
-        per_own = sum(x.flops_per_token for x in self.linears if not x.context) + sum(
-            x.flops_per_token(context if x.cross else own) for x in self.attentions
-        )
+        per_own = sum(x.flops_per_token for x in self.linears if not x.context)
+        per_own += sum(x.flops_per_token(context if x.cross else own) for x in self.attentions)
+        per_own += sum(x.flops_per_token(own) for x in self.scans)
         per_context = sum(x.flops_per_token for x in self.linears if x.context)
         share = self.tokens(seq_length) / seq_length
         return per_own * share + per_context * (context / seq_length)

@@ -23,6 +23,8 @@ from astrarium.model.blocks import (
     Norm,
     Split,
 )
+from astrarium.model.hybrids import feed_forward_alone, mixing_alone, with_scan
+from astrarium.model.scans import Scan
 from astrarium.value import Value
 
 
@@ -38,6 +40,8 @@ class Architecture(StrEnum):
 
 
 PRE_NORMS = ("attention_norm", "mlp_norm")
+# Letters of layers that are one part alone; Megatron's and Nemotron's.
+SCAN, ATTENTION, FEED_FORWARD, EXPERTS = "M*-E"
 FIRST = "-first"  # of the name of a block that holds more than those behind it
 SANDWICH_NORMS = (*PRE_NORMS, "attention_post_norm", "mlp_post_norm")
 
@@ -73,6 +77,9 @@ class Shape(Value, frozen=True):
     one); `expert_layers` says which layers hold experts. `global_rotary_dim` replaces
     `rotary_dim` in layers without a window. `embedding_hidden` differs from `hidden` where the
     token table is projected. `seq_length` and `sequences` are those of `Block`.
+
+    `scan_layers` have a `scan` in the place of attention. With `letters` every layer is one part
+    alone, a letter each: M a scan, * attention, - a feed-forward part, E experts.
     """
 
     hidden: int
@@ -96,9 +103,14 @@ class Shape(Value, frozen=True):
     windows: tuple[int | None, ...] = ()
     parallel_residual: bool = False
     position_projection: bool = False
+    gated_attention: bool = False
     latent: Latent | None = None
     experts: Experts | None = None
     expert_layers: tuple[bool, ...] = ()
+    scan: Scan | None = None
+    scan_bias: bool = False
+    scan_layers: tuple[bool, ...] = ()
+    letters: str = ""
     extra_parameters: int = 0
     tied: bool = False
     embedding_hidden: int | None = None
@@ -112,11 +124,18 @@ class Shape(Value, frozen=True):
 
 
 def attention_linears(
-    hidden: int, heads: int, kv_heads: int, head_dim: int, *, qkv_bias: bool, out_bias: bool
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    *,
+    qkv_bias: bool,
+    out_bias: bool,
+    gated: bool = False,
 ) -> tuple[Linear, ...]:
     """Projections around ordinary (multi-head, grouped- or multi-query) attention."""
     part, width = Module.ATTENTION, heads * head_dim
-    fused = width + 2 * kv_heads * head_dim
+    fused = (2 if gated else 1) * width + 2 * kv_heads * head_dim
     return (
         Linear("qkv", hidden, fused, Split.COLUMN, part, qkv_bias),
         Linear("proj", width, hidden, Split.ROW, part, out_bias),
@@ -212,14 +231,14 @@ def query_key_norms(
     )
 
 
-def assemble(name: str, family: str, architecture: Architecture, shape: Shape) -> Model:
-    """Build the model a `Shape` describes."""
-    windows = shape.windows or (None,) * shape.layers
-    sparse = shape.expert_layers or (shape.experts is not None,) * shape.layers
-    kinds = {
-        key: transformer_block(shape, *key)
-        for key in dict.fromkeys(zip(windows, sparse, strict=True))
-    }
+def assemble(
+    name: str,
+    family: str,
+    architecture: Architecture,
+    shape: Shape,
+    blocks: tuple[Block, ...] | None = None,
+) -> Model:
+    """Build the model a `Shape` describes, around other `blocks` if they are given."""
     table_width = shape.embedding_hidden or shape.hidden
     final_norm = shape.norm_vectors * shape.hidden if shape.final_norm else 0
     outputs = shape.vocab if shape.head_outputs is None else shape.head_outputs
@@ -230,11 +249,36 @@ def assemble(name: str, family: str, architecture: Architecture, shape: Shape) -
         hidden=shape.hidden,
         max_seq_length=shape.max_seq_length,
         embedding=Embedding(shape.vocab, table_width, shape.embedding_parameters),
-        blocks=tuple(kinds[key] for key in zip(windows, sparse, strict=True)),
+        blocks=_blocks(shape) if blocks is None else blocks,
         head=Head(
             table_width, outputs, shape.tied, shape.head_bias, final_norm + shape.head_parameters
         ),
     )
+
+
+def _blocks(shape: Shape) -> tuple[Block, ...]:
+    if shape.letters:
+        parts = {letter: _part(shape, letter) for letter in dict.fromkeys(shape.letters)}
+        return tuple(parts[letter] for letter in shape.letters)
+    windows = shape.windows or (None,) * shape.layers
+    sparse = shape.expert_layers or (shape.experts is not None,) * shape.layers
+    scanning = shape.scan_layers or (False,) * shape.layers
+    keys = tuple(zip(windows, sparse, scanning, strict=True))
+    kinds = {key: _kind(shape, *key) for key in dict.fromkeys(keys)}
+    return tuple(kinds[key] for key in keys)
+
+
+def _kind(shape: Shape, window: int | None, sparse: bool, scanning: bool) -> Block:
+    block = transformer_block(shape, None if scanning else window, sparse)
+    if not scanning or shape.scan is None:
+        return block
+    return with_scan(block, shape.scan, bias=shape.scan_bias)
+
+
+def _part(shape: Shape, letter: str) -> Block:
+    if letter in SCAN + ATTENTION:
+        return mixing_alone(_kind(shape, None, False, letter == SCAN))
+    return feed_forward_alone(transformer_block(shape, None, letter == EXPERTS))
 
 
 def transformer_block(shape: Shape, window: int | None, sparse: bool) -> Block:
@@ -349,6 +393,7 @@ def _attention_part(shape: Shape) -> tuple[Linear, ...]:
         shape.head_dim,
         qkv_bias=shape.qkv_bias,
         out_bias=shape.out_bias,
+        gated=shape.gated_attention,
     )
     if not shape.position_projection:
         return linears
@@ -370,4 +415,5 @@ def _attention(shape: Shape, window: int | None) -> Attention:
         causal=shape.causal,
         window=window,
         rotary_dim=rotary,
+        gated=shape.gated_attention,
     )

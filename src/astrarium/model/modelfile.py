@@ -53,9 +53,10 @@ class NormKind(StrEnum):
 
     RMS = "rmsnorm"
     LAYER = "layernorm"
+    PLAIN = "plain"  # a layer norm without learned numbers
 
 
-_VECTORS = {NormKind.RMS: 1, NormKind.LAYER: 2}
+_VECTORS = {NormKind.RMS: 1, NormKind.LAYER: 2, NormKind.PLAIN: 0}
 
 
 class Moved(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -109,7 +110,10 @@ class HeadEntry(_MeasuredEntry, tag="head"):
 
 
 class TransformerEntry(_MeasuredEntry, tag="transformer"):
-    """Attention and a feed-forward part, dense or with experts of width `ffn`."""
+    """Attention and a feed-forward part, dense or with experts of width `ffn`.
+
+    `parameters` are what a sample or the other of two streams meets: no product of every token.
+    """
 
     heads: Count
     ffn: Count
@@ -132,6 +136,7 @@ class TransformerEntry(_MeasuredEntry, tag="transformer"):
     seq_length: Count | None = None
     sequences: Count = 1
     cross: bool = False
+    parameters: Amount = 0
     name: Annotated[str, Meta(min_length=1)] | None = None
 
     def __post_init__(self) -> None:
@@ -420,6 +425,7 @@ def _shape(entry: TransformerEntry, hidden: int) -> build.Shape:
         rotary_dim=head_dim if entry.rotary else 0,
         parallel_residual=entry.parallel,
         experts=experts,
+        extra_parameters=entry.parameters,
         seq_length=entry.seq_length,
         sequences=entry.sequences,
     )

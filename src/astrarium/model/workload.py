@@ -40,8 +40,17 @@ class ExpertMessages(StrEnum):
     """How tokens travel to experts on other ranks, and back."""
 
     ALLTOALL = "alltoall"  # a copy for each expert, while nothing else runs
-    DEEPEP = "deepep"  # DeepEP: a copy for each node, where it is handed on
     OVERLAPPED = "overlapped"  # the same, beside the passes of another micro-batch
+    DEEPEP = "deepep"  # DeepEP: a copy for each node, where it is handed on
+    DEEPEP_OVERLAPPED = "deepep-overlapped"
+
+    @property
+    def is_overlapped(self) -> bool:
+        return self in (ExpertMessages.OVERLAPPED, ExpertMessages.DEEPEP_OVERLAPPED)
+
+    @property
+    def is_deepep(self) -> bool:
+        return self in (ExpertMessages.DEEPEP, ExpertMessages.DEEPEP_OVERLAPPED)
 
 
 class Workload(Value, frozen=True):

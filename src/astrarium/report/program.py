@@ -261,10 +261,6 @@ def _divided(program: DeviceProgram) -> list[_Axis]:
 
 def _axis_words(names: Sequence[str]) -> str:
     several = list(dict.fromkeys(names))
-    if (
-        len({name.partition(program_parts.CUT)[0] for name in several}) == 1
-    ):  # cuts that changed nothing
-        return several[0]
     rest = len(several) - 1
     return several[0] if not rest else f"{several[0]} and {rest} more"
 

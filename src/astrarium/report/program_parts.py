@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from astrarium.report.tables import runs
-from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, SEGMENT, Graph
+from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
 from astrarium.spmd.program import DeviceProgram, How, Instruction, ReasonPart, placement_text
 from astrarium.spmd.rules import PARTIAL, MessageKind, ShardRule
 from astrarium.units import format_bytes, format_seconds
@@ -19,7 +19,6 @@ from astrarium.value import Value
 
 OUTSIDE: Final = -1  # the block of a node that no layer repeats
 HEADS: Final = "heads"
-CUT: Final = ", after cut "  # where an axis goes on with other pieces
 WHOLE: Final = "the whole graph"
 SHORT_NAMES: Final = {"scaled_dot_product_attention": "attention"}
 # Of the weights, as Megatron says; rules are named by the letters of `rules.products`.
@@ -88,7 +87,7 @@ def parts_of(program: DeviceProgram) -> list[ProgramPart]:
 def instructions_by_owner(program: DeviceProgram) -> dict[int, list[Instruction]]:
     """Instructions of each block, and of what stands before, between and behind blocks.
 
-    Numbers are the same for all programs of a module, with or without cuts.
+    Numbers are the same for all programs of a module.
     """
     owner = _owners(program.graph)
     found: dict[int, list[Instruction]] = {}
@@ -117,7 +116,7 @@ def _way(program: DeviceProgram, one: Instruction, rule: ShardRule) -> str:
 
 def axis_kind(program: DeviceProgram, axis: int) -> str:
     """What an axis counts: "batch", "heads", or a dimension of its module, without the path."""
-    name = axis_names(program)[axis].partition(CUT)[0]
+    name = axis_names(program)[axis]
     path, _, dim = re.sub(r" \(\d+\)$", "", name).partition(" ")
     if dim == HEADS or not dim:
         return dim or path
@@ -126,21 +125,10 @@ def axis_kind(program: DeviceProgram, axis: int) -> str:
 
 
 def axis_names(program: DeviceProgram) -> list[str]:
-    """Names of axes; behind a cut an axis is called as before it."""
-    axes, graph = program.axes, program.graph
-    named = list(axes.names) or [f"axis {axis}" for axis in range(axes.count)]
-    names = [_CAST.sub(r"\1", name) for name in named]
-    cuts: dict[str, int] = {}
-    for index, node in enumerate(graph.nodes):
-        if node.op != SEGMENT:
-            continue
-        (source,) = graph.inputs[index]
-        for before, after in zip(axes.of[source], axes.of[index], strict=True):
-            if before != after and CUT not in names[after]:
-                whole = names[before].partition(CUT)[0]
-                cuts[whole] = cuts.get(whole, 0) + 1
-                names[after] = f"{whole}{CUT}{cuts[whole]}"
-    return names
+    """Names of axes, without the casts of their tensors."""
+    axes = program.axes
+    named = axes.names or [f"axis {axis}" for axis in range(axes.count)]
+    return [_CAST.sub(r"\1", name) for name in named]
 
 
 def work_of(program: DeviceProgram, part: ProgramPart) -> list[Work]:

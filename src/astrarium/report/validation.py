@@ -152,7 +152,7 @@ def _implausible(prediction: Prediction) -> str | None:
             f"{measured_seconds(prediction):.4g} s would be {100 * share:.0f} % of the peak of"
             f" {row.num_gpus} {scenario.pool.gpu.name}"
         )
-    if metrics.beyond_memory(prediction):
+    if metrics.exceeds_memory(prediction):
         has = scenario.pool.gpu.memory_bytes / GB
         name = scenario.pool.gpu.name
         return f"peak_mem_gb {row.peak_mem_gb:g} on a {name} of {has:.1f} GB"

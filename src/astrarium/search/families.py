@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from astrarium.search.outcome import Found
 from astrarium.strategy.estimate import TWINS, Plan, Twin
-from astrarium.strategy.types import Strategy
+from astrarium.strategy.types import Granularity, RecomputeModule, Strategy
+
+# ZeRO stage, optimizer on the host, what is recomputed.
+Shared = tuple[int, bool, Granularity, tuple[RecomputeModule, ...]]
 
 
 def family_of(
@@ -40,16 +43,24 @@ def _family(plan: Plan) -> tuple[object, ...]:
     return (*family, tuple(sorted(plan.gpus.items())))
 
 
-def with_twins(found: Found, met: Iterable[Twin]) -> Found:
+def with_twins(found: Found, met: Iterable[tuple[Shared, Twin]]) -> Found:
     """What the search found, with what it met of the same family."""
-    return replace(found, twins=_twins(found.strategy, found.seconds, met))
+    shared = shared_of(found.strategy)
+    alike = (twin for of, twin in met if of == shared)
+    return replace(found, twins=_twins(found.strategy, found.seconds, alike))
+
+
+def shared_of(s: Strategy) -> Shared:
+    """What a twin has in common with its plan, so that its figures alone describe it."""
+    return s.zero_stage, s.offload_optimizer, s.recompute.granularity, s.recompute.modules
 
 
 def folded(plan: Plan, others: Iterable[Plan]) -> Plan:
     """A plan, with others of its family as twins where they take the same time."""
     met = [*plan.twins]
     for other in others:
-        met += [_twin(other.strategy, other.iteration_seconds), *other.twins]
+        if shared_of(other.strategy) == shared_of(plan.strategy):
+            met += [_twin(other.strategy, other.iteration_seconds), *other.twins]
     return replace(plan, twins=_twins(plan.strategy, plan.iteration_seconds, met))
 
 

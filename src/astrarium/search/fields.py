@@ -17,6 +17,7 @@ from astrarium.arrays import Ints
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import NVLINK, Network
 from astrarium.model.blocks import Block, Module
+from astrarium.model.scans import Recurrence
 from astrarium.model.workload import Numerics, Workload
 from astrarium.strategy.columns import (
     GRANULARITIES,
@@ -115,6 +116,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
     model = workload.model
     blocks = [kind for kind in model.kinds if isinstance(kind, Block)]
     attentions = [attention for block in blocks for attention in block.attentions]
+    scans = [scan for block in blocks for scan in block.scans]
     moe = next((block for block in blocks if block.experts), None)
     return {
         "layers": model.num_layers,
@@ -125,6 +127,9 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "heads": int(np.gcd.reduce([a.heads for a in attentions])) if attentions else 0,
         "kv_heads": int(np.gcd.reduce([a.kv_heads for a in attentions])) if attentions else 0,
         "head_dim": max((a.key_dim for a in attentions), default=0),
+        "scan_heads": int(np.gcd.reduce([s.heads for s in scans])) if scans else 0,
+        "scan_groups": int(np.gcd.reduce([s.groups for s in scans])) if scans else 0,
+        "delta_net": any(scan.kind is Recurrence.DELTA for scan in scans),
         "vocab": model.vocab,
         "experts": model.max_experts,
         "topk": moe.experts_per_token if moe else 0,

@@ -56,7 +56,7 @@ class Mechanism(Value, frozen=True):
     @property
     def rule(self) -> UserRule:
         """Drops strategies that use it."""
-        return _rule_against(self.field, self.plain)
+        return rule_against(self.field, self.plain)
 
 
 # By weight: what costs most to set up, is least often used, and has least evidence comes first.
@@ -85,12 +85,32 @@ UNMEASURED_WEIGHT: Final = 16.0  # more than everything else together
 
 def unmeasured(strategy: Strategy, *, experts: bool) -> str:
     """What a strategy does beyond all published measurements; "" if nothing."""
-    ranks, most = strategy.dp * strategy.cp, MEASURED_RANKS
-    if experts:
-        most = MEASURED_RANKS_OF_EXPERTS
-    if strategy.zero_stage < 3 or ranks <= most:
-        return ""
-    return f"ZeRO 3 {'of experts ' if experts else ''}over {ranks:,} ranks, which nobody measured"
+    ranks = strategy.dp * strategy.cp
+    doubt = _doubt(strategy, experts=experts)
+    of = "of experts " if experts else ""
+    return (
+        "",
+        "the optimizer in host memory, which nobody measured",
+        f"ZeRO 3 {of}over {ranks:,} ranks, which nobody measured",
+    )[doubt]
+
+
+def _doubt(strategy: Strategy, *, experts: bool) -> int:
+    """How little is known about what a strategy does: 0 is a matter of measurements.
+
+    No table has Megatron's optimizer in host memory, and one has DeepSpeed's, which took twice the
+    time predicted; but it changes one step of an iteration only.
+    """
+    most = MEASURED_RANKS_OF_EXPERTS if experts else MEASURED_RANKS
+    if strategy.zero_stage == 3 and strategy.dp * strategy.cp > most:
+        return 2
+    return int(strategy.offload_optimizer)
+
+
+def rules_against_unmeasured(*, experts: bool) -> tuple[UserRule, ...]:
+    """Drop what `unmeasured` names, and all of ZeRO 3 where there are experts, offload last."""
+    offload = rule_against("offload_optimizer", 0)
+    return (rule_against("zero_stage", 2), offload) if experts else (offload,)
 
 
 class Recommendation(Value, frozen=True):
@@ -129,7 +149,8 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
     pool = pool if pool is not None and fastest.strategy.gpus == pool.num_gpus else None
     choice = _Choice(asked, fastest)
     if unmeasured(fastest.strategy, experts=experts):
-        choice = _Choice(asked, choice.fastest_measured(pool, plans))
+        latest = fastest.iteration_seconds * (1 + UNMEASURED_SLOWER)
+        choice = _Choice(asked, choice.fastest_measured(pool, plans), latest)
     for plan in plans:
         choice.offer(plan)
     if pool is not None:
@@ -142,8 +163,9 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
 class _Choice:
     """The simplest plan of a near-tie, as far as it is known."""
 
-    def __init__(self, asked: Asked, fastest: Plan) -> None:
+    def __init__(self, asked: Asked, fastest: Plan, latest: float = math.inf) -> None:
         self._fastest, self._seq_length = fastest, asked.workload.seq_length
+        self._latest = latest  # seconds that no plan may exceed
         self._experts = asked.workload.model.max_experts > 0
         self._asked = replace(
             asked, objective=Objective.TIME, mode=Mode.EXACT, top=1, limits=Limits()
@@ -151,23 +173,30 @@ class _Choice:
         self.plan = fastest
 
     def fastest_measured(self, pool: Pool | None, plans: Sequence[Plan]) -> Plan:
-        """The fastest plan in the near-tie that does nothing unmeasured; if none, the fastest."""
-        found = list(plans)
-        if pool is not None:
-            found += self._found(pool, (_rule_against("zero_stage", 2),))
+        """The plan in the near-tie of which most is known, the fastest of several."""
+        found, rules = list(plans), rules_against_unmeasured(experts=self._experts)
+        while pool is not None and rules:
+            found += self._found(pool, rules)
+            rules = rules[:-1]
+        least = self._doubt(self._fastest)
         tied = [
             plan
             for plan in found
             if plan.gpus == self._fastest.gpus
             and is_tied(self._fastest, plan, experts=self._experts)
-            and not unmeasured(plan.strategy, experts=self._experts)
+            and self._doubt(plan) < least
         ]
-        return min(tied, key=lambda plan: plan.iteration_seconds, default=self._fastest)
+        tied.sort(key=lambda plan: (self._doubt(plan), plan.iteration_seconds))
+        return tied[0] if tied else self._fastest
+
+    def _doubt(self, plan: Plan) -> int:
+        return _doubt(plan.strategy, experts=self._experts)
 
     def offer(self, plan: Plan) -> bool:
         """Take a plan on the same GPUs if it is tied with the fastest and simpler than the last."""
         if (
             plan.gpus != self._fastest.gpus
+            or plan.iteration_seconds > self._latest
             or not is_tied(self._fastest, plan, experts=self._experts)
             or self._weight(plan) >= self._weight(self.plan)
         ):
@@ -177,8 +206,7 @@ class _Choice:
 
     def _weight(self, plan: Plan) -> float:
         tight = 0.0 if plan.is_sure_to_fit(ROOMY) else TIGHT_MEMORY
-        if unmeasured(plan.strategy, experts=self._experts):
-            tight += UNMEASURED_WEIGHT
+        tight += UNMEASURED_WEIGHT * self._doubt(plan)
         return tight + mechanisms(plan, self._seq_length)
 
     def simplify(self, pool: Pool) -> None:
@@ -193,7 +221,7 @@ class _Choice:
                 rules = (*rules, one.rule)
         most = 1
         while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, _rule_against("virtual_stages", most))):
+            if self._search(pool, (*rules, rule_against("virtual_stages", most))):
                 return
             most *= 2
 
@@ -221,7 +249,7 @@ def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
     return replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
 
 
-def _rule_against(field: str, plain: int | str) -> UserRule:
+def rule_against(field: str, plain: int | str) -> UserRule:
     """Drops strategies whose field is above a number, or not this text."""
     name = f"${field}"
     tree: Tree = (">", name, plain)
@@ -238,13 +266,13 @@ def _most_slower(fastest: Plan, *, experts: bool) -> float:
 
 
 def _chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
-    beyond = (unmeasured(plan.strategy, experts=experts) for plan in (fastest, other))
+    doubts = {_doubt(plan.strategy, experts=experts) for plan in (fastest, other)}
     return chance_faster(
         fastest.iteration_seconds,
         fastest.breakdown_seconds,
         other.iteration_seconds,
         other.breakdown_seconds,
-        UNMEASURED_ERROR if len(set(map(bool, beyond))) > 1 else 0.0,
+        UNMEASURED_ERROR if len(doubts) > 1 else 0.0,
     )
 
 
@@ -253,7 +281,7 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
     if plan is fastest:
         return
     beyond = unmeasured(fastest.strategy, experts=experts)
-    if beyond and not unmeasured(plan.strategy, experts=experts):
+    if _doubt(plan.strategy, experts=experts) < _doubt(fastest.strategy, experts=experts):
         yield f"without {beyond}"
     surer = (plan.fit_chance or 0.0) > (fastest.fit_chance or 0.0)
     if surer and not fastest.is_sure_to_fit(ROOMY):
@@ -265,7 +293,7 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
         if one.is_used(fastest.strategy, seq_length) and not one.is_used(plan.strategy, seq_length)
     }
     if beyond:
-        names.pop("zero_stage", None)
+        names.pop("offload_optimizer" if fastest.strategy.zero_stage < 3 else "zero_stage", None)
     for name in names.values():
         yield f"without {name}"
     before, now = fastest.strategy.virtual_stages, plan.strategy.virtual_stages

@@ -238,6 +238,11 @@ class Space:
         return tuple(sorted(masks))
 
     @property
+    def modules(self) -> int:
+        """All that some of these sets name, as bits."""
+        return int(np.bitwise_or.reduce(np.array(self.module_masks, np.int64), initial=0))
+
+    @property
     def overlap_copies(self) -> int:
         """Strategies that one written-out option stands for."""
         return int(2 ** (len(OVERLAP_SWITCHES) - len(self.expanded_overlaps)))
@@ -293,12 +298,9 @@ def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
 
 
 def most_heads(workload: Workload) -> int:
-    heads = [
-        attention.heads
-        for kind in workload.model.kinds
-        if isinstance(kind, Block)
-        for attention in kind.attentions
-    ]
+    blocks = [kind for kind in workload.model.kinds if isinstance(kind, Block)]
+    heads = [attention.heads for block in blocks for attention in block.attentions]
+    heads += [scan.heads for block in blocks for scan in block.scans]
     return int(np.gcd.reduce(heads)) if heads else 8
 
 

@@ -16,7 +16,8 @@ from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from itertools import groupby
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import Final, NoReturn
 
 from astrarium.errors import InputError
@@ -95,8 +96,16 @@ def _answered_by(
 
 
 def _begin() -> None:
-    """An interrupt is for the process that collects the rows."""
+    """An interrupt is for the process that collects the rows; if that is killed, this one ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _died(scenario: SweepScenario) -> Row:

@@ -174,7 +174,7 @@ def why_not_scored(prediction: Prediction, scoring: Scoring = Scoring.STATED) ->
     return NotScored.STALLED if prediction.stalled else None
 
 
-def beyond_memory(prediction: Prediction) -> bool:
+def exceeds_memory(prediction: Prediction) -> bool:
     """Whether a row reports more memory than its device has."""
     peak, scenario = prediction.row.peak_mem_gb, prediction.scenario
     if peak is None or scenario is None or re.search(COMPUTED, prediction.row.notes):
@@ -190,7 +190,7 @@ def memory_scores(predictions: Iterable[Prediction]) -> list[ScoredValue]:
         if (measured := prediction.row.peak_mem_gb) is not None
         and (predicted := prediction.peak_mem_gb) is not None
         and not re.search(UNTRUSTED, prediction.row.notes)
-        and not beyond_memory(prediction)
+        and not exceeds_memory(prediction)
     ]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from typing import Final
 
 from astrarium.catalog import Gpu
@@ -22,7 +23,7 @@ from astrarium.cluster.interconnect import link_profile
 from astrarium.errors import InputError
 from astrarium.model.blocks import Model
 from astrarium.model.workload import Workload
-from astrarium.strategy.types import LayerSplit, Strategy
+from astrarium.strategy.types import LayerSplit, Stage, Strategy
 from astrarium.validate.models import model_of
 from astrarium.validate.names import (
     TrainingProgram,
@@ -121,11 +122,12 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         numerics=numerics_of(row),
         expert_messages=expert_messages_of(row),
     )
+    pool = _pool(gpu, degrees.gpus, _machines(row, gpu))
     return Scenario(
         workload=workload,
-        pool=_pool(gpu, degrees.gpus, _machines(row, gpu)),
+        pool=pool,
         runtime=runtime,
-        strategies=strategies,
+        strategies=tuple(_with_ends_apart(one, model, pool) for one in strategies),
         memory=memory_report_of(row, runtime),
         stated=degrees.stated and row.micro_batch is not None and not _only_a_rate(row),
         obstacle=obstacle,
@@ -204,6 +206,28 @@ def _strategies(
     return tuple(out)
 
 
+def _with_ends_apart(strategy: Strategy, model: Model, pool: Pool) -> Strategy:
+    """The strategy; with more chunks than layers, the ends of the model are chunks of their own."""
+    layers, chunks = model.num_layers, strategy.pp * strategy.virtual_stages
+    if chunks <= layers:
+        return strategy
+    first = chunks - layers - 1  # the head is a chunk; the embedding is one, too, if one is left
+    cuts = [min(max(chunk - first, 0), layers) for chunk in range(chunks + 1)]
+    devices = strategy.gpus // strategy.pp
+    stages = tuple(
+        Stage(
+            gpu=pool.gpu.name,
+            layers=layers_of,
+            devices=devices,
+            pipeline_rank=chunk % strategy.pp,
+            chunk=chunk // strategy.pp,
+            pools={pool.name: devices},
+        )
+        for chunk, layers_of in enumerate(pairwise(cuts))
+    )
+    return replace(strategy, split=LayerSplit.FREE, stages=stages)
+
+
 def _batches(row: MeasuredRow, dp: int) -> list[tuple[int, int]]:
     """Micro-batch and number of micro-batches: as stated, or all that make up the batch."""
     number = row.num_micro_batches
@@ -237,8 +261,8 @@ def _virtual_stages(
     if pp == 1:
         return [1]
     if row.vpp is not None:
-        # Where embedding and head count as layers of their own, some chunks hold no others.
-        return [min(row.vpp, max(layers // pp, 1))]
+        # Embedding and head may count as layers: the first and the last chunk hold no other then.
+        return [row.vpp if pp * row.vpp <= layers + ENDS else min(row.vpp, max(layers // pp, 1))]
     interleaves = program.tuned or re.search(r"interleaved|pp overlap", row.overlap.lower())
     if not interleaves or micro_batches % pp:
         return [1]

@@ -105,9 +105,11 @@ def zero_stage_of(row: MeasuredRow, program: TrainingProgram) -> int:
 
 
 def expert_messages_of(row: MeasuredRow) -> ExpertMessages:
-    """Whether messages of experts hide behind computation; runtimes say how they are sent."""
-    hidden = re.search(r"hides expert messages", row.notes)
-    return ExpertMessages.OVERLAPPED if hidden else ExpertMessages.ALLTOALL
+    """Whether messages of experts hide behind computation; otherwise runtimes know how they go."""
+    if not re.search(r"hides expert messages", row.notes):
+        return ExpertMessages.ALLTOALL
+    copies = re.search(r"sent all to all", row.notes)
+    return ExpertMessages.OVERLAPPED if copies else ExpertMessages.DEEPEP_OVERLAPPED
 
 
 def numerics_of(row: MeasuredRow) -> Numerics:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 import torch
-from spmd_exchanges import moved, there_and_back, whole
+from spmd_exchanges import there_and_back, whole
 from spmd_ranks import Ranks
 from torch import Tensor
 
@@ -107,23 +107,6 @@ def test_other_types_of_numbers_are_gathered(ranks: Ranks, dtype: torch.dtype) -
     for answer in ranks.run(there_and_back, orders):
         for gathered, _ in answer:
             assert torch.equal(gathered, value)
-
-
-def test_pieces_of_other_sizes(ranks: Ranks) -> None:
-    random = Random(5)
-    cases = []
-    for _ in range(20):
-        dim, shape = random.randrange(2), (7, 6)
-        before, after = (Parts(dim, _uneven(random, shape[dim], 4)) for _ in range(2))
-        cases.append((before, after, torch.arange(42).reshape(shape).float()))
-    orders = [
-        ([(before, after, before.piece(x, rank).clone()) for before, after, x in cases],)
-        for rank in range(4)
-    ]
-    answers = ranks.run(moved, orders)
-    for (_, after, x), found in zip(cases, zip(*answers, strict=True), strict=True):
-        for rank, piece in enumerate(found):
-            assert torch.equal(piece, after.piece(x, rank))
 
 
 def test_one_rank_exchanges_nothing() -> None:

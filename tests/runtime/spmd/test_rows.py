@@ -19,7 +19,7 @@ from torch import nn
 from astrarium.errors import InputError
 from astrarium.runtime.spmd.execute import Peers
 from astrarium.runtime.spmd.train import Trainer
-from astrarium.runtime.spmd.train.starting import check_module, meet
+from astrarium.runtime.spmd.train.trainer import check_module, meet
 from astrarium.spmd.program import SourcePart
 
 ROWS = 27

@@ -19,7 +19,6 @@ from astrarium.runtime.spmd.model import MadeModule
 from astrarium.runtime.spmd.train import Recipe
 from astrarium.runtime.spmd.train.checkpoint import reassemble
 from astrarium.spmd.capture import capture
-from astrarium.spmd.graph import cut
 
 RECIPE = Recipe("sgd", 0.1)
 
@@ -86,9 +85,7 @@ def test_buffers_are_carried_through_steps(
     assert set(graph.state) == CHANGED[kind]
     batches, copied = model.batches(graph, micro_batches), model.copied()
     alone = ModuleAlone(copied, RECIPE, torch.device("cpu")).train(batches, 3)
-    divided = cut(graph) if len(mesh) == 1 else graph
-    assert len(mesh) > 1 or len(divided.nodes) > len(graph.nodes)
-    program = drawn_program(divided, mesh, Random(kind), micro_batches)
+    program = drawn_program(graph, mesh, Random(kind), micro_batches)
     arguments = (program, model.state(graph), batches, RECIPE, tmp_path / "two", model.rest(graph))
     for losses, buffers in ranks.run(stepped, [arguments] * prod(mesh)):
         assert losses == pytest.approx(alone.losses, rel=1e-11)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from random import Random
 
 import numpy as np
 import pytest
 from spmd_examples import SIZES, TOLERANCE, Example, assert_equal, example
-from spmd_programs import drawn_program, redivided
 from spmd_ranks import Ranks
 from spmd_synthesised import (
     CORES,
@@ -21,9 +19,8 @@ from spmd_synthesised import (
 )
 from spmd_training import gradients
 
-from astrarium.spmd.graph import SEGMENT, Graph, cut
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.rules import Division, Placement, is_possible
+from astrarium.spmd.rules import Division, is_possible
 from astrarium.spmd.solve import Effort
 from astrarium.spmd.synthesis import synthesize
 
@@ -70,11 +67,9 @@ def test_on_devices_of_unequal_speeds(ranks: Ranks, name: str, count: int) -> No
 @pytest.mark.parametrize("name", [*SIZES])
 def test_where_memory_is_short(ranks: Ranks, name: str) -> None:
     one = small(name)
-    usual = synthesize(one.graph, cores(CORES[3]), cuts=False).program
+    usual = synthesize(one.graph, cores(CORES[3])).program
     limit = TIGHT[name] * max(usual.bytes)
-    program = synthesize(
-        one.graph, cores(CORES[3], limit), cuts=False, effort=Effort(STEPS)
-    ).program
+    program = synthesize(one.graph, cores(CORES[3], limit), effort=Effort(STEPS)).program
     assert max(program.bytes) <= limit < max(usual.bytes)
     assert stored_in_pieces(program)
     assert {"all-gather", "reduce-scatter"} <= messages(program)
@@ -93,36 +88,6 @@ def test_nodes_and_the_devices_inside(ranks: Ranks, name: str) -> None:
     assert any(each.gives[0].is_shard and len({*each.gives}) == 1 for each in program.instructions)
     assert_uneven(program)
     check(ranks, one, name, program)
-
-
-@pytest.mark.parametrize(("name", "text", "levels"), [("bert", CORES[3], 1), ("mlp", NODES, 2)])
-def test_parts_with_ratios_of_their_own(ranks: Ranks, name: str, text: str, levels: int) -> None:
-    """Cuts between parts of a model; what comes before is divided otherwise than what follows."""
-    one = example(name, batch=12)
-    divided, devices = cut(one.graph), cores(text, levels=levels)
-    best = redivided(synthesize(divided, devices, cuts=False).program, Random(1))
-    drawn = [drawn_program(divided, devices.mesh, Random(number)) for number in range(3)]
-    for program in (best, *drawn):
-        check(ranks, one, name, program)
-    # On two levels pieces of pieces, too.
-    crossed = [crossings(divided, program) for program in (best, *drawn)]
-    assert any(len({*placement}) == 1 for placements in crossed for placement in placements)
-    assert any(crossed[1:])
-
-
-def crossings(graph: Graph, program: DeviceProgram) -> set[Placement]:
-    """Layouts of cuts whose sides are divided by different ratios."""
-    found = set()
-    for one in program.instructions:
-        if one.conversion is not None or graph.nodes[one.node].op != SEGMENT:
-            continue
-        ends = (graph.inputs[one.node][0], one.node)
-        for level, layout in enumerate(one.gives):
-            granules = program.divisions[level].granules
-            axes = [program.axes.of[end][layout.dim] for end in ends] if layout.is_shard else []
-            if len({tuple(granules[axis].tolist()) for axis in axes}) > 1:
-                found.add(one.gives)
-    return found
 
 
 @pytest.mark.parametrize("name", ["mlp", "bert"])

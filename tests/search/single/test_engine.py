@@ -80,6 +80,7 @@ class Case:
     gpus: str
     memory_gb: float
     experts: int = 0
+    letters: str = ""
     rules: tuple[str, ...] = ()
     exact: bool = True
     objective: Objective = Objective.THROUGHPUT
@@ -97,6 +98,8 @@ CASES = {
     "roomy": Case("h100:8", 80),
     "tight": Case("h100:8", 9),
     "experts": Case("h100:4", 20, experts=4),
+    "scans": Case("h100:8", 6, letters="M-M*M-", gap=0.02),
+    "scans and experts": Case("h100:4", 20, experts=4, letters="ME*EM"),
     "fewer": Case("h100:8", 10, exact=False, objective=Objective.COST),
     "whole nodes": Case("h100:16", 10, exact=False, objective=Objective.COST, rented_sizes=()),
     "two sizes": Case("h100:8", 8, exact=False, objective=Objective.COST, rented_sizes=(3, 8)),
@@ -159,7 +162,7 @@ def test_a_first_look_at_what_is_open_changes_nothing(
     workload = Workload(small_model(7, vocab=128_000), seq_length=2048, global_batch=16)
     pool = pool_of("h100:8", memory_gb * GB)
     first = searched(workload, pool, rules=user_rules(rules))
-    monkeypatch.setattr(open_layouts, "_hopeful", lambda search, of_options, best: of_options)
+    monkeypatch.setattr(open_layouts, "_hopeful", lambda search, layouts, groups, best: groups)
     every = searched(workload, pool, rules=user_rules(rules))
     assert first.bound_gap == every.bound_gap
     assert [found.score for found in first.found] == [found.score for found in every.found]
@@ -170,7 +173,7 @@ def test_equals_brute_force(name: str) -> None:
     case = CASES[name]
     exact, objective = case.exact, case.objective
     workload = Workload(
-        small_model(4, experts=case.experts),
+        small_model(4, experts=case.experts, letters=case.letters),
         seq_length=2048,
         global_batch=8,
         optimizer=case.optimizer,

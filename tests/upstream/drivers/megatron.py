@@ -156,6 +156,27 @@ def groups_of(request: dict[str, Any]) -> dict[str, list[list[int]]]:
     return made
 
 
+def segments_of(request: dict[str, Any]) -> list[list[Any]]:
+    """Letters and first layer of every stage of a hybrid `pattern`, in model order."""
+    from megatron.core.models.hybrid import hybrid_layer_allocation as allocation
+
+    allocation.log_on_each_pipeline_stage = lambda *_, **__: None
+    pp, chunks = request["pp"], request["chunks"]
+    segments = []
+    for number in range(pp * chunks):
+        chunk, rank = divmod(number, pp)
+        # The group of ranks is asked for its size and for this rank alone.
+        allocation.torch = SimpleNamespace(
+            distributed=SimpleNamespace(
+                get_rank=lambda _, rank=rank: rank, get_world_size=lambda _: pp
+            )
+        )
+        stage = chunk if chunks > 1 else None
+        letters, first = allocation.select_pipeline_segment(request["pattern"], "pp", stage)
+        segments.append(["".join(letters), first])
+    return segments
+
+
 def options_of(_: dict[str, Any]) -> list[dict[str, Any]]:
     """Every option of the parser."""
     return [
@@ -189,6 +210,7 @@ OPERATIONS = {
     "arguments": arguments_of,
     "groups": groups_of,
     "layout": layout_of,
+    "segments": segments_of,
     "options": options_of,
     "keys": keys_of,
 }

@@ -1,5 +1,5 @@
-"""Learns a few factors of a cluster from measured iterations.
+"""Factors of a cluster, learned from measured iterations.
 
-`measurement`, `logs` and `log_settings` read iterations of tables and logs; `factors` learns from
-those that pass `checks`, and `profile` keeps the result. Inside, `regression` is the arithmetic.
+`measurement` and `logs` read iterations of tables and logs, and refuse those that cannot be true;
+`factors` learns from the others, and `profile` keeps the result.
 """

@@ -1,10 +1,15 @@
-"""Measured runs: from rows of tables, and their predictions under some tuning."""
+"""Measured runs: from rows of tables, their predictions under some tuning, and what is refused.
+
+Numbers that cannot be true end in an error that names the run and the way out. Single runs that
+are far from all others are set aside and named, because one disturbed run is common.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Final
 
 import numpy as np
@@ -13,11 +18,12 @@ from astrarium.arrays import Floats
 from astrarium.catalog.runtimes import ReportedMemory, Runtime
 from astrarium.cluster import Pool
 from astrarium.cost.layouts import CostModel
-from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.cost.tuning import NEUTRAL, Operators, Tuning
 from astrarium.errors import InputError
 from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.types import Strategy
+from astrarium.units import format_bytes, format_seconds
 from astrarium.validate.metrics import NotScored, measured_seconds, why_not_scored
 from astrarium.validate.predictions import GB, Prediction, predict_rows, reported_bytes
 from astrarium.validate.table import MeasuredRow
@@ -150,3 +156,155 @@ def _run_of(prediction: Prediction) -> Measurement | SetAside:
         reported=scenario.memory.kind,
         stage=stages.get(scenario.memory.rank),
     )
+
+
+# Ratios of measured to predicted time that a healthy cluster can have. Beyond them something is
+# mistaken: the GPU type, the batch, the strategy, or the unit of the times.
+PLAUSIBLE_COMPUTE: Final = (0.4, 2.5)
+_OTHERS: Final = ("intra_link", "inter_link", "attention", "host")
+PLAUSIBLE: Final = {"compute": PLAUSIBLE_COMPUTE, **dict.fromkeys(_OTHERS, (0.2, 5.0))}
+MOST_STEP_SHARE: Final = 0.5  # of the median iteration
+MOST_RESERVE_SHARE: Final = 0.25  # of the GPU's memory
+# Equal runs differ by a few per cent, by more only if something else ran beside one of them.
+MOST_BETWEEN_EQUALS: Final = 1.5
+# A run whose ratio is this far from the median ratio says nothing about the cluster.
+MOST_FROM_MEDIAN: Final = 2.5
+# Above the memory of the device; units may be 10^9 or 2^30 bytes, so some room is left.
+MOST_OF_DEVICE: Final = 1.1
+_NAMES_SHOWN: Final = 4
+_REASONS_SHOWN: Final = 12
+
+
+def one_cluster(runs: Sequence[Measurement]) -> tuple[str, Runtime]:
+    """The GPU type and runtime of all runs; a mix cannot be one cluster's."""
+    if not runs:
+        raise InputError("no usable run is left to learn from; give at least one timed run")
+    gpus = sorted({run.pool.gpu.name for run in runs})
+    if len(gpus) > 1:
+        raise InputError(
+            f"the runs are from {len(gpus)} GPU types ({_listed(gpus)}), but a profile is of one;"
+            " choose with --gpu TYPE"
+        )
+    runtimes = {run.runtime.name: run.runtime for run in runs}
+    if len(runtimes) > 1:
+        raise InputError(
+            f"the runs are from {len(runtimes)} runtimes ({_listed(sorted(runtimes))}), but a"
+            " profile is of one; choose with --runtime NAME"
+        )
+    return gpus[0], next(iter(runtimes.values()))
+
+
+def no_run_left(aside: Sequence[SetAside]) -> InputError:
+    """The complaint that no run can be learned from, with the reason of each."""
+    reasons = [f"{entry.label}: {entry.reason}" for entry in aside]
+    return InputError(
+        "\n  ".join(["no usable run is left to learn from:", *reasons[:_REASONS_SHOWN]])
+        + (f"\n  and {more} more" if (more := len(reasons) - _REASONS_SHOWN) > 0 else "")
+    )
+
+
+def check_runs(
+    runs: Sequence[Measurement], predicted: Predicted
+) -> tuple[list[Measurement], tuple[SetAside, ...]]:
+    """The runs to learn from, and those set aside; InputError for what cannot be true."""
+    for run in runs:
+        _check_numbers(run)
+    _check_equals(runs)
+    if all(run.seconds is None and run.peak_bytes is None for run in runs):
+        raise InputError("no run states a time or a peak of memory; there is nothing to learn from")
+    return _near_the_median(runs, predicted)
+
+
+def check_factors(tuning: Tuning, reserve: float, runs: Sequence[Measurement]) -> None:
+    """Refuse factors that no healthy cluster has."""
+    for name, (low, high) in PLAUSIBLE.items():
+        attention = name == Operators.ATTENTION
+        value = tuning.of(Operators.ATTENTION) if attention else getattr(tuning, name)
+        if not low <= value <= high:
+            raise InputError(
+                f"the runs ask for a factor {name} of {value:.2f}, outside {low:g} to {high:g};"
+                " check GPU type, links, precision and strategy of the runs"
+            )
+    seconds = [run.seconds for run in runs if run.seconds is not None]
+    if seconds and tuning.step_seconds > MOST_STEP_SHARE * float(np.median(seconds)):
+        raise InputError(
+            f"the runs ask for {format_seconds(tuning.step_seconds)} more in every iteration of"
+            f" {format_seconds(float(np.median(seconds)))}; is time outside of training in them?"
+        )
+    capacity = runs[0].pool.gpu.memory_bytes
+    if abs(reserve) > MOST_RESERVE_SHARE * capacity:
+        raise InputError(
+            f"the peaks ask for {format_bytes(abs(reserve))} {'more' if reserve > 0 else 'less'}"
+            f" on a GPU of {format_bytes(capacity)}; check the unit, and what the program reports"
+        )
+
+
+def _check_numbers(run: Measurement) -> None:
+    for what, value in (("time", run.seconds), ("peak of memory", run.peak_bytes)):
+        if value is not None and not (isfinite(value) and value > 0):
+            raise InputError(
+                f"{run.label}: the {what} is {value}; it must be a number above zero:"
+                " correct it or leave the run out"
+            )
+    if run.seconds is not None and run.seconds < run.least_seconds:
+        raise InputError(
+            f"{run.label}: {format_seconds(run.seconds)} per iteration would be"
+            f" {100 * run.least_seconds / run.seconds:.0f} % of the peak of {run.strategy.gpus} x"
+            f" {run.pool.gpu.name}; check the number and type of GPUs, the batch, and the unit"
+        )
+    capacity = run.pool.gpu.memory_bytes
+    if run.peak_bytes is not None and run.peak_bytes > MOST_OF_DEVICE * capacity:
+        raise InputError(
+            f"{run.label}: a peak of {format_bytes(run.peak_bytes)} is more than a"
+            f" {run.pool.gpu.name} has, {format_bytes(capacity)}; check the GPU type and the unit"
+        )
+
+
+def _check_equals(runs: Sequence[Measurement]) -> None:
+    alike: dict[object, list[tuple[float, str]]] = {}
+    for run in runs:
+        if run.seconds is not None:
+            alike.setdefault(run.scenario, []).append((run.seconds, run.label))
+    for same in alike.values():
+        (fastest, first), (slowest, last) = min(same), max(same)
+        if slowest > MOST_BETWEEN_EQUALS * fastest:
+            raise InputError(
+                f"{first} and {last} are of the same model, strategy and GPUs, but took"
+                f" {format_seconds(fastest)} and {format_seconds(slowest)}; leave the disturbed"
+                " one out, or state what differs"
+            )
+
+
+def _near_the_median(
+    runs: Sequence[Measurement], predicted: Predicted
+) -> tuple[list[Measurement], tuple[SetAside, ...]]:
+    """Runs whose ratio of measured to predicted time is like that of the others."""
+    ratios = np.array(
+        [
+            np.nan if run.seconds is None else run.seconds / seconds
+            for run, seconds in zip(runs, predicted.seconds, strict=True)
+        ]
+    )
+    if np.isnan(ratios).all():
+        return list(runs), ()
+    middle = float(np.nanmedian(ratios))
+    low, high = PLAUSIBLE_COMPUTE
+    if not low <= middle <= high:
+        raise InputError(
+            f"the measured times are {middle:.3g} times the predicted ones (the median of"
+            f" {np.isfinite(ratios).sum()}), outside {low:g} to {high:g}: check GPU type and count,"
+            " batch, sequence length, strategy, and the unit of the times"
+        )
+    far = np.abs(np.log(ratios / middle)) > np.log(MOST_FROM_MEDIAN)  # False for no time
+    kept = [run for run, out in zip(runs, far, strict=True) if not out]
+    aside = tuple(
+        SetAside(run.label, f"takes {ratio:.2g} x the prediction, the median run {middle:.2g} x")
+        for run, ratio, out in zip(runs, ratios, far, strict=True)
+        if out
+    )
+    return kept, aside
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -16,9 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from astrarium import __version__, documents
-from astrarium.calibrate.learn.checks import MOST_RESERVE_SHARE, PLAUSIBLE
 from astrarium.calibrate.learn.factors import Errors, Factor, Learned
-from astrarium.calibrate.learn.measurement import SetAside
+from astrarium.calibrate.learn.measurement import MOST_RESERVE_SHARE, PLAUSIBLE, SetAside
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.tuning import Operators, Tuning

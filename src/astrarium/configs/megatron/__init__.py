@@ -3,6 +3,6 @@
 `nested` reads files of programs around it (FlagScale, NeMo, Primus) and scripts of recipes.
 
 `override_text` recognises overrides without loading the rest, `settings` reads what logs print.
-Inside, `arguments` cuts options as its parser does, `model` builds the model, `layer_pattern` reads
-patterns of layers, `conflicts` holds the rules of its validation.
+Inside, `arguments` cuts options as its parser does, `model` builds the model, `hybrid` its scans,
+`layer_pattern` reads patterns of layers, `conflicts` holds the rules of its validation.
 """

@@ -30,6 +30,7 @@ from astrarium.configs.megatron.conflicts import (
     layer_conflicts,
     world_conflict,
 )
+from astrarium.configs.megatron.hybrid import behind_slash, segments_of
 from astrarium.configs.megatron.settings import (
     DEFAULTS,
     MOMENTS,
@@ -57,6 +58,7 @@ from astrarium.strategy.options import (
 # strategy says.
 READ: Final[Mapping[str, str]] = table("names")["read"]
 # Options that mean something only beside another one: how their names begin, and that one.
+_HYBRID_SPECS: Final = ("hybrid_stack_spec", "mamba_stack_spec")  # Megatron's own
 _ONLY_WITH: Final[Mapping[str, str]] = table("names")["only_with"]
 FORK: Final = "Megatron-DeepSpeed main"
 _VARIABLE: Final = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
@@ -133,9 +135,10 @@ def imported(
         raise OpenQuestionError(f"{source}: {'; '.join(unset)}")
     is_fork = "deepspeed" in arguments.older or bool(arguments.neutral)
     values = _values(arguments, launch, answers)
-    _refuse_mamba(Settings(values), source)
     found = _overruled(values, Settings(values))
     settings = Settings(values)
+    if behind_slash(settings):
+        found.append("layers that predict further tokens (behind / in the pattern) are left out")
     conflicts = _conflicts(arguments, settings, is_fork=is_fork)
     if launch.gpus is not None and not launch.is_default:
         conflicts += [text for text in [world_conflict(settings, launch.gpus)] if text]
@@ -192,15 +195,6 @@ def _values(arguments: Arguments, launch: Launch, answers: Answers | None) -> di
     if answers and answers.vocabulary:
         values["vocab_size"] = str(answers.vocabulary)
     return values
-
-
-def _refuse_mamba(s: Settings, source: str) -> None:
-    pattern = s.text("hybrid_layer_pattern") + s.text("hybrid_override_pattern")
-    if "M" in pattern:
-        raise NotModelledError(
-            f"{source}: layers of Mamba ({pattern[:40]}) are not modelled; the nearest is a model"
-            " of attention of the same sizes, without the pattern"
-        )
 
 
 def _used_of_fork(arguments: Arguments) -> list[Used]:
@@ -359,13 +353,9 @@ def _dispatch_as_if(s: Settings) -> list[AsIf]:
     if way == "flex" and backend != "deepep":
         why = "both send a token to a node once"
         return [AsIf("--moe-flex-dispatcher-backend", backend, "deepep", why)]
-    out = []
     if way == "allgather" and (s.count("expert_model_parallel_size") or 1) > 1:
-        out.append(AsIf(flag, way, "alltoall", "the exchange that is modelled for experts"))
-    if way != "flex" and s.flag("overlap_moe_expert_parallel_comm"):
-        why = "messages beside another micro-batch are predicted with DeepEP only"
-        out.append(AsIf("--overlap-moe-expert-parallel-comm", "on", "off", why))
-    return out
+        return [AsIf(flag, way, "alltoall", "the exchange that is modelled for experts")]
+    return []
 
 
 def _matters(dest: str, s: Settings) -> bool:
@@ -373,9 +363,12 @@ def _matters(dest: str, s: Settings) -> bool:
     facts = {
         "is_context_parallel": (s.count("context_parallel_size") or 1) > 1,
         "is_muon": "muon" in s.text("optimizer"),
+        "is_hybrid_model": bool(segments_of(s)),
         "is_masked": s.text("transformer_impl") == "local",
         _OF_EXPERTS: bool(s.count(_OF_EXPERTS)),
     }
+    if dest in ("spec", "is_hybrid_model") and segments_of(s):
+        return dest == "spec" and not s.text("spec").endswith(_HYBRID_SPECS)
     for begin, needed in _ONLY_WITH.items():
         if dest.startswith(begin):
             return facts.get(needed, s.flag(needed))

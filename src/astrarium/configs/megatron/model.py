@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from astrarium.configs.megatron.hybrid import segments_of, with_scans
 from astrarium.configs.megatron.layer_pattern import layer_pattern
 from astrarium.configs.settings import Settings
 from astrarium.errors import InputError
@@ -17,13 +18,9 @@ from astrarium.model.build import Experts, Latent, Shape, query_key_norms
 # Settings that change what a layer is beyond what they state in full.
 _NEEDS_MODEL: Final = {
     "mtp_num_layers": "multi-token prediction",
-    "hybrid_override_pattern": "layers of several kinds",
-    "hybrid_layer_pattern": "layers of several kinds",
-    "experimental_attention_variant": "another sort of attention",
-    "linear_attention_freq": "another sort of attention",
     "heterogeneous_layers_config_path": "layers of several kinds",
     "encoder_num_layers": "an encoder",
-    "attention_output_gate": "gated attention",
+    "moe_latent_size": "experts in a latent space",
 }
 _LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
 _WITHOUT: Final = ("alibi", "none", "relative")  # positions that turn no heads
@@ -39,12 +36,15 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
             continue  # predicted as if there were none, which is said
         if name in s and (s.text(name) not in _OFF or name == "mtp_num_layers"):
             return None, f"{what} ({name}) cannot be rebuilt from a {where}"
-    hidden, layers = s.count("hidden_size"), s.count("num_layers")
+    if s.text("experimental_attention_variant") not in ("", "gated_delta_net"):
+        return None, f"another sort of attention cannot be rebuilt from a {where}"
+    letters = "".join(segments_of(s))
+    hidden, layers = s.count("hidden_size"), len(letters) or s.count("num_layers")
     heads = s.count("num_attention_heads")
     if not (hidden and layers and heads) or layers > MOST_LAYERS:
         return None, f"the {where} does not state the model (hidden_size, num_layers, heads)"
     try:
-        with_experts = expert_layers(s, layers)
+        with_experts = () if letters else expert_layers(s, layers)
     except InputError as error:
         return None, str(error)
     head_dim = s.count("kv_channels") or hidden // heads
@@ -52,7 +52,7 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     grouped = s.flag("group_query_attention") or groups
     ffn = s.count("ffn_hidden_size") or default_ffn(hidden, gated=s.flag("swiglu"))
     length = s.count("max_position_embeddings", "seq_length", "encoder_seq_length") or 0
-    learned = has_position_table(s)
+    learned, rotated = has_position_table(s), int(head_dim * (s.number("rotary_percent") or 1.0))
     vectors = 1 if s.text("normalization") == "RMSNorm" else LAYER_NORM_VECTORS
     shape = Shape(
         hidden=hidden,
@@ -68,8 +68,9 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
         out_bias=s.flag("add_bias_linear"),
         mlp_bias=s.flag("add_bias_linear"),
         norm_vectors=vectors,
-        rotary_dim=0 if learned or s.text("position_embedding_type") in _WITHOUT else head_dim,
+        rotary_dim=0 if learned or s.word("position_embedding_type") in _WITHOUT else rotated,
         windows=_windows(s, layers),
+        gated_attention=s.flag("attention_output_gate"),
         experts=_experts(s, ffn),
         expert_layers=with_experts,
         tied=not s.flag("untie_embeddings_and_output_weights"),
@@ -83,13 +84,16 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     if s.flag("qk_layernorm"):
         norms = query_key_norms(heads, shape.kv_heads, head_dim, vectors=vectors)
         shape = replace(shape, head_norms=norms)
-    return shape, ""
+    try:
+        return with_scans(s, shape), ""
+    except InputError as error:
+        return None, str(error)
 
 
 def has_position_table(s: Settings) -> bool:
     """Whether positions are learned; `--use-rotary-position-embeddings` is an older spelling."""
     rotary = s.flag("use_rotary_position_embeddings")
-    return not rotary and s.text("position_embedding_type") in ("", "learned_absolute")
+    return not rotary and s.word("position_embedding_type") in ("", "None", "learned_absolute")
 
 
 def default_ffn(hidden: int, *, gated: bool) -> int:

@@ -40,7 +40,6 @@ _NOT_MODELLED: Final = tuple(
             "a model of several modalities"
         ),
         r"(^|[_ -])(peft|lora|dora)([_ -]|$)": "adapters",
-        r"nemotron_?(3|h|nano)|mamba|qwen3_next": "layers that are no attention",
         r"(^|[_ -])distill": "a student with a teacher beside it",
         r"(^|[_ -])dpo": "by preferences, with another model beside it",
     }.items()

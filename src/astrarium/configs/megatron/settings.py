@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
+from astrarium.configs.megatron.hybrid import segments_of
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
     counted_chunks,
@@ -64,6 +65,8 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
 def _sizes(s: Settings) -> dict[str, int]:
     """Sizes of the model that are stated, also where they do not make a whole model."""
     out = {word: size for name, word in _SIZES.items() if (size := s.count(name))}
+    letters = sum(map(len, segments_of(s)))
+    out |= {"layers": letters} if letters else {}
     return out if "layers" in out else {}
 
 
@@ -91,11 +94,10 @@ def numerics_of(s: Settings) -> Numerics:
 
 def expert_messages_of(s: Settings) -> ExpertMessages:
     """Of the flex dispatcher's backends DeepEP alone is predicted."""
-    if s.text("moe_token_dispatcher_type") != "flex":
-        return ExpertMessages.ALLTOALL
-    if not s.flag("overlap_moe_expert_parallel_comm"):
-        return ExpertMessages.DEEPEP
-    return ExpertMessages.OVERLAPPED
+    overlapped = s.flag("overlap_moe_expert_parallel_comm")
+    if s.text("moe_token_dispatcher_type") == "flex":
+        return ExpertMessages.DEEPEP_OVERLAPPED if overlapped else ExpertMessages.DEEPEP
+    return ExpertMessages.OVERLAPPED if overlapped else ExpertMessages.ALLTOALL
 
 
 def optimizer_of(s: Settings) -> str:
@@ -167,6 +169,9 @@ def uneven_chunks(s: Settings) -> list[int]:
     """Layers of every chunk if stages differ; empty if all are alike."""
     if "pipeline_model_parallel_layout" in s:
         return layout_chunks(s.text("pipeline_model_parallel_layout"))
+    counts = [len(segment) for segment in segments_of(s)]
+    if len(counts) > 1:
+        return counts if len(set(counts)) > 1 else []
     layers, pp = s.count("num_layers"), s.count("pipeline_model_parallel_size") or 1
     virtual = virtual_stages(s)
     if not layers or pp == 1:
@@ -188,6 +193,8 @@ def virtual_stages(s: Settings) -> int:
     pp = s.count("pipeline_model_parallel_size") or 1
     if "pipeline_model_parallel_layout" in s:
         return max(len(layout_chunks(s.text("pipeline_model_parallel_layout"))) // pp, 1)
+    if len(segments_of(s)) > 1:
+        return max(len(segments_of(s)) // pp, 1)
     stated = s.count("virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank")
     per_stage, layers = s.count("num_layers_per_virtual_pipeline_stage"), s.count("num_layers")
     if stated or not (per_stage and layers):

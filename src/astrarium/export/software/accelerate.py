@@ -19,6 +19,7 @@ from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
 from astrarium.export.software.peft import adapted, adapter_files, adapter_needs, adapter_notes
+from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -51,7 +52,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    Feature.DEEPEP: "plans for it send them all to all; plan with --expert-messages alltoall",
+    Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
     **causal.NO_RUN_OF_ITS_OWN,
 }
@@ -148,6 +149,7 @@ def program(job: Job) -> RankProgram:
             f"Accelerate {VERSION} (`pip install accelerate=={VERSION}`) and Transformers"
             f" {causal.TRANSFORMERS}, on every node",
             *adapter_needs(job),
+            *scan_needs(job),
         ),
         notes=(
             estimate_note(job, causal.RUNTIME, causal.KERNELS),

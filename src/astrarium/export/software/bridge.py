@@ -263,7 +263,7 @@ TARGET = Target(
     program=program,
     lacks={
         Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
-        Feature.DEEPEP: "plans for it send them all to all; plan with --expert-messages alltoall",
+        Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     },
     model_refused=model_refused,
 )

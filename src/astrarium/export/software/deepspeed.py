@@ -14,6 +14,7 @@ from astrarium.export.features import Feature
 from astrarium.export.header import estimate_note
 from astrarium.export.program import RankProgram
 from astrarium.export.software import causal_models as causal
+from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -48,7 +49,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
     Feature.FP8: "it trains in bf16 or fp16",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    Feature.DEEPEP: "plans for it send them all to all; plan with --expert-messages alltoall",
+    Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     **causal.NO_RUN_OF_ITS_OWN,
 }
 
@@ -129,6 +130,7 @@ def program(job: Job) -> RankProgram:
             f"DeepSpeed {VERSION} (`pip install deepspeed=={VERSION}`) and Transformers"
             f" {causal.TRANSFORMERS}, on every node",
             *(_COMPILER if job.strategy.offload_optimizer else ()),
+            *scan_needs(job),
         ),
         notes=(
             estimate_note(job, RUNTIME, causal.KERNELS),

@@ -25,8 +25,11 @@ from astrarium.export.run_length import (
     ramp_of,
     samples,
 )
+from astrarium.export.software.megatron_hybrid import SCRIPT as HYBRID_SCRIPT
+from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer
 from astrarium.export.software.megatron_model import model_flags, model_refused
 from astrarium.export.software.megatron_rebuilt import Flags
+from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.plans.job import Job
@@ -35,6 +38,7 @@ from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.19.2"
 SOFTWARE: Final = f"Megatron-LM {VERSION}"
+SCRIPT: Final = "pretrain_gpt.py"
 VOCABULARY_MULTIPLE: Final = 128  # of the padded vocabulary, on each tensor-parallel rank
 SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
 NEEDS_NO_SINGLE_QUEUE: Final = "Blackwell"
@@ -106,7 +110,9 @@ def strategy_flags(job: Job) -> Iterator[tuple[str, object]]:
 def _stages(job: Job) -> Iterator[tuple[str, object]]:
     strategy = job.strategy
     layers = layers_of_stages(strategy)
-    if len(set(layers)) > 1:
+    if is_hybrid(job.model):
+        pass  # its pattern of layers says where stages end
+    elif len(set(layers)) > 1:
         yield "pipeline-model-parallel-layout", layout(layers)
     elif strategy.virtual_stages > 1:
         yield "num-virtual-stages-per-pipeline-rank", strategy.virtual_stages
@@ -132,7 +138,11 @@ def _recompute(job: Job) -> Iterator[tuple[str, object]]:
         yield "recompute-modules", [module.value for module in recompute.modules]
         return
     yield "recompute-method", recompute.method.value
-    yield "recompute-num-layers", recompute.layers
+    yield "recompute-num-layers", recompute.layers * _layers_for_one(job)
+
+
+def _layers_for_one(job: Job) -> int:
+    return parts_per_layer(job.model) if is_hybrid(job.model) else 1
 
 
 def _sharing(job: Job) -> Iterator[tuple[str, object]]:
@@ -195,12 +205,14 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 def _expert_messages(job: Job) -> Iterator[tuple[str, object]]:
     messages = job.workload.expert_messages
-    if messages is ExpertMessages.ALLTOALL or job.strategy.ep == 1:
+    if job.strategy.ep == 1:
+        messages = ExpertMessages.ALLTOALL
+    if messages.is_deepep:
+        yield "moe-token-dispatcher-type", "flex"
+        yield "moe-flex-dispatcher-backend", "deepep"
+    else:
         yield "moe-token-dispatcher-type", "alltoall"
-        return
-    yield "moe-token-dispatcher-type", "flex"
-    yield "moe-flex-dispatcher-backend", "deepep"
-    if messages is ExpertMessages.OVERLAPPED:
+    if messages.is_overlapped:
         yield "overlap-moe-expert-parallel-comm", True
 
 
@@ -290,7 +302,7 @@ def program(job: Job) -> RankProgram:
     """The program of every process."""
     return RankProgram(
         software=SOFTWARE,
-        script='"$MEGATRON_PATH"/pretrain_gpt.py',
+        script=f'"$MEGATRON_PATH"/{HYBRID_SCRIPT if is_hybrid(job.model) else SCRIPT}',
         arguments=words(flags(job)),
         data=data_of(job),
         checkpoints=checkpoints(job),
@@ -303,6 +315,7 @@ def program(job: Job) -> RankProgram:
         needs=(
             f"Megatron-LM, tag core_v{VERSION}, with PyTorch, Transformer Engine and Apex as its"
             " own documentation asks, the same on every node.",
+            *scan_needs(job),
         ),
         notes=tuple(_notes(job)),
     )

@@ -6,12 +6,14 @@ again from the options; both must be the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from astrarium.export.features import layers_of_stages
 from astrarium.export.software import model_facts as facts
+from astrarium.export.software.megatron_hybrid import hybrid_refused, is_hybrid, scan_flags
 from astrarium.export.software.megatron_rebuilt import Flags, difference
-from astrarium.model.blocks import Block, Linear, Model
+from astrarium.model.blocks import Attention, Block, Linear, Model
 from astrarium.model.build import PRE_NORMS, Architecture
 from astrarium.plans.job import Job
 
@@ -70,6 +72,8 @@ _FAMILIES: Final[Mapping[str, str]] = {
     "arcee": "its model was not compared with Megatron's",
     "ernie4_5": "rotary positions are interleaved, which this export does not write",
     "starcoder2": "its model was not compared with Megatron's",
+    "granitemoehybrid": "Megatron does not scale embeddings, residuals and logits",
+    "qwen3_5_text": "its model was not compared with Megatron's",
     "phimoe": "Megatron's output layer has no bias, and its router does not sample",
     "dbrx": "Megatron's layer norms have a shift, and it does not clip queries, keys and values",
     "llama4_text": (
@@ -87,7 +91,9 @@ def _refused(model: Model, seq_length: int) -> str:
     named = _ARCHITECTURES.get(model.architecture) or _FAMILIES.get(model.family)
     if named:
         return named
-    found = next((why for when, why in _STRUCTURE if when(model, seq_length)), "")
+    structure = _STRUCTURE[_OF_LAYERS:] if is_hybrid(model) else _STRUCTURE
+    found = hybrid_refused(model)
+    found = found or next((why for when, why in structure if when(model, seq_length)), "")
     return found or difference(model, seq_length, dict(flags_of(model, seq_length)))
 
 
@@ -115,14 +121,20 @@ def _biased(model: Model, *names: str) -> bool:
 
 def _windows(model: Model, seq_length: int) -> list[int | None]:
     """The window of each layer, where it is shorter than the sequence."""
-    every = [block.attentions[0].window for block in model.blocks if isinstance(block, Block)]
+    blocks = (block for block in model.blocks if isinstance(block, Block))
+    every = [next((a.window for a in block.attentions), None) for block in blocks]
     return [window if window and window < seq_length else None for window in every]
 
 
 def _activation(model: Model) -> tuple[str, bool]:
-    return facts.activation_of(_values(model), facts.FAMILIES[model.family]), _blocks(model)[
-        0
-    ].gated
+    if not _ffn(model):
+        return GELUS[0], False  # Megatron's default, which no layer reads
+    gated = any(block.gated for block in _blocks(model))
+    return facts.activation_of(_values(model), facts.FAMILIES[model.family]), gated
+
+
+def _attention(model: Model) -> Attention | None:
+    return next((a for block in _blocks(model) for a in block.attentions), None)
 
 
 def _learned_positions(model: Model) -> bool:
@@ -156,7 +168,9 @@ def _factor(rope: facts.Rope) -> float:
     return float(rope.scaling.get("factor", 1.0))
 
 
-# Checked in this order; the message is that of the first condition that holds.
+# Checked in this order; the message is that of the first condition that holds. The first ones ask
+# for layers of two parts, which hybrid models need not have.
+_OF_LAYERS: Final = 2
 _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
     (
         lambda m, s: any(block.parallel_residual for block in _blocks(m)),
@@ -202,26 +216,22 @@ _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
 
 def model_flags(job: Job) -> Flags:
     """The options that describe the model."""
-    return dict(flags_of(job.model, job.workload.seq_length))
+    stages = layers_of_stages(job.strategy)
+    return dict(flags_of(job.model, job.workload.seq_length, stages))
 
 
-def flags_of(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
-    """Options of a model that Megatron can build."""
+def flags_of(
+    model: Model, seq_length: int, stages: Sequence[int] = ()
+) -> Iterator[tuple[str, object]]:
+    """Options of a model that Megatron can build; a hybrid's say where its `stages` end."""
     values, family = _values(model), facts.FAMILIES[model.family]
-    block = _blocks(model)[0]
-    attention = block.attentions[0]
     norm = facts.normalization_of(values, family)
-    yield "num-layers", model.num_layers
+    if not is_hybrid(model):
+        yield "num-layers", model.num_layers
     yield "hidden-size", model.hidden
-    yield "ffn-hidden-size", _ffn(model)
-    yield "num-attention-heads", attention.heads
-    if _is_latent(model):
-        yield from _latent(model)
-    else:
-        yield "kv-channels", attention.key_dim
-        if attention.kv_heads != attention.heads:
-            yield "group-query-attention", True
-            yield "num-query-groups", attention.kv_heads
+    yield "ffn-hidden-size", _ffn(model) or model.hidden
+    yield from _heads(model)
+    yield from scan_flags(model, stages)
     yield "seq-length", seq_length
     yield "max-position-embeddings", max(model.max_seq_length, seq_length)
     yield from _positions(model)
@@ -229,7 +239,7 @@ def flags_of(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
     yield "norm-epsilon", float(facts.read(values, family.epsilon))
     if family.zero_centered:
         yield "apply-layernorm-1p", True
-    if any(n.per_head for n in block.norms) or _is_latent(model):
+    if any(n.per_head for block in _blocks(model) for n in block.norms) or _is_latent(model):
         yield "qk-layernorm", True
     yield from ACTIVATIONS[_activation(model)].items()
     if not _biased(model, "fc2", "expert_fc2"):
@@ -244,6 +254,21 @@ def flags_of(model: Model, seq_length: int) -> Iterator[tuple[str, object]]:
     yield from _experts(model, values, family)
 
 
+def _heads(model: Model) -> Iterator[tuple[str, object]]:
+    attention = _attention(model)
+    if attention is None:
+        yield "num-attention-heads", 1  # Megatron asks for it; no layer reads it
+        return
+    yield "num-attention-heads", attention.heads
+    if _is_latent(model):
+        yield from _latent(model)
+        return
+    yield "kv-channels", attention.key_dim
+    if attention.kv_heads != attention.heads:
+        yield "group-query-attention", True
+        yield "num-query-groups", attention.kv_heads
+
+
 def _ffn(model: Model) -> int:
     dense = _linear(model, "fc2") or _linear(model, "expert_fc2")
     return dense.inputs if dense else 0
@@ -252,8 +277,8 @@ def _ffn(model: Model) -> int:
 def _latent(model: Model) -> Iterator[tuple[str, object]]:
     down, up = _linear(model, "kv_down"), _linear(model, "kv_up")
     queries = _linear(model, "q_down")
-    attention = _blocks(model)[0].attentions[0]
-    if down is None or up is None:
+    attention = _attention(model)
+    if down is None or up is None or attention is None:
         return
     rope_dim = down.outputs - up.inputs
     yield "multi-latent-attention", True
@@ -266,8 +291,8 @@ def _latent(model: Model) -> Iterator[tuple[str, object]]:
 
 
 def _positions(model: Model) -> Iterator[tuple[str, object]]:
-    attention = _blocks(model)[0].attentions[0]
-    if not attention.rotary_dim:
+    attention = _attention(model)
+    if attention is None or not attention.rotary_dim:
         kind = "learned_absolute" if _learned_positions(model) else "none"
         yield "position-embedding-type", kind
         return
@@ -326,7 +351,7 @@ def _experts(
     yield "moe-router-topk", moe.experts_per_token
     yield "moe-ffn-hidden-size", inner.inputs
     sparse = [bool(block.experts) for block in model.blocks if isinstance(block, Block)]
-    if not all(sparse):
+    if not all(sparse) and not is_hybrid(model):
         yield "moe-layer-freq", pattern(sparse)
     shared = _linear(model, "shared_fc2")
     if shared:

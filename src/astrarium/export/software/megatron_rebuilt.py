@@ -10,26 +10,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from astrarium.export.software.megatron_hybrid import TAPS
 from astrarium.model import build
-from astrarium.model.blocks import Block, Model
+from astrarium.model.blocks import Block, CustomBlock, Model
+from astrarium.model.hybrids import parts_of
+from astrarium.model.scans import Recurrence, Scan
 
 Flags = Mapping[str, object]  # option without dashes -> True, a value, or a list of them
 
 _GATED: Final = ("swiglu", "quick-geglu")
+_PATTERN: Final = "hybrid-layer-pattern"
 _VECTORS: Final = {"LayerNorm": 2, "RMSNorm": 1}
 
 
 def difference(model: Model, seq_length: int, flags: Flags) -> str:
     """The difference between Megatron's model and the planned one; "" if there is none."""
-    built = build.assemble(
-        model.name, model.family, build.Architecture.DECODER, shape_of(flags, model.vocab)
-    )
+    shape = shape_of(flags, model.vocab)
+    built = build.assemble(model.name, model.family, build.Architecture.DECODER, shape)
     if built.parameters != model.parameters:
         return (
             f"Megatron would build it with {built.parameters:,} parameters instead of"
             f" {model.parameters:,}"
         )
-    for layer, (own, other) in enumerate(zip(model.blocks, built.blocks, strict=True)):
+    planned = _layers(model) if _PATTERN in flags else model.blocks
+    for layer, (own, other) in enumerate(zip(planned, built.blocks, strict=True)):
         if not (isinstance(own, Block) and isinstance(other, Block)):
             return f"layer {layer} is known by its size only"
         if _weights(own) != _weights(other) or not _same_attention(own, other, seq_length):
@@ -39,23 +43,72 @@ def difference(model: Model, seq_length: int, flags: Flags) -> str:
 
 def _weights(block: Block) -> tuple[Any, ...]:
     norms = sorted((norm.width, norm.vectors, norm.groups) for norm in block.norms)
-    return block.linears, norms, block.gated, block.experts_per_token, block.extra_parameters
+    figures = (block.gated, block.experts_per_token, block.extra_parameters)
+    return block.linears, norms, figures, [replace(scan, chunk=1) for scan in block.scans]
 
 
 def _same_attention(own: Block, other: Block, seq_length: int) -> bool:
     """A window beyond the end of the sequence counts as no window."""
     seen = [
-        replace(one, window=one.window if one.window and one.window < seq_length else None)
+        [
+            replace(one, window=one.window if one.window and one.window < seq_length else None)
+            for one in block.attentions
+        ]
         for block in (own, other)
-        for one in block.attentions
     ]
-    return len(seen) == 2 and seen[0] == seen[1]
+    return seen[0] == seen[1]
+
+
+def _layers(model: Model) -> tuple[Block | CustomBlock, ...]:
+    """Megatron's layers of a hybrid model: every part is one."""
+    return tuple(
+        part
+        for block in model.blocks
+        for part in (parts_of(block) if isinstance(block, Block) else (block,))
+    )
+
+
+def _scan(flags: Flags) -> Scan | None:
+    """The scan of a model that has one; the length of its chunks is up to the kernels."""
+    get: Any = flags.get
+    if _PATTERN in flags:
+        return Scan(
+            Recurrence.SSD,
+            heads=get("mamba-num-heads"),
+            head_dim=get("mamba-head-dim"),
+            groups=get("mamba-num-groups"),
+            state=get("mamba-state-dim"),
+            chunk=1,
+            taps=TAPS,
+            taps_bias=True,
+            norm_width=get("mamba-num-heads") * get("mamba-head-dim"),
+        )
+    if "experimental-attention-variant" not in flags:
+        return None
+    return Scan(
+        Recurrence.DELTA,
+        heads=get("linear-num-value-heads"),
+        head_dim=get("linear-value-head-dim"),
+        groups=get("linear-num-key-heads"),
+        state=get("linear-key-head-dim"),
+        chunk=1,
+        taps=get("linear-conv-kernel-dim"),
+        norm_width=get("linear-value-head-dim"),
+    )
+
+
+def _scan_layers(flags: Flags, layers: int) -> tuple[bool, ...]:
+    freq = flags.get("linear-attention-freq", 1)  # every layer is attention
+    if isinstance(freq, int):
+        return tuple((layer + 1) % freq != 0 for layer in range(layers))
+    return tuple(entry == "1" for entry in str(freq).strip("[]").split(","))
 
 
 def shape_of(flags: Flags, vocab: int) -> build.Shape:
     """The stack that the options describe."""
     get: Any = flags.get
-    hidden, layers, heads = get("hidden-size"), get("num-layers"), get("num-attention-heads")
+    hidden, heads = get("hidden-size"), get("num-attention-heads")
+    layers = get("num-layers") or len(get(_PATTERN).replace("|", ""))
     all_biased = "disable-bias-linear" not in flags
     vectors = _VECTORS[get("normalization")]
     latent = _latent(flags)
@@ -82,6 +135,10 @@ def shape_of(flags: Flags, vocab: int) -> build.Shape:
         else (),
         rotary_dim=_rotary_dim(flags, latent, head_dim),
         windows=_windows(flags, layers),
+        gated_attention="attention-output-gate" in flags,
+        scan=_scan(flags),
+        scan_layers=_scan_layers(flags, layers),
+        letters=get(_PATTERN, "").replace("|", ""),
         latent=latent,
         experts=_experts(flags, all_biased),
         expert_layers=_per_layer(get("moe-layer-freq"), layers) if "num-experts" in flags else (),

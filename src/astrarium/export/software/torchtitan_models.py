@@ -237,7 +237,7 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8: "its fp8 comes from torchao, which scales differently from the plan",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    Feature.DEEPEP: "plans for it send them all to all; plan with --expert-messages alltoall",
+    Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
     Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"
     " without {eval_every}",

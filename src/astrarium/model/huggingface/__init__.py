@@ -17,6 +17,7 @@ from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.huggingface import (
     decoders,
     encoders,
+    hybrids,
     multimodal,
     seq2seq,
 )
@@ -76,6 +77,14 @@ ADAPTERS: Mapping[str, Adapter] = {
     "opt": _decoder(decoders.opt),
     "bloom": _decoder(decoders.bloom),
     "falcon": _decoder(decoders.falcon),
+    "mamba2": hybrids.mamba2,
+    "nemotron_h": hybrids.nemotron_h,
+    "bamba": hybrids.bamba,
+    "granitemoehybrid": hybrids.granite_hybrid,
+    "falcon_h1": hybrids.falcon_h1,
+    "qwen3_next": hybrids.qwen3_next,
+    "qwen3_5_text": hybrids.qwen3_5,
+    "minimax": hybrids.minimax,
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "vit": encoders.vit,

@@ -51,6 +51,10 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "num_experts_per_tok": ("moe_router_topk", "moe_top_k"),
     "partial_rotary_factor": ("rotary_pct",),
     "sliding_window_pattern": ("_sliding_window_pattern",),
+    "mamba_d_state": ("ssm_state_size", "state_size"),
+    "mamba_chunk_size": ("chunk_size",),
+    "mamba_d_conv": ("conv_kernel",),
+    "mamba_conv_bias": ("use_conv_bias",),
 }
 
 # What a model's size comes from, and how like a key must be to one that is missing to be meant.

@@ -311,7 +311,7 @@ def qwen2_moe(config: Config) -> Shape:
         shape,
         qkv_bias=config.flag("qkv_bias"),
         experts=experts_of(config, ffn, shared_ffn=shared, shared_gate=True),
-        expert_layers=_qwen_expert_layers(config, shape.layers),
+        expert_layers=qwen_expert_layers(config, shape.layers),
         windows=chosen_windows(config, local),
     )
 
@@ -322,12 +322,13 @@ def qwen3_moe(config: Config) -> Shape:
     return replace(
         shape,
         experts=experts_of(config, config.count("moe_intermediate_size")),
-        expert_layers=_qwen_expert_layers(config, shape.layers),
+        expert_layers=qwen_expert_layers(config, shape.layers),
         windows=same_window(config, shape.layers) if used else (),
     )
 
 
-def _qwen_expert_layers(config: Config, layers: int) -> tuple[bool, ...]:
+def qwen_expert_layers(config: Config, layers: int) -> tuple[bool, ...]:
+    """Every n-th layer has experts, but for those named as dense."""
     dense = config.layer_numbers("mlp_only_layers", layers)
     step = config.count("decoder_sparse_step")
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))

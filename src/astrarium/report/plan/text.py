@@ -30,8 +30,9 @@ SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # the smallest gap that is shown as a number
 EXPERT_MESSAGES = {
+    "overlapped": ", tokens sent to experts beside another micro-batch",
     "deepep": ", tokens sent to experts by DeepEP",
-    "overlapped": ", tokens sent to experts by DeepEP beside another micro-batch",
+    "deepep-overlapped": ", tokens sent to experts by DeepEP beside another micro-batch",
 }
 ADAPTERS: Mapping[str | None, str] = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
 CERTAIN = 0.995  # chance above which more digits say nothing

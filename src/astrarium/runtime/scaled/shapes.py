@@ -23,6 +23,7 @@ _LACKS: Final[Mapping[str, Callable[[Model], bool]]] = {
         not isinstance(block, Block) for block in m.blocks
     ),
     "an architecture other than a decoder": lambda m: m.architecture != Architecture.DECODER,
+    "scans (Mamba, gated delta nets)": lambda m: any(block.scans for block in _blocks(m)),
     "attention and feed-forward part side by side": lambda m: any(
         block.parallel_residual for block in _blocks(m)
     ),

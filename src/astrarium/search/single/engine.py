@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct
-from astrarium.cost.dealings import Turns, least_passes
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
 from astrarium.cost.replay import executed_totals
@@ -33,18 +32,21 @@ from astrarium.cost.step import (
     walk,
 )
 from astrarium.model.blocks import CustomBlock
-from astrarium.search.families import family_of, with_twins
+from astrarium.search.families import Shared, family_of, with_twins
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
+from astrarium.search.single.degree_bounds import LeastSeconds, Work
 from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
-from astrarium.search.single.option_bytes import OptionBytes, outdone_options
+from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import Space, Wave
 from astrarium.strategy.columns import (
+    GRANULARITIES,
     SPLITS,
     Degrees,
     Options,
+    modules_of,
     strategy_at,
 )
 from astrarium.strategy.estimate import TWINS, Twin
@@ -54,8 +56,6 @@ from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.search.single.redealing import Redealt
-
-_OPTIONS = fields(Options)
 
 FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as large
 LARGEST_BLOCK = 4096
@@ -76,7 +76,7 @@ class _State:
     evaluated: int = 0
     least_bytes: float = float("inf")
     best: dict[tuple[float, ...], Found] = field(default_factory=dict)
-    met: dict[tuple[float, ...], list[Twin]] = field(default_factory=dict)  # by family
+    met: dict[tuple[float, ...], list[tuple[Shared, Twin]]] = field(default_factory=dict)
     least_open: float = float("inf")  # score that other ways to deal the layers could reach
 
 
@@ -86,15 +86,19 @@ class DegreeRows(Value, frozen=True):
     degrees: Degrees
     counts: Ints
     shards: ShardCosts
-    seconds: Floats
+    least: LeastSeconds
     least_bytes: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        return self.least.iteration
 
     def take(self, rows: Ints) -> DegreeRows:
         return DegreeRows(
             self.degrees.take(rows),
             self.counts[rows],
             _taken(self.shards, rows),
-            self.seconds[rows],
+            self.least.take(rows),
             self.least_bytes[rows],
         )
 
@@ -178,18 +182,22 @@ class Search:
         counts = self.space.counts(degrees.pp)
         kept = self._passes(self.rules.of_degrees, Rows(degrees), counts)
         degrees, counts = degrees.take(kept), counts[kept]
-        shards = self.model.shard_costs(degrees)
-        seconds = self._least_seconds(degrees, shards)
-        model = self.model
+        model, space = self.model, self.space
+        shards = model.shard_costs(degrees)
         least = least_bytes_of_degrees(
             degrees, shards, model.layers_of_kind, model.runtime, model.tuning
         )
         hopeful = self._fitting(least, counts)
-        hopeful[hopeful] = self._within_limits(
-            seconds[hopeful], degrees.take(hopeful), counts[hopeful]
-        )
+        work = Work.of(model, degrees, shards, space.most_chunks(degrees.pp))
+        within = self.score(work.least_passes(), least, degrees) <= self._worst_kept()
+        self.state.rejected[Rejection.BOUND] += int(counts[hopeful & ~within].sum())
+        hopeful &= within
+        work, shards = work.take(hopeful), _taken(shards, hopeful)
+        degrees, counts, least = work.degrees, counts[hopeful], least[hopeful]
+        seconds = LeastSeconds.of(model, work, shards, space.modules)
+        in_time = self._within_limits(seconds.iteration, degrees, counts)
         every = DegreeRows(degrees, counts, shards, seconds, least)
-        self._visit(every.take(np.flatnonzero(hopeful)))
+        self._visit(every.take(np.flatnonzero(in_time)))
 
     def _visit(self, rows: DegreeRows) -> None:
         bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
@@ -207,25 +215,6 @@ class Search:
             self._expand(rows.take(block[within]))
             start += size
             size = min(2 * size, LARGEST_BLOCK)
-
-    def _least_seconds(self, degrees: Degrees, shards: ShardCosts) -> Floats:
-        """No strategy with these degrees is faster: nothing exposed, ranks as even as can be."""
-        c, e, s = shards.layers, shards.ends, shards.shard_of
-        messages = np.minimum(
-            c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
-        )
-        tuning, layers_of_kind = self.model.tuning, self.model.layers_of_kind
-        messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
-        per_layer = tuning.compute * (c.forward + c.backward) + messages
-        ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
-        launches = tuning.host * (c.launch_forward + c.launch_backward) @ layers_of_kind
-        once = np.maximum(per_layer @ layers_of_kind + tuning.compute * ends, launches)[s]
-        pp, batches = degrees.pp, degrees.num_micro_batches
-        several = (pp > 1) & (batches % pp == 0)
-        chunks = np.where(several, self.space.most_chunks(pp), 1)
-        half, none = once / 2, np.zeros(len(degrees))
-        overlapped = np.ones(len(degrees), bool)
-        return least_passes(Turns(once / pp, half, half, none, pp, batches, chunks, overlapped))
 
     def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration and peak bytes."""
@@ -251,11 +240,11 @@ class Search:
 
     def _expand(self, rows: DegreeRows) -> None:
         """Price everything behind these degrees."""
-        layouts, chunk_layers = self._layouts(rows.degrees, rows.shards)
+        layouts, chunk_layers, of_degrees = self._layouts(rows)
         if layouts is None:
             return
-        least = least_bytes(layouts)
-        seconds = self._layout_seconds(layouts)
+        least, of_all = least_bytes(layouts), rows.least.take(of_degrees)
+        seconds = self._layout_seconds(layouts, of_all)
         bound = self.score(seconds, least, layouts.degrees)
         option_counts = self._option_counts(chunk_layers)
         within = bound <= self._worst_kept()
@@ -264,7 +253,7 @@ class Search:
         if self._deals_freely:
             self._open.add(layouts, np.flatnonzero(within), seconds, chunk_layers)
         elif self._may_deal and self._claim not in UNPROVED:
-            self._leave_cuts_open(layouts, least, chunk_layers)
+            self._leave_cuts_open(layouts, least, chunk_layers, of_all)
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
@@ -282,20 +271,25 @@ class Search:
                 self._price(layouts, chosen[alive], chunk_layers)
             start = stop
 
-    def _leave_cuts_open(self, layouts: Layouts, least: Floats, chunk_layers: Ints) -> None:
+    def _leave_cuts_open(
+        self, layouts: Layouts, least: Floats, chunk_layers: Ints, of_all: LeastSeconds
+    ) -> None:
         """Other cuts of unequal layers: the splits compared here are two of many."""
-        every = np.arange(len(layouts))
         cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
-        seconds = self._seconds_of_any_cuts(layouts, every)
+        seconds = self._seconds_of_any_cuts(layouts, of_all)
         rows = cut[self.score(seconds, least, layouts.degrees)[cut] <= self._worst_kept()]
         self._open.add(layouts, rows, seconds, chunk_layers)
 
-    def _seconds_of_any_cuts(self, layouts: Layouts, rows: Ints) -> Floats:
-        """Passes at least, however layers are dealt: nothing redone, all hidden that can be."""
-        device, overlapped = least_device_passes(layouts.on_rank), np.ones(len(layouts), bool)
-        return least_passes_of(layouts, rows, device, layouts.on_rank.launch, overlapped)
+    def _seconds_of_any_cuts(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
+        """At least, however layers are dealt: redone as little, all hidden that can be."""
+        every, overlapped = np.arange(len(layouts)), np.ones(len(layouts), bool)
+        device, launches = least_device_passes(layouts.on_rank), layouts.on_rank.launch
+        passes = least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
+        return np.maximum(passes + of_all.after, of_all.iteration)
 
-    def _layouts(self, degrees: Degrees, shards: ShardCosts) -> tuple[Layouts | None, Ints]:
+    def _layouts(self, given: DegreeRows) -> tuple[Layouts | None, Ints, Ints]:
+        """Layouts of some degrees, the layers of their largest chunks, and their rows."""
+        degrees = given.degrees
         per_pp = {int(pp): self.space.layouts(int(pp)) for pp in distinct(degrees.pp)}
         repeats = np.array([len(per_pp[int(pp)]) for pp in degrees.pp])
         rows = np.repeat(np.arange(len(degrees)), repeats)
@@ -307,34 +301,39 @@ class Search:
         counts = self._option_counts(chunk_layers) * self.space.overlap_copies
         alive = self._passes(self.rules.of_layouts, Rows(repeated, virtual, split), counts)
         if not alive.any():
-            return None, chunk_layers
+            return None, chunk_layers, rows
         layouts = self.model.layouts(
-            repeated.take(alive), virtual[alive], split[alive], _taken(shards, rows[alive])
+            repeated.take(alive), virtual[alive], split[alive], _taken(given.shards, rows[alive])
         )
-        return layouts, chunk_layers[alive]
+        return layouts, chunk_layers[alive], rows[alive]
 
     def _option_counts(self, chunk_layers: Ints) -> Ints:
         distinct, index = np.unique(chunk_layers, return_inverse=True)
         return np.array([self.space.num_options(int(n)) for n in distinct])[index]
 
-    def _layout_seconds(self, layouts: Layouts) -> Floats:
-        """Passes without recomputation, all hidden that can be; layers dealt as they may be."""
-        on_rank, every = layouts.on_rank, np.arange(len(layouts))
+    def _layout_seconds(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
+        """At least, redone as little, all hidden that can be; layers dealt as they may be."""
         if self._deals_freely:
-            return self._seconds_of_any_cuts(layouts, every)
+            return self._seconds_of_any_cuts(layouts, of_all)
+        on_rank, every = layouts.on_rank, np.arange(len(layouts))
         device, overlapped = least_device_passes(on_rank), np.ones(len(layouts), bool)
         passes = zip(device, launched_passes(on_rank.launch), strict=True)
         forward, backward = (np.maximum(computed, launched) for computed, launched in passes)
-        return walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
+        walked = walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
+        return np.maximum(walked + of_all.after, of_all.iteration)
 
     def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
         """Options of the chosen layouts: what fits goes on to rules, time, limits, ranking."""
-        rows, options, peaks = [], [], []
-        for layers in distinct(chunk_layers[chosen]):
+        rows, options, peaks, groups = [], [], [], []
+        for layers in distinct(chunk_layers[chosen]).tolist():
             group = chosen[chunk_layers[chosen] == layers]
-            valid = valid_options(self.space, self.rules.of_options, self.constants, int(layers))
+            valid = valid_options(self.space, self.rules.of_options, self.constants, layers)
             self._count_lost(valid.lost, len(group) * self.space.overlap_copies)
-            peak = OptionBytes.of(layouts, group, valid).peaks()
+            groups.append((group, valid))
+        for of_options in (
+            one for some in in_batches(groups) for one in OptionBytes.of(layouts, some)
+        ):
+            group, valid, peak = of_options.rows, of_options.valid, of_options.peaks()
             self.state.evaluated += len(peak)
             fits = self._fitting(peak, np.full(len(peak), self.space.overlap_copies))
             if self.rules.recompute_is_free and self.objective is not Objective.MEMORY:
@@ -348,10 +347,7 @@ class Search:
             peaks.append(peak[fits])
         fitting = np.concatenate(rows)
         if len(fitting):
-            merged = Options.of(
-                {f.name: np.concatenate([getattr(o, f.name) for o in options]) for f in _OPTIONS}
-            )
-            self._price_fitting(layouts, fitting, merged, np.concatenate(peaks))
+            self._price_fitting(layouts, fitting, Options.joined(options), np.concatenate(peaks))
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
         """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
@@ -538,7 +534,7 @@ class Search:
         for i, key in enumerate(self.keys(layouts, at)):
             value = float(score[i])
             twin = _twin(layouts, int(at[i]), float(seconds[i]))
-            self.state.met.setdefault(key, []).append(twin)
+            self.state.met.setdefault(key, []).append((_shared(options, int(chosen[i])), twin))
             if key in best and best[key].score <= value:
                 continue
             if len(best) >= self.top and key not in best and value >= self._worst_kept():
@@ -573,6 +569,15 @@ def _twin(layouts: Layouts, row: int, seconds: float) -> Twin:
     d = layouts.degrees
     return Twin(
         int(layouts.virtual[row]), int(d.cp[row]), int(d.dp[row]), int(d.micro_batch[row]), seconds
+    )
+
+
+def _shared(options: Options, row: int) -> Shared:
+    return (
+        int(options.zero_stage[row]),
+        bool(options.offload_optimizer[row]),
+        GRANULARITIES[int(options.granularity[row])],
+        modules_of(int(options.recompute_modules[row])),
     )
 
 

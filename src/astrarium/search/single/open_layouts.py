@@ -19,7 +19,12 @@ from astrarium.cost.layouts import Layouts
 from astrarium.cost.step import least_passes_with, least_seconds
 from astrarium.search.fields import Fields, Rows
 from astrarium.search.rule_filter import apply_rules
-from astrarium.search.single.option_bytes import OptionBytes, outdone_options
+from astrarium.search.single.option_bytes import (
+    OptionBytes,
+    OptionGroup,
+    in_batches,
+    outdone_options,
+)
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.columns import SPLITS, Degrees, Options
@@ -154,59 +159,80 @@ def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]
     layouts = model.layouts(
         table.degrees, table.virtual, table.split, model.shard_costs(table.degrees)
     )
-    for layers in distinct(table.chunk_layers).tolist():
-        group = np.flatnonzero(table.chunk_layers == layers)
-        yield from _pairs(search, layouts, group, layers, best)
-
-
-def _hopeful(search: Search, of_options: OptionBytes, best: float) -> OptionBytes:
-    """Layouts that could be better with something recomputed and as little kept as can be."""
-    layouts = of_options.layouts
-    rows, options, most = of_options.of_leanest(search.model.pool.usable_bytes)
-    on: dict[str, Any] = {f"overlap_{name}": np.ones(len(rows), bool) for name in OVERLAP_SWITCHES}
-    options = replace(options, **on)  # overlap never costs time
-    degrees = layouts.degrees.take(rows)
-    limit = _most_seconds(search, degrees, best)
-    least = least_passes_with(layouts, rows, options, most, limit)
-    score = search.score(least, np.zeros(len(rows)), degrees)
-    return of_options.take(np.isin(of_options.rows, rows[score < best]))
+    every = distinct(table.chunk_layers).tolist()
+    groups = (
+        (
+            np.flatnonzero(table.chunk_layers == layers),
+            valid_options(search.space, search.rules.of_options, search.constants, layers),
+        )
+        for layers in every
+    )
+    for batch in in_batches(groups):
+        yield from _pairs(search, layouts, batch, best)
 
 
 def _pairs(
-    search: Search, layouts: Layouts, group: Ints, chunk_layers: int, best: float
-) -> list[_Pairs]:
+    search: Search, layouts: Layouts, groups: Sequence[OptionGroup], best: float
+) -> Iterator[_Pairs]:
     """Options of some layouts: those that fit, and those that might."""
     rules, capacity = search.rules, search.model.pool.usable_bytes
-    valid = valid_options(search.space, rules.of_options, search.constants, chunk_layers)
-    of_options = _hopeful(search, OptionBytes.of(layouts, group, valid), best)
-    if not len(of_options.rows):
-        return []
-    fits = of_options.peaks() <= capacity
-    needed = ~outdone_options(fits, valid) if rules.recompute_is_free else np.ones_like(fits)
-    fitting = np.flatnonzero(fits & needed)
-    # A lighter option that may not fit does not rule out a heavier one.
-    tight, most = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
-    return [
-        _scored(search, layouts, of_options, pairs, room, best)
-        for pairs, room in ((fitting, None), (tight, most))
-        if len(pairs)
-    ]
+    fitting, tight = list[_Options](), list[_Options]()
+    for of_options in _hopeful(search, layouts, OptionBytes.of(layouts, groups), best):
+        fits = of_options.peaks() <= capacity
+        needed = np.ones_like(fits)
+        if rules.recompute_is_free:
+            needed = ~outdone_options(fits, of_options.valid)
+        fitting.append(_Options.of(of_options, np.flatnonzero(fits & needed), None))
+        # A lighter option that may not fit does not rule out a heavier one.
+        given = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
+        tight.append(_Options.of(of_options, *given))
+    for some, covers_heavier in ((fitting, True), (tight, False)):
+        if any(len(one.rows) for one in some):
+            every = _Options.joined(some)
+            most = None if covers_heavier else every.most
+            yield _scored(search, layouts, every, most, best)
+
+
+class _Options(_Table, frozen=True):
+    """Rows of layouts with options, and the layers that ranks of each run have room for."""
+
+    rows: Ints
+    options: Options
+    most: Floats
+
+    @classmethod
+    def of(cls, of_options: OptionBytes, pairs: Ints, most: Floats | None) -> _Options:
+        none = np.zeros((len(pairs), of_options.recompute.shape[2]))
+        given = of_options.rows_of(pairs), of_options.options_of(pairs)
+        return cls(*given, none if most is None else most)
+
+
+def _hopeful(
+    search: Search, layouts: Layouts, groups: Sequence[OptionBytes], best: float
+) -> list[OptionBytes]:
+    """Layouts that could be better with something recomputed and as little kept as can be."""
+    capacity = search.model.pool.usable_bytes
+    leanest = _Options.joined([_Options(*group.of_leanest(capacity)) for group in groups])
+    rows, number = leanest.rows, len(leanest.rows)
+    on: dict[str, Any] = {f"overlap_{name}": np.ones(number, bool) for name in OVERLAP_SWITCHES}
+    options = replace(leanest.options, **on)  # overlap never costs time
+    degrees = layouts.degrees.take(rows)
+    limit = _most_seconds(search, degrees, best)
+    least = least_passes_with(layouts, rows, options, leanest.most, limit)
+    score = search.score(least, np.zeros(number), degrees)
+    hopeful = np.zeros(len(layouts), bool)
+    hopeful[rows[score < best]] = True
+    return [group.take(hopeful[group.rows]) for group in groups if hopeful[group.rows].any()]
 
 
 def _scored(
-    search: Search,
-    layouts: Layouts,
-    of_options: OptionBytes,
-    pairs: Ints,
-    most: Floats | None,
-    best: float,
+    search: Search, layouts: Layouts, every: _Options, most: Floats | None, best: float
 ) -> _Pairs:
     """The score that pairs which keep all rules and limits could reach."""
-    rows = of_options.rows_of(pairs)
-    options = search.permitted(layouts, rows, of_options.options_of(pairs))
-    degrees = layouts.degrees.take(rows)
-    alive = may_be_free(search, degrees, layouts.virtual[rows], options)
-    rows, options, degrees = rows[alive], options.take(alive), degrees.take(alive)
+    options = search.permitted(layouts, every.rows, every.options)
+    degrees = layouts.degrees.take(every.rows)
+    alive = may_be_free(search, degrees, layouts.virtual[every.rows], options)
+    rows, options, degrees = every.rows[alive], options.take(alive), degrees.take(alive)
     limit = _most_seconds(search, degrees, best)
     room = None if most is None else most[alive]
     least = least_seconds(layouts, rows, options, room, limit)

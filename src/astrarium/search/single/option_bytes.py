@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -24,6 +24,11 @@ from astrarium.strategy.columns import GRANULARITIES, METHODS, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
+FEW_PAIRS = 4_096  # whose arrays stay in the cache
+MOST_TOGETHER = 32_768  # pairs of layouts and options of several groups that are priced together
+
+OptionGroup = tuple[Ints, ValidOptions]  # rows of layouts, and the options that they may have
+
 
 def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
     """What recomputes more than another option that fits the same layout: never faster."""
@@ -34,12 +39,34 @@ def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
     return outdone.reshape(-1)
 
 
+def in_batches(groups: Iterable[OptionGroup]) -> Iterator[list[OptionGroup]]:
+    """Few large groups or many small ones: a group by itself costs more than its rows."""
+    batch, pairs = list[OptionGroup](), 0
+    for rows, valid in groups:
+        own = len(rows) * len(valid.options)
+        if batch and pairs + own > MOST_TOGETHER:
+            yield batch
+            batch, pairs = [], 0
+        batch.append((rows, valid))
+        pairs += own
+    if batch:
+        yield batch
+
+
+def _pairs(chosen: Ints, options: Options) -> tuple[Ints, Options]:
+    """All chosen rows with all options, row by row."""
+    which = np.tile(np.arange(len(options)), len(chosen))
+    return np.repeat(chosen, len(options)), options.take(which)
+
+
 def _priced(
-    layouts: Layouts, chosen: Ints, options: Options, price: Callable[..., Floats]
+    layouts: Layouts,
+    chosen: Ints,
+    options: Options,
+    price: Callable[[Layouts, Ints, Options], Floats],
 ) -> Floats:
     """Bytes of every rank: (chosen, options, runs)."""
-    rows, which = np.repeat(chosen, len(options)), np.tile(np.arange(len(options)), len(chosen))
-    per_pair = price(layouts, rows, options.take(which))
+    per_pair = price(layouts, *_pairs(chosen, options))
     return per_pair.reshape(len(chosen), len(options), -1)
 
 
@@ -57,15 +84,25 @@ class OptionBytes(Value, frozen=True, dict=True):
     sharding: Floats
 
     @classmethod
-    def of(cls, layouts: Layouts, rows: Ints, valid: ValidOptions) -> OptionBytes:
-        recompute = _priced(layouts, rows, valid.recompute, bytes_of_recompute)
-        return cls(
-            layouts,
-            rows,
-            valid,
-            recompute,
-            _priced(layouts, rows, valid.sharding, bytes_of_sharding),
-        )
+    def of(cls, layouts: Layouts, groups: Sequence[tuple[Ints, ValidOptions]]) -> list[OptionBytes]:
+        """Of groups of rows, each with its own options: all are priced together."""
+
+        def priced(
+            options: Sequence[Options], price: Callable[[Layouts, Ints, Options], Floats]
+        ) -> list[Floats]:
+            pairs = [_pairs(rows, own) for (rows, _), own in zip(groups, options, strict=True)]
+            rows = np.concatenate([rows for rows, _ in pairs])
+            found = price(layouts, rows, Options.joined([own for _, own in pairs]))
+            parts = np.split(found, np.cumsum([len(rows) for rows, _ in pairs])[:-1])
+            return [
+                part.reshape(len(rows), len(own), -1)
+                for part, (rows, _), own in zip(parts, groups, options, strict=True)
+            ]
+
+        recompute = priced([valid.recompute for _, valid in groups], bytes_of_recompute)
+        sharding = priced([valid.sharding for _, valid in groups], bytes_of_sharding)
+        figures = zip(groups, recompute, sharding, strict=True)
+        return [cls(layouts, *group, kept, held) for group, kept, held in figures]
 
     def take(self, chosen: Bools) -> OptionBytes:
         """Of some of the rows."""
@@ -204,16 +241,13 @@ class OptionBytes(Value, frozen=True, dict=True):
         free = capacity - always_reserved(runtime, self.layouts.tuning)
         free -= (1 + runtime.fragmentation) * runtime.workspace_bytes
         (least, most), index = self._range_in_flight(rows)
-        each, room = np.full(kept.shape, np.inf), np.zeros(len(rows))
-        of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
-        for rank in range(int(pp.max(initial=0))):
-            some = np.flatnonzero(pp > rank)
-            in_flight, up_to = least[index[some], rank, None], most[index[some], rank, None]
-            held = layer[some] + of_usual[some] * in_flight + lighter[some] * up_to
-            share = 1 / np.maximum(held[:, [usual]], 1.0)
-            room[some] += free * share[:, 0]
-            each[some] = np.minimum(each[some], share * held)
-        return np.asarray((each * whole).sum(axis=1) <= room * (1 + 1e-9))
+        fits = np.zeros(len(rows), bool)
+        for start in range(0, len(rows), FEW_PAIRS):
+            some = slice(start, start + FEW_PAIRS)
+            of_pairs = least[index[some]], most[index[some]]
+            room, each = _room_of_ranks(pp[some], *of_pairs, kept[some], layer[some], usual)
+            fits[some] = (each * whole).sum(axis=1) <= free * room * (1 + 1e-9)
+        return fits
 
     def _most_layers(
         self,
@@ -296,6 +330,24 @@ class OptionBytes(Value, frozen=True, dict=True):
         Of a chunk that redoes its first layers that is an input, of a group a share of one.
         """
         return _priced(self.layouts, self.rows, self.valid.recompute, _least_part)
+
+
+def _room_of_ranks(
+    pp: Ints, least: Floats, most: Floats, kept: Floats, layer: Floats, usual: int
+) -> tuple[Floats, Floats]:
+    """Layers of the usual kind that ranks have room for, by byte, and what each kind counts.
+
+    least, most: micro-batches in flight, (pairs, ranks).
+    """
+    each, room = np.full(kept.shape, np.inf), np.zeros(len(pp))
+    of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
+    for rank in range(int(pp.max(initial=0))):
+        held = layer + of_usual * least[:, [rank]] + lighter * most[:, [rank]]
+        share = np.where(pp > rank, 1 / np.maximum(held[:, usual], 1.0), 0.0)
+        room += share
+        counts = np.where((pp > rank)[:, None], share[:, None] * held, np.inf)
+        np.minimum(each, counts, out=each)
+    return room, each
 
 
 def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:

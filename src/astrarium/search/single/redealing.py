@@ -25,7 +25,7 @@ from astrarium.search.outcome import Found
 from astrarium.search.single.kind_rings import KindRings
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.cases import Bundle
-from astrarium.search.split.dealing import GAIN, Ring, dealt_together, fillings
+from astrarium.search.split.dealing import GAIN, Ring, dealt_together, fillings, seconds_of
 from astrarium.search.split.dealing_bounds import DealingBounds, KindRing, lifted
 from astrarium.strategy.columns import Degrees, Options, degrees_of, options_of
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
@@ -137,10 +137,14 @@ def _neighbouring_cuts(cuts: Ints, pp: int, drawn: np.random.Generator) -> Ints:
 
 
 def _first_of_each(chosen: Candidates, limit: float) -> Ints:
-    """The most promising few of those that a user tells apart by their layouts."""
+    """The most promising few of those that a user tells apart by their layouts.
+
+    Of every number of GPUs in turn: plans for few are no rivals of those for many.
+    """
     _, alike = distinct_rows(*chosen.degrees.columns(), chosen.virtual)
     first = np.flatnonzero((rank_within(alike) < OF_EACH) & (chosen.score < limit))
-    return first[:HOPEFUL]
+    turns = np.argsort(rank_within(chosen.degrees.gpus[first]), kind="stable")
+    return np.sort(first[turns[:HOPEFUL]])
 
 
 def _candidate(found: Found) -> Candidates:
@@ -160,7 +164,10 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
     every = [bundle.ring(0, row) for bundle, row in _cases(model, chosen)]
     num_layers, planner = model.planner.num_layers, model.planner
     best = _best(search, degrees, every, limit)
-    ways = dealt_together([every[row] for row in best], num_layers)
+    # Where memory is scarce, slower ways may be those that fit.
+    once = search.score(np.ones(len(degrees)), np.zeros(len(degrees)), degrees)
+    to_beat = np.where(chosen.covers_heavier, limit / (1 + MOST_GAIN) / once, np.inf)
+    ways = dealt_together([every[row] for row in best], num_layers, to_beat[best].tolist())
     found = [
         (row, planner.code_of(np.concatenate([[0], np.cumsum(sizes)])))
         for row, own in zip(best, ways, strict=True)
@@ -174,12 +181,11 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
 
 def _best(search: Search, degrees: Degrees, every: Sequence[Ring], limit: float) -> list[int]:
     """Pipelines that score best if their ranks are just filled; of twins only one."""
-    num_layers = search.model.planner.num_layers
+    filled = [fillings(ring, search.model.planner.num_layers) for ring in every]
+    able = [row for row, ways in enumerate(filled) if len(ways)]
+    found_seconds = seconds_of([every[row] for row in able], [filled[row] for row in able])
     seconds = np.full(len(every), np.inf)
-    for row, ring in enumerate(every):
-        filled = fillings(ring, num_layers)
-        if len(filled):
-            seconds[row] = ring.seconds(filled).min()
+    seconds[able] = [own.min() for own in found_seconds]
     score = search.score(seconds, np.zeros(len(every)), degrees)
     found: dict[tuple[object, ...], int] = {}
     for row in np.argsort(score, kind="stable").tolist():

@@ -234,8 +234,9 @@ class _Program:
         every = np.tile(np.eye(kinds), pp * ring.virtual)
         self._add(every, (0.0, 0.0), ring.layers, ring.layers)
         if ring.bytes_each.any():
-            for bytes_each, room in zip(ring.bytes_each, ring.most_bytes, strict=True):
-                self._add(self._by_rank(bytes_each), (0.0, 0.0), endless, room)
+            rows = np.concatenate([self._by_rank(at_moment) for at_moment in ring.bytes_each])
+            room = ring.most_bytes.reshape(-1)
+            self._add(rows, (0.0, 0.0), np.full_like(room, -np.inf), room)
         self._cut(self._chains)
 
     def _by_rank(self, each: Floats) -> Floats:

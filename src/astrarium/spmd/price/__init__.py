@@ -1,15 +1,15 @@
 """What programs take on devices: seconds and bytes, instruction by instruction."""
 
-from astrarium.spmd.price.chunks import ALONE as ALONE
-from astrarium.spmd.price.chunks import chunks_of as chunks_of
-from astrarium.spmd.price.chunks import recomputed as recomputed
 from astrarium.spmd.price.cut import Cut as Cut
+from astrarium.spmd.price.cut import Keys as Keys
 from astrarium.spmd.price.cut import axis_of_layout as axis_of_layout
 from astrarium.spmd.price.cut import cut_of as cut_of
+from astrarium.spmd.price.cut import keys_of as keys_of
 from astrarium.spmd.price.devices import Devices as Devices
 from astrarium.spmd.price.devices import devices_of as devices_of
-from astrarium.spmd.price.facts import Keys as Keys
-from astrarium.spmd.price.facts import keys_of as keys_of
+from astrarium.spmd.price.memory import ALONE as ALONE
+from astrarium.spmd.price.memory import chunks_of as chunks_of
+from astrarium.spmd.price.memory import recomputed as recomputed
 from astrarium.spmd.price.messages import bucket_elements as bucket_elements
 from astrarium.spmd.price.messages import exchange_seconds as exchange_seconds
 from astrarium.spmd.price.pricing import Pricer as Pricer

@@ -110,15 +110,6 @@ def exchanged_share(before: Floats, after: Floats) -> float:
     return float(np.maximum(before * (1.0 - after), after * (1.0 - before)).max(initial=0.0))
 
 
-def moved_share(before: Floats, after: Floats) -> float:
-    """The same between two divisions of one dimension, whose pieces lie in order."""
-    ends = np.cumsum(before), np.cumsum(after)
-    low = np.maximum(ends[0] - before, ends[1] - after)
-    stays = np.maximum(np.minimum(*ends) - low, 0.0)
-    share = np.maximum(before - stays, after - stays).max(initial=0.0)
-    return float(share) if share > _EVEN else 0.0
-
-
 class MessageRequest(Value, frozen=True):
     """A message: all bytes of it, and the shares of devices where they matter."""
 

@@ -13,11 +13,10 @@ from functools import cached_property
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, SEGMENT, Graph
+from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
 from astrarium.spmd.price.compute import Bill, update_seconds
-from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout
+from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, facts_of
 from astrarium.spmd.price.devices import Devices
-from astrarium.spmd.price.facts import facts_of
 from astrarium.spmd.price.memory import STATE_BYTES, Kept, extra_kept_bytes, is_parameter
 from astrarium.spmd.price.messages import (
     HOWS,
@@ -25,7 +24,6 @@ from astrarium.spmd.price.messages import (
     Mailbox,
     MessageRequest,
     exchanged_share,
-    moved_share,
 )
 from astrarium.spmd.price.work import LocalCall, Size, Tensor, call_of, is_view, stream, terms_of
 from astrarium.spmd.program import Conversion, Instruction, Priced
@@ -57,7 +55,7 @@ class PriceSettings(Value, frozen=True):
 
     micro_batches: int = 1
     optimizer: str = "adam"
-    recompute: bool = False  # then nothing counts that operators keep: see `chunks`
+    recompute: bool = False  # then nothing counts that operators keep: see `memory`
 
 
 class Sent(Value, frozen=True):
@@ -120,8 +118,6 @@ class Pricer:
         for level, rule in enumerate(way.rules):
             for message in rule.messages:
                 self._rule_message(item, node, way, level, message)
-        if self.graph.nodes[node].op == SEGMENT:
-            self._segment(item, node, way)
         return item
 
     def add_conversion(self, node: int, before: Placement, after: Placement) -> int:
@@ -363,23 +359,6 @@ class Pricer:
         times = float(self.settings.micro_batches)
         request = MessageRequest(level, message.collective, num_bytes)
         self._send(item, request, times, BACKWARD if message.backward else FORWARD)
-
-    def _segment(self, item: int, node: int, way: Priced | Instruction) -> None:
-        """From one division of an axis to another: both passes move what is not in place."""
-        read = self.graph.inputs[node][0]
-        for level in range(self.cut.levels):
-            ends = (
-                axis_of_layout(self.cut.axes, read, way.needs[0], level),
-                axis_of_layout(self.cut.axes, node, way.gives, level),
-            )
-            if min(ends) < 0:
-                continue
-            before, after = (self.cut.placed[level][axis] for axis in ends)
-            num_bytes = self._others(node, way.gives, level) * moved_share(before, after)
-            gradient = self.graph.nodes[node].needs_gradient
-            for stage in (FORWARD, BACKWARD) if gradient else (FORWARD,):
-                request = MessageRequest(level, MessageKind.ALL_TO_ALL, num_bytes)
-                self._send(item, request, float(self.settings.micro_batches), stage)
 
     def _update_prices(self, items: int) -> Floats:
         update = np.zeros((items, self.cut.count))

@@ -15,11 +15,9 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES
-from astrarium.spmd.price.chunks import chunks_of, kept_between, repeated
-from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, cut_of
+from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, cut_of, facts_of, keys_of
 from astrarium.spmd.price.devices import Devices
-from astrarium.spmd.price.facts import facts_of, keys_of
-from astrarium.spmd.price.memory import STATE_BYTES, is_parameter
+from astrarium.spmd.price.memory import STATE_BYTES, chunks_of, is_parameter, kept_between, repeated
 from astrarium.spmd.price.messages import bucket_elements
 from astrarium.spmd.price.pricing import GRADIENT_BYTES, Pricer, Prices, PriceSettings
 from astrarium.spmd.program import (

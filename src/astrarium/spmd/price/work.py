@@ -20,7 +20,7 @@ import numpy as np
 from astrarium.arrays import Floats
 from astrarium.cost.efficiency import GemmRole, Pointwise
 from astrarium.cost.kernels import BACKWARD_PRODUCTS
-from astrarium.spmd.graph import DTYPE_BYTES, SEGMENT, Graph, Node
+from astrarium.spmd.graph import DTYPE_BYTES, Graph, Node
 from astrarium.value import Value
 
 Size: TypeAlias = Floats | float
@@ -122,7 +122,7 @@ def words(text: str) -> frozenset[str]:
 # Results that are other views of their input: nothing is computed or kept.
 VIEWS: Final = words(
     "alias as_strided chunk detach diagonal expand expand_as flatten getitem keep movedim narrow"
-    " permute reshape select segment slice split split_with_sizes squeeze swapaxes swapdims t"
+    " permute reshape select slice split split_with_sizes squeeze swapaxes swapdims t"
     " transpose unbind unflatten unsqueeze unsafe_chunk unsafe_split view view_as lift_fresh_copy"
     " contiguous numpy_T mT _unsafe_view _reshape_alias"
 )
@@ -151,7 +151,7 @@ _POINTWISE: Final = {
 def terms_of(call: LocalCall) -> list[Term]:
     """The kernels of an operator, forward and backward."""
     name = operator_name(call.node.op)
-    if call.node.is_source or name == SEGMENT:
+    if call.node.is_source:
         return []
     if name in VIEWS and not call.copies:
         return _view_terms(call, name)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from astrarium.spmd.graph import ATTENTION, GETITEM, KEEP, SEGMENT, Graph, Node, Ref
+from astrarium.spmd.graph import ATTENTION, GETITEM, KEEP, Graph, Node, Ref
 from astrarium.spmd.program.program import DeviceProgram, Instruction
 from astrarium.spmd.rules import Placement
 
@@ -113,7 +113,7 @@ def _numbered(
         plain = plainly(node, graph.nodes)
         is_dropout = plain.op in DROPOUTS
         drops = is_dropout and plain.args[1] and plain.args[TRAINING[plain.op]]
-        if plain.op in (KEEP, SAME, SEGMENT) or (is_dropout and not drops):
+        if plain.op in (KEEP, SAME) or (is_dropout and not drops):
             numbers.append(numbers[plain.inputs[0]])
             continue
         args: list[Any] = [

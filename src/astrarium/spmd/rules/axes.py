@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.spmd.graph import INPUT, PARAMETER, SEGMENT, Graph, Node
+from astrarium.spmd.graph import INPUT, PARAMETER, Graph, Node
 from astrarium.spmd.rules.layout import ShardRule
 from astrarium.value import Value
 
@@ -64,8 +64,8 @@ def find_axes(graph: Graph, rules: Sequence[tuple[ShardRule, ...]]) -> Axes:
     first, lengths = _numbered(graph)
     parents = list(range(len(lengths)))
     ties_of: dict[int, tuple[tuple[int, int, int, int], ...]] = {}
-    for index, (node, inputs) in enumerate(zip(graph.nodes, graph.inputs, strict=True)):
-        if node.op == SEGMENT or not inputs:
+    for index, inputs in enumerate(graph.inputs):
+        if not inputs:
             continue
         found = rules[index]
         ties = ties_of.get(id(found))

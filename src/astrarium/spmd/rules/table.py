@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Final
 
 from astrarium.errors import InputError
-from astrarium.spmd.graph import CONSTANT, GETITEM, INPUT, KEEP, PARAMETER, SEGMENT, Graph, Node
+from astrarium.spmd.graph import CONSTANT, GETITEM, INPUT, KEEP, PARAMETER, Graph, Node
 from astrarium.spmd.rules import elements, layers, losses, products, views
 from astrarium.spmd.rules.layout import COPIED, REPLICATE, ShardRule, TensorLayout, shard
 from astrarium.spmd.rules.notation import Call, Pattern, call_of, operator_name, rules_of_pattern
@@ -37,7 +37,6 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     **elements.DESCRIBED,
     **losses.DESCRIBED,
     **layers.DESCRIBED,
-    SEGMENT: views.same,
 }
 # Ways to run an operator that do not follow from the names of its axes.
 OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {

@@ -63,7 +63,7 @@ class PartNetwork(Value, frozen=True, dict=True):
     ways: tuple[Ways, ...]  # by node
 
 
-class _Link(Value, frozen=True):
+class _Handover(Value, frozen=True):
     """A value that goes from one part to the other: its column in both, and whether it goes on."""
 
     made: int
@@ -95,7 +95,7 @@ class Workshop:
         """
         made = {value: column for column, value in enumerate(first.makes)}
         links = tuple(
-            _Link(made[value], column, value in wanted)
+            _Handover(made[value], column, value in wanted)
             for column, value in enumerate(second.reads)
             if value in made
         )
@@ -129,7 +129,7 @@ class Workshop:
 def _join(
     first: Part,
     second: Part,
-    links: tuple[_Link, ...],
+    links: tuple[_Handover, ...],
     owners: tuple[int, ...],
     wiring: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     largest: int,

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.errors import InputError, did_you_mean
-from astrarium.spmd.graph import INPUT, PARAMETER, SEGMENT, Graph
+from astrarium.spmd.graph import INPUT, PARAMETER, Graph
 from astrarium.spmd.program import DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     CAUSAL_ROWS,
@@ -111,19 +111,7 @@ def place_of(graph: Graph, axes: Axes) -> Place:
         if node.op == PARAMETER
         for axis in axes.of[index]
     )
-    batch, trained = _behind_cuts(graph, axes, batch), _behind_cuts(graph, axes, trained)
     return Place(graph, axes, batch, trained - batch)
-
-
-def _behind_cuts(graph: Graph, axes: Axes, found: frozenset[int]) -> frozenset[int]:
-    """With the axes that axes go on as: behind a cut they have other names."""
-    reached = set(found)
-    for index, node in enumerate(graph.nodes):
-        if node.op == SEGMENT:
-            before = axes.of[graph.inputs[index][0]]
-            both = zip(before, axes.of[index], strict=True)
-            reached.update(after for axis, after in both if axis in reached)
-    return frozenset(reached)
 
 
 def restricted(space: ProgramSpace, graph: Graph, axes: Axes, rules: Rules) -> Rules:

@@ -57,7 +57,7 @@ class _HandedOn(Value, frozen=True):
     items: dict[tuple[int, int], int]  # by numbers of layouts
 
 
-class _Kinds(Value, frozen=True):
+class _PricedKinds(Value, frozen=True):
     """What is to be priced, and which of it is each node's."""
 
     computed: list[_Computed]
@@ -189,7 +189,7 @@ def _kinds(
     keys: Keys,
     ways: Sequence[tuple[Priced, ...]],
     layouts: Sequence[tuple[Placement, ...]],
-) -> _Kinds:
+) -> _PricedKinds:
     """Sort nodes and values by what they cost, and give one of each to the pricer."""
     layout_numbers: dict[tuple[Placement, ...], int] = {}
     numbered = [layout_numbers.setdefault(one, len(layout_numbers)) for one in layouts]
@@ -211,7 +211,7 @@ def _kinds(
             items = (pricer.add_choice(index, way) for way in ways[index])
             computed.append(_Computed(index, ways[index], tuple(items)))
         signatures.append(known_nodes[node])
-    return _Kinds(computed, handed_on, tuple(signatures), tuple(values))
+    return _PricedKinds(computed, handed_on, tuple(signatures), tuple(values))
 
 
 def _come_together(graph: Graph, index: int) -> bool:
@@ -315,7 +315,7 @@ def _by_class(by_column: Floats, cut: Cut) -> Floats:
     return np.stack(fullest, axis=1)
 
 
-def _fitting(kinds: _Kinds, kept: Floats, transient: Floats, room: Floats) -> Bools:
+def _fitting(kinds: _PricedKinds, kept: Floats, transient: Floats, room: Floats) -> Bools:
     """By item: whether it fits beside the least that any program keeps.
 
     Where a node has no such way, all count: then what comes nearest is looked for.

@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 
 from astrarium.arrays import Floats, Ints
-from astrarium.spmd.graph import Graph, cut, parts_of
+from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import (
     Devices,
     MemoryUse,
@@ -48,7 +48,6 @@ from astrarium.spmd.rules import (
     find_axes,
     rules_of,
     tied_axes,
-    whole_granules,
 )
 from astrarium.spmd.solve import Effort, NoRoomError, SearchProblem, Solution, solve
 from astrarium.spmd.synthesis.baselines import (
@@ -60,14 +59,12 @@ from astrarium.spmd.synthesis.baselines import (
     silenced,
 )
 from astrarium.spmd.synthesis.build import USUAL, build_problem, unpriced_program
-from astrarium.spmd.synthesis.lines import kinds_of, lines_of
-from astrarium.spmd.synthesis.ratios import best_shares, divided_anew, without_unused
+from astrarium.spmd.synthesis.ratios import divided_anew, kinds_of, lines_of
 from astrarium.value import Value
 
 ROUNDS: Final = 6  # of each start; two are usual
 SAME: Final = 1e-9  # relative difference of times of one program, summed up in another order
 GAIN: Final = 1e-4  # of a step's time: less is no gain
-CUT_GAIN: Final = 5e-3  # what cuts must promise, were they free, before they are tried
 ATTEMPTS: Final = 8  # to find a program that leaves room for what comes and goes
 SHARES: Final = 2  # a search may take one of so many of the effort that is left
 LEAST_STEPS: Final = 30_000  # of a search, however little is left
@@ -162,8 +159,7 @@ class _Found:
             proves = solution is not None and not self.bound
             if longer > 0 and not (proves and longer <= SAME * self.best.seconds):
                 return
-            same = self.best.program.graph is one.program.graph
-            if same and _key(self.best.program.divisions) == _key(one.program.divisions):
+            if _key(self.best.program.divisions) == _key(one.program.divisions):
                 known = self.bound
         self.best = one
         self.limited = bool(np.any(one.price.memory.peak > NEARLY_FULL * devices.room))
@@ -190,7 +186,6 @@ def synthesize(  # noqa: PLR0913  what a user can say
     allow_replicate: Collection[str] = (),
     space: ProgramSpace | None = None,
     candidates: Sequence[DeviceProgram] = (),
-    cuts: bool = True,
     effort: Effort | None = None,
     recompute: bool = False,
 ) -> Synthesis:
@@ -216,8 +211,6 @@ def synthesize(  # noqa: PLR0913  what a user can say
     _with_all_axes(task, main, found)
     if found.best is None:
         raise found.no_room or AssertionError("a search ended without a program or a reason")
-    if cuts and task.free and len(kinds_of(devices, 0).members) > 1:
-        _with_cuts(task, found, allow_replicate)
     program = with_price(found.best.program, found.best.price)
     proof = (found.optimal, found.bound)
     seconds = time.perf_counter() - began
@@ -277,7 +270,7 @@ def _starts(
         Ratios.EVEN: (even,),
     }[space.ratios if space else Ratios.FREE]
     starts = [by_weight(task.axes, _placed(task.devices, each)) for each in weights]
-    starts += [_divisions_for(task, program) for program in candidates]
+    starts += [program.divisions for program in candidates]
     return [*{_key(start): start for start in starts}.values()]
 
 
@@ -350,14 +343,14 @@ def _with_all_axes(task: Task, main: Task, found: _Found) -> None:
     elif main is not task and found.best is not None:
         # What is no faster is not worth other ratios, nor another search.
         before = found.best.summed * (1 + 2 * GAIN)
-        _alternate(task, _divisions_for(task, found.best.program), found, before)
+        _alternate(task, found.best.program.divisions, found, before)
     _with_bound(task, found)
 
 
 def _with_bound(task: Task, found: _Found) -> None:
     """A bound where no search gave one: without memory's limit it is shorter, its bound holds."""
     best = found.best
-    if best is None or found.bound or best.program.graph is not task.graph:
+    if best is None or found.bound:
         return
     endless = replace(task, devices=without_limits(task.devices))
     _, solution = _searched(endless, best.program.divisions, found)
@@ -478,59 +471,3 @@ def _other_ratios(task: Task, now: _Candidate) -> _Candidate | None:
         if other.fits(task.devices) and not slower:
             best = other
     return best
-
-
-def _with_cuts(task: Task, found: _Found, allow_replicate: Collection[str]) -> None:
-    """Try ratios by part of the model where, with free cuts, they would gain enough."""
-    best = found.best
-    parts = parts_of(task.graph)
-    if best is None or max(parts) == 0 or best.program.graph is not task.graph:
-        return
-    gain = _gain_of_free_cuts(task, best, parts)
-    if gain < CUT_GAIN:
-        return
-    divided = task_of(cut(task.graph, parts), task.devices, allow_replicate, task.space)
-    divided = replace(divided, settings=task.settings)
-    main = main_axes(divided)
-    _alternate(main, _divisions_for(divided, best.program), found)
-    if found.best is not best:
-        _with_all_axes(divided, main, found)
-
-
-def _gain_of_free_cuts(task: Task, best: _Candidate, parts: tuple[int, ...]) -> float:
-    """Part of a step's time that ratios by part would save if cuts cost nothing."""
-    seconds = []
-    for by_part in (None, parts):
-        lines = lines_of(best.program, best.price, task.devices, task.groups, parts=by_part)
-        lines = without_unused(lines)[0]
-        shares = best_shares(lines)
-        seconds.append(lines.seconds(shares) if shares is not None else np.inf)
-    return 1.0 - seconds[1] / seconds[0] if np.isfinite(seconds[0]) else 0.0
-
-
-def _divisions_for(task: Task, program: DeviceProgram) -> tuple[Division, ...]:
-    """The divisions of a program of the same module for the axes of a task.
-
-    Where one of their graphs has cuts, axes are found by the names of nodes: both sides of a cut
-    are as the one axis, one axis is as the last side.
-    """
-    if program.graph is task.graph:
-        return program.divisions
-    number = {node.name: index for index, node in enumerate(program.graph.nodes)}
-    old = [0] * task.axes.count
-    for index, node in enumerate(task.graph.nodes):
-        source = index if node.name in number else task.graph.inputs[index][0]
-        before = program.axes.of[number[task.graph.nodes[source].name]]
-        for axis, model in zip(task.axes.of[index], before, strict=True):
-            old[axis] = model
-    return tuple(
-        Division(
-            np.stack(
-                [
-                    whole_granules(division.granules[model].astype(np.float64), granules)
-                    for model, granules in zip(old, task.axes.granules, strict=True)
-                ]
-            )
-        )
-        for division in program.divisions
-    )

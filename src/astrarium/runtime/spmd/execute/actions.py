@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from astrarium.errors import InputError
-from astrarium.runtime.spmd.execute.collectives import Parts, Peers, Pending, Route, repartition
+from astrarium.runtime.spmd.execute.collectives import Pending, Route
 from astrarium.runtime.spmd.operators import Context, run_local
 from astrarium.spmd.graph import Node
 from astrarium.spmd.rules import ShardRule
@@ -198,32 +198,6 @@ class Convert:
         if self.has_gradient:
             pending = self.route.start_back(_gradient(run, self.gives))
             run.gradients.exchange(pending, self.reads[0], self.shapes[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Cross:
-    """The boundary of two segments: the same layout, divided by other ratios."""
-
-    gives: int
-    reads: tuple[int, ...]
-    moves: tuple[tuple[Parts, Parts, Peers], ...]
-    has_gradient: bool
-
-    def forward(self, run: Pass) -> None:
-        value = run.value(self.reads[0])
-        for before, after, peers in self.moves:
-            value = repartition(value, before, after, peers)
-        run.values[self.gives] = value
-        if self.has_gradient:
-            run.kept[self.gives] = like_of(value)
-
-    def backward(self, run: Pass) -> None:
-        if not self.has_gradient:
-            return
-        gradient = _gradient(run, self.gives)
-        for before, after, peers in reversed(self.moves):
-            gradient = repartition(gradient, after, before, peers)
-        run.gradients.add(self.reads[0], gradient)
 
 
 Like = tuple[Shape, torch.dtype, torch.device]

@@ -234,28 +234,6 @@ def start_all_to_all(x: Tensor, source: Parts, target: Parts, peers: Peers) -> P
     return _exchange_pieces(given, taken, source.dim, peers)
 
 
-def repartition(x: Tensor, source: Parts, target: Parts, peers: Peers) -> Tensor:
-    """From pieces along a dimension to pieces of other sizes along the same."""
-    if source.sizes == target.sizes:
-        return x
-    me, dim = peers.index, source.dim
-    given, taken = [], []
-    for other in range(peers.count):
-        first, last = _overlap(source, me, target, other)
-        given.append(x.narrow(dim, first - source.starts[me], last - first).reshape(-1))
-        first, last = _overlap(source, other, target, me)
-        taken.append(_with(x.shape, dim, last - first))
-    return _exchange_pieces(given, taken, dim, peers).wait()
-
-
-def _overlap(source: Parts, giver: int, target: Parts, taker: int) -> tuple[int, int]:
-    """What of the giver's piece belongs to the taker's; (n, n) if nothing does."""
-    begin, start = source.starts[giver], target.starts[taker]
-    first = max(begin, start)
-    last = min(begin + source.sizes[giver], start + target.sizes[taker])
-    return (first, last) if last > first else (begin, begin)
-
-
 def _with(shape: Sequence[int], dim: int, size: int) -> list[int]:
     return [*shape[:dim], size, *shape[dim + 1 :]]
 

@@ -24,7 +24,6 @@ from astrarium.runtime.spmd.execute.actions import (
     Action,
     Compute,
     Convert,
-    Cross,
     Gradients,
     Keep,
     Letter,
@@ -34,7 +33,6 @@ from astrarium.runtime.spmd.execute.actions import (
 )
 from astrarium.runtime.spmd.execute.collectives import (
     Parts,
-    Peers,
     Route,
     all_gather,
     all_reduce,
@@ -43,7 +41,7 @@ from astrarium.runtime.spmd.execute.collectives import (
 from astrarium.runtime.spmd.execute.pieces import Cutter, Piece, RankPlace
 from astrarium.runtime.spmd.execute.schedule import Bucket, Sum, buckets_of, in_chunks, prefetched
 from astrarium.runtime.spmd.operators import Context
-from astrarium.spmd.graph import GETITEM, KEEP, PARAMETER, SEGMENT, SOURCES
+from astrarium.spmd.graph import GETITEM, KEEP, PARAMETER, SOURCES
 from astrarium.spmd.price import chunks_of, recomputed
 from astrarium.spmd.program import Conversion, DeviceProgram, Instruction
 from astrarium.spmd.rules import COPIED, REPLICATE, Placement
@@ -245,8 +243,6 @@ class Interpreter:
             return Pick(gives, reads, node.args[1])
         if node.op == KEEP:
             return Keep(gives, reads, self.program.graph.state)
-        if node.op == SEGMENT:
-            return Cross(gives, reads, self._moves(one, inputs[0]), node.needs_gradient)
         nodes = self.program.graph.nodes
         wanted = tuple(
             number
@@ -285,22 +281,6 @@ class Interpreter:
 
     def _parts(self, node: int, placement: Placement, level: int) -> Parts | None:
         return self._cutter.parts(node, placement, level, self.place.rank)
-
-    def _moves(self, one: Instruction, source: int) -> tuple[tuple[Parts, Parts, Peers], ...]:
-        found = []
-        dims = [layout.dim for layout in one.gives if layout.is_shard]
-        if len(dims) > len(set(dims)):
-            # Pieces of pieces, all of them in the order of ranks.
-            everyone, cutter = self.place.everyone, self._cutter
-            old = cutter.parts_of_all(source, one.needs[0], dims[0], everyone.count)
-            new = cutter.parts_of_all(one.node, one.gives, dims[0], everyone.count)
-            return ((old, new, everyone),)
-        for level, peers in enumerate(self.place.peers):
-            before = self._parts(source, one.needs[0], level)
-            after = self._parts(one.node, one.gives, level)
-            if before is not None and after is not None:
-                found.append((before, after, peers))
-        return tuple(found)
 
 
 def _last_uses(actions: Sequence[Action], result: int) -> tuple[tuple[int, ...], ...]:

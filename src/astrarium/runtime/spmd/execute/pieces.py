@@ -111,11 +111,6 @@ class Cutter:
             tuple(start for start, _ in found), tuple(stop - start for start, stop in found)
         )
 
-    def parts_of_all(self, node: int, placement: Placement, dim: int, ranks: int) -> Parts:
-        """How all levels together divide a dimension that each of them divides."""
-        pieces = (self.piece(node, placement, rank) for rank in range(ranks))
-        return Parts(dim, tuple(piece.sizes[dim] for piece in pieces))
-
     def parts(self, node: int, placement: Placement, level: int, rank: int) -> Parts | None:
         """How a level divides what the levels outside of it left a rank; None if it does not."""
         layout, program = placement[level], self.program

@@ -58,7 +58,7 @@ def in_chunks(
 ) -> tuple[Action, ...]:
     """The program with each parameter right before its first reader, and operators in chunks.
 
-    `chunks` are those of the actions (`spmd.price.chunks`), `again` those that the backward pass
+    `chunks` are those of the actions (`spmd.price.memory`), `again` those that the backward pass
     computes once more. `result` is read by the caller.
     """
     of = {action.gives: chunk for action, chunk in zip(actions, chunks, strict=True)}

@@ -21,7 +21,7 @@ from astrarium.runtime.spmd.operators.layers import experts, recurrent
 from astrarium.runtime.spmd.operators.losses import LOCAL as LOSSES
 from astrarium.runtime.spmd.operators.norms import LOCAL as NORMS
 from astrarium.runtime.spmd.operators.positions import attention, drawn, dropout
-from astrarium.spmd.graph import GETITEM, SEGMENT, Node
+from astrarium.spmd.graph import GETITEM, Node
 from astrarium.spmd.rules import (
     EXPERTS,
     GLOBAL_MEAN,
@@ -228,5 +228,4 @@ SPECIAL: Final[dict[str, Callable[[OperatorRun], Any]]] = {
     **{f"conv{way}{k}d": _convolution for way in ("", "_transpose") for k in (1, 2, 3)},
     "one_hot": _one_hot,
     "repeat_interleave": _repeat_interleave,
-    SEGMENT: lambda run: run.inputs[0],
 }  # fmt: skip

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from astrarium.errors import InputError
 from astrarium.spmd.capture import operator_of, torch_arguments
-from astrarium.spmd.graph import GETITEM, KEEP, SEGMENT, Graph, Node
+from astrarium.spmd.graph import GETITEM, KEEP, Graph, Node
 
 FORMATS: Final = (torch.bfloat16, torch.float16)
 CASTABLE: Final = (torch.float32, *FORMATS)  # double precision is left alone
@@ -49,7 +49,7 @@ class _Formats:
         if node.is_source:
             dtype = getattr(torch, node.dtype)
             self.values[index] = torch.empty(node.shape, dtype=dtype, device=self.device)
-        elif node.op in (KEEP, SEGMENT):
+        elif node.op == KEEP:
             self.values[index] = self.values[node.inputs[0]]
         elif node.op == GETITEM:
             self.values[index] = self.values[node.inputs[0]][node.args[1]]
