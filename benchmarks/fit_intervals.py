@@ -98,6 +98,7 @@ ORIGINS: Final = {
     "Megatron-SC21": r"SC'21",
     "InternEvo-perf": r"InternLM|InternEvo",
     "SimuMax-B200": r"SimuMax",
+    "torchtitan-like-H200": r"torchao with one scale|chunk_cat",
     "torchtitan": r"torchtitan",
     "vTrain": r"vTrain",
     "Megatron-core-TE-H200": r"TransformerEngine 2\.20",

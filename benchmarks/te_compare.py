@@ -21,7 +21,7 @@ from page import percent, table
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise, operator_model
-from astrarium.cost.feedforward import PERMUTE_PASSES
+from astrarium.cost.feedforward import permuted_copies
 from astrarium.cost.tally import QUANTISE_BYTES, weight_products
 from astrarium.validate.metrics import time_scores
 from astrarium.validate.predictions import Prediction
@@ -136,8 +136,8 @@ def _attention(ops: OperatorModel, row: Row) -> Seconds:
 def _permute(ops: OperatorModel, row: Row) -> Seconds:
     """One of the passes over all copies of tokens that the model counts."""
     tokens, width, topk = _sizes(row, "tokens", "inputs", "topk")
-    assert PERMUTE_PASSES == 3  # dispatch and combine are two of them
-    one = float(ops.streaming(2 * 2 * tokens * topk * width / RUNTIME.permute_rate))
+    copies = permuted_copies(int(topk)) / 2  # there, or back
+    one = float(ops.streaming(copies * 2 * tokens * topk * width / RUNTIME.permute_rate))
     return one, one
 
 

@@ -300,6 +300,46 @@ def test_fused_kernels_move_no_more_than_eager_ones() -> None:
     assert H200.attention(1, 32, 8, 8192, 8192, 128, 128, causal=True, backward=True) < older
 
 
+KERNELS = {"flash2": AttentionKernel.FLASH2, "cudnn": AttentionKernel.FUSED}
+TORCH_ATTENTION = Path(__file__).parents[2] / "benchmarks" / "profiles" / "torch_attention_h200.csv"
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention_of_torch_is_met_by_either_kernel(kernel: str, backward: bool) -> None:
+    """Heads of 64 to 256 whose width is a multiple of 8; what copies of others add is elsewhere."""
+    with TORCH_ATTENTION.open() as stream:
+        rows = [row for row in csv.DictReader(stream) if row["kernel"] == kernel]
+    errors = []
+    for row in (row for row in rows if int(row["head_width"]) % 8 == 0):
+        batch, heads, kv_heads, length, width = (
+            int(row[name]) for name in ("batch", "heads", "kv_heads", "seq_len", "head_width")
+        )
+        seconds = H200.attention(
+            *(batch, heads, kv_heads, length, length, width, width),
+            causal=True,
+            backward=backward,
+            kernel=KERNELS[kernel],
+            settled=False,
+        )
+        measured = float(row["backward_us" if backward else "forward_us"]) * 1e-6
+        errors.append(abs(float(seconds) / measured - 1))
+    assert len(errors) == 66
+    assert np.median(errors) < 0.1
+    assert max(errors) < 0.35
+
+
+def test_flash_attention_has_kernels_for_few_widths() -> None:
+    def seconds(width: int) -> float:
+        sizes = (1, 16, 16, 8192, 8192, width, width)
+        return float(
+            H200.attention(*sizes, causal=True, backward=False, kernel=AttentionKernel.FLASH2)
+        )
+
+    assert seconds(160) == pytest.approx(seconds(192), rel=0.02)
+    assert seconds(192) < seconds(224) <= seconds(256) * 1.001
+
+
 def test_number_formats_follow_their_peaks() -> None:
     shape = (8192, 8192, 8192)
     assert H200.gemm(*shape, dtype="fp8") < 0.65 * H200.gemm(*shape)

@@ -66,6 +66,20 @@ def test_gathered_weights_are_unpacked_in_both_passes() -> None:
     assert least < unpacked["zero_communication"] - packed < 1.5 * least
 
 
+def test_a_rank_casts_its_shard_before_it_is_gathered() -> None:
+    plain = plan_of(FSDP)
+    cast = plan_of(replace(FSDP, sharded_moved_bytes=10)).breakdown_seconds
+    moved = 2 * 10 * WORKLOAD.model.parameters / plain.strategy.dp
+    least = moved / model_of(FSDP).pool.gpu.memory_bandwidth
+    added = cast["zero_communication"] - plain.breakdown_seconds["zero_communication"]
+    assert least < added < 1.5 * least
+
+
+def test_slow_copies_of_gradients_take_longer() -> None:
+    fast, slow = (plan_of(replace(FSDP, gradient_copy_rate=rate)) for rate in (1.0, 0.5))
+    assert slow.breakdown_seconds["backward"] > fast.breakdown_seconds["backward"]
+
+
 def test_messages_hide_behind_recomputation_too() -> None:
     slow = replace(pool_of("a100:64"), inter_node_bandwidth=2e9)
 

@@ -9,6 +9,7 @@ from measured import row_of
 
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.cost.efficiency import operator_model
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 from astrarium.validate.names import resolve_gpu, resolve_precision, resolve_program
@@ -142,7 +143,13 @@ def test_policies_of_fsdp_decide_bytes(tmp_path: Path) -> None:
     assert runtime(zero_or_fsdp="FSDP mixed_precision=PURE").reduced_gradient_bytes == 2
     assert runtime(zero_or_fsdp="FSDP mixed_precision=DEFAULT").reduced_gradient_bytes == 4
     half = runtime(precision="bf16 (pure bf16)")
-    assert (half.gradient_bytes, half.optimizer_bytes) == (2, 4)
+    # Weights of 16 bits are the optimizer's own: 2 bytes beside 4 of its moments.
+    assert (half.gradient_bytes, half.optimizer_bytes) == (2, 6)
+    narrow = runtime(precision="bf16 (pure bf16)", notes="8-bit AdamW")
+    assert narrow.optimizer_bytes == 4
+    assert runtime(notes="chunked cross entropy").logit_bytes == 1.5
+    assert runtime(notes="optimizer in backward").gradient_bytes == 0
+    assert runtime(notes="activation offload").checkpoints_on_host
 
 
 def test_another_attention_kernel_runs_at_its_own_speed(tmp_path: Path) -> None:
@@ -262,3 +269,14 @@ def test_a_name_may_tell_a_precision_that_is_not_modelled(tmp_path: Path) -> Non
 def test_precisions_that_are_not_modelled(tmp_path: Path, text: str, gpu: str) -> None:
     with pytest.raises(InputError, match=r"not modelled|has no"):
         resolve_precision(row_of(tmp_path, precision=text), find_gpu(gpu))
+
+
+@pytest.mark.parametrize(
+    ("text", "watts"),
+    [("H100 (500 W)", 500), ("H100-SXM 350W", 350), ("H100 1000W", 700), ("H100", 700)],
+)
+def test_a_power_limit_slows_a_board_down(text: str, watts: int) -> None:
+    gpu = resolve_gpu(text)
+    assert gpu.tdp_watts == watts
+    rate = operator_model(gpu).gemm(8192, 8192, 8192)
+    assert (rate > operator_model(resolve_gpu("H100")).gemm(8192, 8192, 8192)) == (watts < 700)

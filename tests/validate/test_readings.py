@@ -202,3 +202,25 @@ def test_gpt_3_of_nemo_has_dropout(tmp_path: Path) -> None:
     cells = {"url_or_repo_path": "github:NVIDIA/NeMo docs", "framework": "NeMo"}
     assert runtime_of(tmp_path, model="GPT3-5B", **cells).dropout
     assert not runtime_of(tmp_path, model="LLAMA2-7B", **cells).dropout
+
+
+def test_recipes_of_torchao_cast_at_their_own_rates(tmp_path: Path) -> None:
+    def rate(precision: str) -> float:
+        return runtime_of(tmp_path, framework="torchtitan", precision=precision).cast_rate
+
+    tensors, rows = rate("fp8 (float8 tensorwise)"), rate("fp8 (float8 rowwise)")
+    assert rows < tensors < rate("mxfp8")
+
+
+def test_torchtitan_compiled_its_loss_later(tmp_path: Path) -> None:
+    cells = {"framework": "torchtitan", "overlap": "compile"}
+    address = "github.com/pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md"
+    now, then = (runtime_of(tmp_path, **cells, url_or_repo_path=at) for at in ("", address))
+    assert (now.logit_bytes, then.logit_bytes) == (4, 12)
+    assert now.fused - then.fused == {"cross_entropy"}
+
+
+def test_one_gpu_of_torchtune_gathers_nothing(tmp_path: Path) -> None:
+    cells = {"overlap": "compile", "precision": "bf16 (pure bf16)"}
+    alone = runtime_of(tmp_path, framework="torchtune single device full finetune", **cells)
+    assert (alone.sharded_moved_bytes, alone.gathered_moved_bytes) == (0, 0)

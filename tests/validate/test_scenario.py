@@ -44,6 +44,8 @@ def test_a_row_without_a_size_ran_on_a_node(tmp_path: Path) -> None:
     [
         ({"tp": 3, "dp": None}, "tp 3 x pp 1 x cp 1 x dp 2 = 6 are not 8 GPUs"),
         ({"dp": 8}, "= 16 are not 8 GPUs"),
+        ({"tp": 8, "pp": 4, "dp": ""}, "tp 8 x pp 4 x cp 1 = 32 are more than 8 GPUs"),
+        ({"tp": 64, "num_gpus": 64, "dp": 1, "heads": 32}, "tp 64 contradicts the 32 heads"),
         ({"global_batch": 63}, "global_batch 63 is no multiple of dp 4 x micro_batch 1"),
         ({"global_batch": 2}, "global_batch 2 is no multiple of dp 4 x micro_batch 1"),
         ({"global_batch": None}, "global_batch not stated"),

@@ -96,6 +96,8 @@ class Runtime(Value, frozen=True):
     reduced_gradient_bytes: float  # in messages
     tied_gradient_bytes: float  # in those between both copies of a tied table
     gathered_moved_bytes: float  # read and written to unpack one gathered weight
+    sharded_moved_bytes: float  # likewise to cast and place one weight of the shard beforehand
+    gradient_copy_rate: float  # of copies into messages, as a share of a plain copy's
     optimizer_bytes: float
     # Parameters of one data-parallel message, at least, and more where so many ranks share them;
     # 0: all in one.

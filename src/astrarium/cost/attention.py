@@ -23,6 +23,11 @@ UNFUSED_ATTENTION = ("Kepler", "Pascal", "Volta", "Turing")  # no flash-class ke
 SCORE_BYTES_MOVED = (8, 14)
 # A mask that is a kernel of its own, with a byte for each score.
 PLAIN_MASK_BYTES_MOVED = (5, 5)
+# Kernels take heads whose width is a multiple of 8; others are filled up in copies and cut again.
+# Bytes of an element of queries, keys, values and output at the rate of a copy, both passes
+# (heads of 100 against heads of 112 in torch 2.11 on H200, own measurement, 2026-11-18).
+HEAD_MULTIPLE = 8
+FILLED_HEAD_BYTES = (10.5, 15.0)
 SCORE_BYTES = 2  # a score that is dropped, kept in 16 bits
 # Dropout is a kernel of its own each way, with a mask; it keeps its output beside the softmax's.
 DROPPED_SCORE_BYTES_MOVED = (5, 5)
@@ -58,6 +63,9 @@ def add_attention(layer: Tally, attention: Attention) -> None:
         is_complex = Pointwise.COMPLEX_ROTARY in layer.runtime.fused
         layer.pointwise(Pointwise.COMPLEX_ROTARY if is_complex else Pointwise.ROTARY, rotated)
         layer.keep(rotated * layer.runtime.rotary_kept_bytes)
+    if attention.key_dim % HEAD_MULTIPLE or attention.value_dim % HEAD_MULTIPLE:
+        entered = (query + keys + values + output) / layer.element_bytes
+        forward = forward + layer.stream(*(moved * entered for moved in FILLED_HEAD_BYTES))
     ring = _add_context_parallel(layer, keys + values, forward, backward)
     layer.recompute(RecomputeModule.CORE_ATTN, forward + ring, inner)
 

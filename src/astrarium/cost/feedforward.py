@@ -15,6 +15,7 @@ from astrarium.cost.collectives import (
 from astrarium.cost.efficiency import GemmRole, Pointwise
 from astrarium.cost.tally import (
     FLOAT_BYTES,
+    PASSES,
     GemmSeconds,
     Tally,
     summed_bytes,
@@ -30,7 +31,14 @@ QUANTISED_BYTES = 2  # an operand in 8 bits, by rows and by columns
 # H200 with 2 to 16 experts, own measurement, 2026-11-18).
 OUTPUT_BIAS_BYTES = (45.0, 64.0)
 OUTPUT_BIAS_LAUNCHES = 0.73  # of an expert's other launches: 0.12 ms for each, measured likewise
-PERMUTE_PASSES = 3  # dispatch, sort by local expert, combine: each reads and writes every token
+# Copies of tokens that go to other ranks are put in order of their experts there, and back: two
+# kernels in each pass, which read and write each copy.
+SORTED_COPIES = 4
+# Softmax, choice and maps of a fused router: bytes for one byte of scores, at the rate of a copy,
+# and seconds of its small kernels; both passes (TransformerEngine on H200 with 32 to 128 experts,
+# own measurement, 2026-11-18).
+ROUTER_BYTES = (66.0, 33.0)
+ROUTER_SECONDS = (40e-6, 45e-6)
 
 
 def add_mlp(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
@@ -92,11 +100,8 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     _, tokens_code = np.unique(worked, return_inverse=True)
     first, shape_of = distinct_rows(tokens_code, shards.ep, shards.etp)
     scores = layer.residual_tokens * block.experts * FLOAT_BYTES
-    layer.stream(4 * scores, 4 * scores)
     layer.keep(2 * scores)
-    copies = routed * block.hidden * layer.element_bytes
-    permuted = 2 * PERMUTE_PASSES * copies / layer.runtime.permute_rate
-    layer.stream(permuted, permuted)
+    _add_routing(layer, scores, routed * block.hidden * layer.element_bytes, topk)
     permuted_bytes = worked * block.hidden * layer.input_bytes
     layer.keep(permuted_bytes)
     if layer.scaled and layer.input_bytes < layer.element_bytes:
@@ -140,6 +145,21 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     if shared is not None:
         layer.recompute(RecomputeModule.SHARED_EXPERTS, *shared)
         layer.recompute(RecomputeModule.MOE, *shared)  # the layer is redone as a whole
+
+
+def _add_routing(layer: Tally, scores: Floats, copies: Floats, topk: int) -> None:
+    """The router's kernels, and those that bring copies of tokens to their experts and back."""
+    layer.stream(*(moved * scores for moved in ROUTER_BYTES))
+    for name, seconds in zip(PASSES, ROUTER_SECONDS, strict=True):
+        layer.everywhere(name, seconds)
+    moved = permuted_copies(topk) + np.where(layer.shards.ep > 1, SORTED_COPIES, 0)
+    permuted = moved * copies / layer.runtime.permute_rate
+    layer.stream(permuted, permuted)
+
+
+def permuted_copies(topk: int) -> float:
+    """Reads and writes of copies, one way and back: a token is read, or written, once for all."""
+    return 2.0 * (1.0 + 1.0 / topk)
 
 
 def _expert_products(

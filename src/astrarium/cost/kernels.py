@@ -21,6 +21,7 @@ from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit
 
 # Output tiles that matrix libraries use on tensor cores (rows, columns).
 TILES: Final = ((256, 128), (128, 256), (128, 128), (64, 256), (128, 64))
+FLASH2_WIDTHS: Final = (32, 64, 96, 128, 192, 256)  # of heads, for which its kernels exist
 QUERY_BLOCK: Final = 128  # queries that one thread block of tiled attention holds
 # FLOPs of attention's backward pass against its forward pass: five products instead of two.
 BACKWARD_PRODUCTS: Final = 2.5
@@ -41,6 +42,12 @@ class AttentionKernel(StrEnum):
 
     FUSED = "fused"  # the best the architecture has: cuDNN, FlashAttention-3 class
     FLASH2 = "flash2"  # FlashAttention-2, as torch ships it
+
+
+# Kernels for heads wider than this hold smaller blocks: how much longer they take, forward and
+# backward (16 heads of 160 to 256, H200, own measurement, 2026-11-18).
+WIDE_HEAD: Final = 128
+WIDE_RATIOS: Final = {AttentionKernel.FUSED: (1.0, 1.4), AttentionKernel.FLASH2: (1.15, 1.15)}
 
 
 class Hardware(NamedTuple):
@@ -160,6 +167,7 @@ def attention_work(
     products = BACKWARD_PRODUCTS if backward else 1.0
     padded = _padded(key_dim, kernel) + _padded(value_dim, kernel)
     per_pair = (2.0 * products * padded + fit.softmax_flops) / (device.flops * fit.efficiency)
+    per_pair = per_pair * np.where(value_dim > WIDE_HEAD, WIDE_RATIOS[kernel][backward], 1.0)
     visible = kv_length
     if causal:
         before = np.maximum(kv_length - q_length, 0.0)
@@ -201,7 +209,9 @@ def attention_flops(shape: HeadShape, *, causal: bool, backward: bool) -> Floats
 def _padded(head_dim: Floats, kernel: AttentionKernel) -> Floats:
     """Kernels exist for few head sizes; the others are filled up with zeros."""
     if kernel is AttentionKernel.FLASH2:
-        return np.ceil(head_dim / 32.0) * 32.0
+        sizes = np.array([*FLASH2_WIDTHS, np.inf])
+        width = sizes[np.searchsorted(sizes, head_dim)]
+        return np.where(np.isinf(width), head_dim, width)
     return np.maximum(64.0, np.exp2(np.ceil(np.log2(np.maximum(head_dim, 1.0)))))
 
 

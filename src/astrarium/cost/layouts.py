@@ -374,10 +374,8 @@ class CostModel:
             last = np.maximum(last, of_last)
             sent = tuple(map(_together, sent, exchanges))
             slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
-            moved = np.where(
-                ranks > 1, self.runtime.gathered_moved_bytes * (parameters + frozen), 0.0
-            )
-            unpack = unpack + self.ops.streaming(moved)
+            moved = self.runtime.gathered_moved_bytes + self.runtime.sharded_moved_bytes / ranks
+            unpack = unpack + self.ops.streaming(moved * (parameters + frozen))
             crosses = crosses | crosses_domains(group)
         apart = np.maximum(degrees.stage_stride * (degrees.pp - 1), 1)
         pair = place(np.where(degrees.pp > 1, 2, 1), apart, domain)

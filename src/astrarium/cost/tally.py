@@ -317,7 +317,8 @@ def summed_seconds(ops: OperatorModel, runtime: Runtime, elements: Floats) -> Fl
     them into the message, in the type of the message.
     """
     if runtime.gradients_copied:
-        return ops.streaming((ELEMENT_BYTES + runtime.reduced_gradient_bytes) * elements)
+        moved = ELEMENT_BYTES + runtime.reduced_gradient_bytes
+        return ops.streaming(moved / runtime.gradient_copy_rate * elements)
     return ops.pointwise(Pointwise.ACCUMULATE, elements, backward=True, fused=False)
 
 

@@ -27,11 +27,11 @@ Meaning = TypeVar("Meaning")
 BETWEEN_GPUS: Final = r"\s*[+,/&;]\s*|\s+(?:and|with|plus)\s+"
 NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\bx\s*\d+\s*$|\b(?:dgx|hgx)\b|\bhbm\d\w*"
 # H100 boards with HBM2e, on which torchtitan's figures were taken. Bandwidth as published for such
-# boards (arXiv 2604.11391). Of the power limit torchtitan only says that it is lower, the peak
-# being between SXM5 (700 W) and NVL (400 W): the middle is taken.
+# boards (arXiv 2604.11391), power limit as torchtitan's page of 2024-12 states it.
 HBM2E: Final = r"h100.*hbm2e"
 HBM2E_BANDWIDTH: Final = 2410e9
-HBM2E_WATTS: Final = 550.0
+HBM2E_WATTS: Final = 500.0
+POWER_LIMIT: Final = r"\b(\d{2,4}) ?w(?:atts?)?\b"  # as `nvidia-smi --power-limit` sets it
 # Memory of a GPU as printed may differ so much from what the device reports, by units and by
 # what the driver keeps (80 GB against 79.1 GiB), before it counts as another size.
 SAME_MEMORY: Final = 0.1
@@ -143,6 +143,10 @@ class Statement(Value, frozen=True):
     runtimes: str = ""
 
 
+FSDP_FAMILY: Final = r"^(fsdp|torchtitan|llm-foundry|deepspeed$)"
+EIGHT_BIT_ADAM: Final = r"8-bit (bnb |bitsandbytes )?adam"
+PURE_HALF: Final = r"pure[ -]?(bf16|fp16|half)"
+CHUNKED_LOSS: Final = r"chunked (ce\b|cross|loss)|loss in \d+ chunks"
 STATED: Final = (
     # The recipe of GPT-OSS leaves rotary embedding and loss to plain kernels.
     Statement(
@@ -160,14 +164,25 @@ STATED: Final = (
     Statement(
         r"\bzero[- ]?(stage[- ]?)?\d?( sharded)? over \d+ ranks", (("broadcast_seconds", 0.0),)
     ),
-    Statement(r"8-bit (bnb |bitsandbytes )?adam", (("optimizer_bytes", 6),)),
+    Statement(EIGHT_BIT_ADAM, (("optimizer_bytes", 6),)),
     # FSDP's policy of reducing in fp32, which is llm-foundry's DEFAULT.
     Statement(
         r"mixed_precision ?= ?default|reduce_dtype ?= ?(fp|float)32",
         (("reduced_gradient_bytes", 4), ("tied_gradient_bytes", 4)),
     ),
-    # Training without fp32 at all, as torchtune's.
-    Statement(r"pure[ -]?(bf16|fp16|half)", (("gradient_bytes", 2), ("optimizer_bytes", 4))),
+    # Training without fp32 at all, as torchtune's: under FSDP the weights are the optimizer's own.
+    Statement(PURE_HALF, (("gradient_bytes", 2), ("optimizer_bytes", 4))),
+    # The update reads a gradient, and reads and writes the weight and both moments.
+    Statement(
+        PURE_HALF, (("optimizer_bytes", 6), ("optimizer_moved_bytes", 14)), runtimes=FSDP_FAMILY
+    ),
+    Statement(f"{PURE_HALF}.*{EIGHT_BIT_ADAM}", (("optimizer_bytes", 4),), runtimes=FSDP_FAMILY),
+    # Each gradient is used as soon as it is there, and freed.
+    Statement(r"optimizer in backward", (("gradient_bytes", 0),), runtimes=FSDP_FAMILY),
+    Statement(r"activation offload", (("checkpoints_on_host", True),), runtimes=FSDP_FAMILY),
+    # The head and its loss go over an eighth of the tokens at a time (torchtitan, torchtune).
+    Statement(CHUNKED_LOSS, (("logit_bytes", 1.5),), runtimes=FSDP_FAMILY),
+    Statement(CHUNKED_LOSS, (("logit_bytes", 0.5),), runtimes=r"^torchtitan$"),
 )
 # Words before and after a statement that turn it round.
 DENIED_BEFORE: Final = r"(\b(no|not|non|never|without|disabled?)|w/o)[ -]*(a |the )?$"
@@ -230,15 +245,19 @@ def _types_named(text: str) -> list[str]:
 
 def _variant(gpu: Gpu, text: str) -> Gpu:
     """The board of a type that the text means, where it differs from the catalog's."""
-    if not re.search(HBM2E, text.lower()):
+    if re.search(HBM2E, text.lower()):
+        gpu = replace(
+            gpu,
+            name=f"{gpu.name}-HBM2e",
+            memory_bandwidth=HBM2E_BANDWIDTH,
+            tdp_watts=HBM2E_WATTS,
+            measured_matmul_flops={},
+        )
+    limit = re.search(POWER_LIMIT, text.lower())
+    if limit is None or float(limit[1]) >= gpu.tdp_watts:
         return gpu
-    return replace(
-        gpu,
-        name=f"{gpu.name}-HBM2e",
-        memory_bandwidth=HBM2E_BANDWIDTH,
-        tdp_watts=HBM2E_WATTS,
-        measured_matmul_flops={},
-    )
+    name = f"{gpu.name}-{limit[1]}W"
+    return replace(gpu, name=name, tdp_watts=float(limit[1]), measured_matmul_flops={})
 
 
 def _spellings(text: str) -> list[str]:

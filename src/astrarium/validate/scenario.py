@@ -105,6 +105,8 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         raise InputError(
             f"pp {degrees.pp} contradicts the {model.num_layers} layers: no stage can be empty"
         )
+    if degrees.tp > (row.heads or degrees.tp) and row.iter_time_s is not None:
+        raise InputError(f"tp {degrees.tp} contradicts the {row.heads} heads: a rank needs one")
     if degrees.pp > model.num_layers:
         obstacle = f"{model.num_layers} layers cannot fill {degrees.pp} pipeline stages"
         degrees = replace(degrees, pp=model.num_layers)
@@ -158,6 +160,8 @@ def _degrees(row: MeasuredRow, gpu: Gpu) -> _Degrees:
         # Tests and examples that name no size run on one node, or on what their experts need.
         gpus = max(row.gpus_per_node or gpu.gpus_per_node, model_ranks, pp * tp * (row.ep or 1))
     dp = row.dp or gpus // model_ranks
+    if model_ranks > gpus:
+        raise InputError(f"tp {tp} x pp {pp} x cp {cp} = {model_ranks} are more than {gpus} GPUs")
     if dp * model_ranks != gpus:
         raise InputError(
             f"tp {tp} x pp {pp} x cp {cp} x dp {dp} = {dp * model_ranks} are not {gpus} GPUs"
