@@ -166,6 +166,16 @@ def test_shards_go_to_the_host_only_if_nothing_else_fits() -> None:
     assert all(one.strategy.offload_optimizer for one in asked)
 
 
+@pytest.mark.parametrize("limits", [{"objective": "cost"}, {"tokens": "1B", "budget_usd": 5000}])
+def test_where_money_counts_they_go_there_as_well(limits: dict[str, Any]) -> None:
+    asked = {"mode": "up-to", **limits}
+    assert all(one.strategy.offload_optimizer for one in fsdp_plans("h100:8", **asked))
+    freely = {"mode": "up-to", "objective": "cost"}
+    assert not any(one.strategy.offload_optimizer for one in fsdp_plans("h100:64", **freely))
+    named = {**freely, "rules": ["!$offload_optimizer"]}
+    assert all(one.strategy.offload_optimizer for one in fsdp_plans("h100:64", **named))
+
+
 def fsdp_plans(gpus: str, **asked: Any) -> Sequence[Plan]:
     given: dict[str, Any] = {"seq_length": 4096, "global_batch": 64, "runtime": "fsdp"}
     return astrarium.plan("llama-3.1-70b", gpus=gpus, **given, **asked).document.plans

@@ -31,7 +31,7 @@ from astrarium.search.outcome import (
 )
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.rule_filter import RejectingRule
-from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
 from astrarium.search.single import Search
 from astrarium.search.space import Space
@@ -171,8 +171,7 @@ class Asked(Value, frozen=True):
     @property
     def offloads(self) -> bool:
         """Whether states in host memory are compared with others from the start."""
-        named = any("offload_optimizer" in rule.names for rule in self.rules)
-        return named or not self.runtime.offloads_parameters
+        return offloads(self.runtime, self.rules)
 
     @property
     def is_about_money(self) -> bool:

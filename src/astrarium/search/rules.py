@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from astrarium.arrays import Bools
+from astrarium.catalog.runtimes import Runtime
 from astrarium.errors import repairs_among
 from astrarium.search.space import OVERLAP_SWITCHES
 from astrarium.strategy.document import SHORT_NAMES
@@ -45,3 +46,9 @@ def overlaps_named(rules: Sequence[UserRule]) -> frozenset[str]:
     """Overlap switches that some rule reads, so that both settings must be looked at."""
     read = {name for rule in rules for name in rule.names}
     return frozenset(switch for switch in OVERLAP_SWITCHES if f"overlap_{switch}" in read)
+
+
+def offloads(runtime: Runtime, rules: Sequence[UserRule]) -> bool:
+    """Whether states in host memory are compared with others from the start."""
+    named = any("offload_optimizer" in rule.names for rule in rules)
+    return named or not runtime.offloads_parameters

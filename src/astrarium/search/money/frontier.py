@@ -19,7 +19,7 @@ from astrarium.search.money.runs import Runs
 from astrarium.search.outcome import Limits, Objective, SearchResult
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.rule_filter import RejectingRule
-from astrarium.search.rules import UserRule, overlaps_named
+from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.space import Space
 from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import rules_of
@@ -44,7 +44,20 @@ Heard = Callable[[int, int, Callable[[Objective, Limits, int], Sequence[Plan]]],
 
 
 def find_front(runs: Runs, rules: Sequence[UserRule], heard: Heard | None = None) -> Front:
-    """The front over all GPU types and counts, each type by itself."""
+    """The front over all GPU types and counts, each type by itself.
+
+    Weights go to host memory only if nothing else fits.
+    """
+    offload = offloads(runs.runtime, rules)
+    front = _found_front(runs, rules, heard, offload=offload)
+    if front.plans or offload:
+        return front
+    return _found_front(runs, rules, heard, offload=True)
+
+
+def _found_front(
+    runs: Runs, rules: Sequence[UserRule], heard: Heard | None, *, offload: bool
+) -> Front:
     archive, models = Archive(), models_of(runs)
     pools: list[PoolFront] = []
     results: list[SearchResult] = []
@@ -55,7 +68,8 @@ def find_front(runs: Runs, rules: Sequence[UserRule], heard: Heard | None = None
             heard(len(pools) + len(results), 2 * len(models), best)
 
     for number in _likely_first(runs, models):
-        pools.append(_front_of_pool(runs, number, models[number], archive, rules))
+        pool_front = _front_of_pool(runs, number, models[number], archive, rules, offload=offload)
+        pools.append(pool_front)
         pools[-1].compare()
         tell()
     # Only now: with all types on the front, few are near enough to deal their layers otherwise.
@@ -92,14 +106,26 @@ def models_of(runs: Runs) -> list[CostModel]:
 
 
 def enter_pool(
-    runs: Runs, number: int, model: CostModel, archive: Archive, rules: Sequence[UserRule]
+    runs: Runs,
+    number: int,
+    model: CostModel,
+    archive: Archive,
+    rules: Sequence[UserRule],
+    *,
+    offload: bool,
 ) -> SearchResult:
     """Enter what the GPUs of one pool can add to the archive."""
-    return _front_of_pool(runs, number, model, archive, rules).run()
+    return _front_of_pool(runs, number, model, archive, rules, offload=offload).run()
 
 
 def _front_of_pool(
-    runs: Runs, number: int, model: CostModel, archive: Archive, rules: Sequence[UserRule]
+    runs: Runs,
+    number: int,
+    model: CostModel,
+    archive: Archive,
+    rules: Sequence[UserRule],
+    *,
+    offload: bool,
 ) -> PoolFront:
     from astrarium.search.money.front import PoolFront
 
@@ -111,7 +137,7 @@ def _front_of_pool(
         expanded_overlaps=overlaps_named(rules),
         equal_splits=any("split" in rule.names for rule in rules),
         shard_groups=model.runtime.shard_groups,
-        offload=not model.runtime.offloads_parameters,
+        offload=offload,
     )
     runtime_rules: Sequence[RejectingRule] = rules_of(model.runtime.rules)
     return PoolFront(

@@ -41,7 +41,7 @@ from astrarium.search.money.frontier import (
 from astrarium.search.money.runs import Runs
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan, estimate
-from astrarium.search.rules import UserRule
+from astrarium.search.rules import UserRule, offloads
 from astrarium.units import HOUR
 from astrarium.value import Value
 
@@ -143,9 +143,10 @@ class Sensitivity(Value, frozen=True):
     def _found(self, runs: Runs, pools: Sequence[Pool], archive: Archive) -> list[Plan]:
         """What pools add to an archive."""
         models = models_of(runs)
+        offload = self.known[0].strategy.offload_optimizer or offloads(runs.runtime, self.rules)
         for pool in pools:
             number = runs.cluster.pools.index(pool)
-            enter_pool(runs, number, models[number], archive, self.rules)
+            enter_pool(runs, number, models[number], archive, self.rules, offload=offload)
         return plans_of(runs, models, archive.points)
 
     def _alone(self, pool: Pool) -> list[Plan]:
