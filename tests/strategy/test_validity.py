@@ -346,6 +346,13 @@ def test_what_megatron_accepts_is_not_rejected(change: Mapping[str, Any]) -> Non
     assert rejecting({**VALID, **change}) == set()
 
 
+def test_every_shard_group_has_its_states_in_host_memory() -> None:
+    """16 bytes x 8 billion parameters are 120 GiB; eight nodes leave 8 x 36 GiB to them."""
+    offloaded = {**FSDP, "offload_optimizer": True, "host_memory_bytes": 40 * 2**30}
+    refused = [rejecting({**offloaded, "shard_groups": n}, "torchtitan") for n in (1, 2, 4)]
+    assert refused == [set(), set(), {"offload_needs_host_memory"}]
+
+
 def test_stored_trees_are_those_of_the_texts() -> None:
     entries = json.loads(validity._RULES.read_text(encoding="utf-8"))["rules"]
     for entry in entries:
