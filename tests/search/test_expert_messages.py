@@ -10,15 +10,15 @@ from astrarium.cluster import parse_gpus
 from astrarium.cost.tuning import NEUTRAL
 from astrarium.model import load_model
 from astrarium.model.workload import ExpertMessages, Workload
-from astrarium.search.expert_messages import chosen_messages
+from astrarium.search.expert_messages import WorthALook, worth_a_look
 from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree
 from astrarium.search.rules import user_rules
 
 
-def chosen(
+def looked_at(
     model: str, gpus: str, batch: int, runtime: str = "megatron", rules: tuple[str, ...] = ()
-) -> tuple[ExpertMessages, tuple[str, ...]]:
-    return chosen_messages(
+) -> WorthALook:
+    return worth_a_look(
         Workload(load_model(model), seq_length=4096, global_batch=batch),
         parse_gpus(gpus),
         rules=user_rules(rules),
@@ -29,16 +29,36 @@ def chosen(
 
 
 def test_messages_between_nodes_run_beside_computation() -> None:
-    messages, notes = chosen("qwen3-235b-a22b", "h100:256", 2048)
-    assert messages is ExpertMessages.OVERLAPPED
-    assert "--overlap-moe-expert-parallel-comm" in notes[0]
-    assert "--expert-messages alltoall" in notes[0]
+    assert looked_at("qwen3-235b-a22b", "h100:256", 2048).beside
 
 
 def test_what_would_have_to_be_installed_is_said_only() -> None:
-    messages, notes = chosen("deepseek-v3", "h800:2048", 15360)
-    assert messages is ExpertMessages.OVERLAPPED
-    assert "DeepEP on every node" in notes[1]
+    document = astrarium.plan(
+        "deepseek-v3", gpus="h800:2048", global_batch=15360, seq_length=4096, top=1
+    ).document
+    assert document.workload.expert_messages is ExpertMessages.OVERLAPPED
+    assert "DeepEP on every node" in document.notes[-1]
+
+
+def test_deepep_is_not_praised_beside_a_faster_plan() -> None:
+    """A plan of ZeRO 3 that sends no tokens is recommended, faster than those of DeepEP."""
+    assert looked_at("qwen3-30b-a3b", "h100:16", 256).deepep is not None
+    document = astrarium.plan(
+        "qwen3-30b-a3b", gpus="h100:16", global_batch=256, seq_length=4096
+    ).document
+    assert document.plans[0].strategy.ep == 1
+    assert not any("DeepEP" in note for note in document.notes)
+
+
+def test_the_answers_decide_not_the_measured_plans() -> None:
+    """With messages beside computation the recommended plan would be 17 % slower."""
+    assert looked_at("qwen3-235b-a22b", "b200:64", 1024).beside
+    asked = {"gpus": "b200:64", "global_batch": 1024, "seq_length": 4096}
+    left_open = astrarium.plan("qwen3-235b-a22b", **asked).document  # type: ignore[arg-type]
+    assert left_open.workload.expert_messages is ExpertMessages.ALLTOALL
+    asked["expert_messages"] = "overlapped"
+    stated = astrarium.plan("qwen3-235b-a22b", **asked).document  # type: ignore[arg-type]
+    assert left_open.plans[0].iteration_seconds < 0.9 * stated.plans[0].iteration_seconds
 
 
 @pytest.mark.parametrize(
@@ -52,19 +72,21 @@ def test_what_would_have_to_be_installed_is_said_only() -> None:
     ],
 )
 def test_elsewhere_they_go_all_to_all(model: str, gpus: str, batch: int, runtime: str) -> None:
-    assert chosen(model, gpus, batch, runtime) == (ExpertMessages.ALLTOALL, ())
+    assert looked_at(model, gpus, batch, runtime) == WorthALook()
 
 
 def test_rules_of_the_user_hold() -> None:
-    messages, _ = chosen("qwen3-235b-a22b", "h100:256", 2048, rules=("$virtual_stages > 1",))
-    assert messages is ExpertMessages.ALLTOALL
+    ways = looked_at("qwen3-235b-a22b", "h100:256", 2048, rules=("$virtual_stages > 1",))
+    assert not ways.beside
 
 
 def test_a_plan_says_how_tokens_travel() -> None:
     asked = {"gpus": "h100:256", "global_batch": 2048, "seq_length": 4096, "top": 1}
     left_open = astrarium.plan("qwen3-235b-a22b", **asked).document  # type: ignore[arg-type]
     assert left_open.workload.expert_messages is ExpertMessages.OVERLAPPED
-    assert any("beside another micro-batch" in note for note in left_open.notes)
+    (note,) = (note for note in left_open.notes if "beside another micro-batch" in note)
+    assert "--overlap-moe-expert-parallel-comm" in note
+    assert "expert_messages alltoall" in note
     asked["expert_messages"] = "alltoall"
     stated = astrarium.plan("qwen3-235b-a22b", **asked).document  # type: ignore[arg-type]
     assert stated.workload.expert_messages is ExpertMessages.ALLTOALL

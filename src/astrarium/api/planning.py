@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
@@ -203,26 +203,10 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         workload = replace(question.asked.workload, adapters=adapters)
         if precision is not None:
             workload = replace(workload, precision=precision)
-        notes: tuple[str, ...] = ()
-        if question.messages_open and len(ways) == 1:
-            workload, notes = _with_messages(question, workload, runtime)
-        found = plan(
-            workload,
-            question.asked.cluster,
-            objective=question.objective,
-            mode=question.mode,
-            rules=question.rules,
-            top=question.top,
-            prefer=question.prefer,
-            kept_free=question.kept_free,
-            limits=question.limits,
-            tuning=question.tuning,
-            terms=question.terms,
-            most_types=question.most_types,
-            progress=progress or no_progress,
-            runtime=runtime,
-        )
-        return replace(found, notes=(*found.notes, *notes))
+        answer = partial(_answer, question, runtime, progress or no_progress)
+        if question.messages_open and len(ways) == 1 and workload.model.max_experts:
+            return _with_messages(question, workload, runtime, answer)
+        return answer(workload)
 
     ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
     if len(ways) == 1:
@@ -234,15 +218,37 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     return found
 
 
-def _with_messages(
-    question: Question, workload: Workload, runtime: Runtime
-) -> tuple[Workload, tuple[str, ...]]:
-    """The workload with the way in which tokens travel to experts, and what to say about it."""
-    if not workload.model.max_experts:
-        return workload, ()
-    from astrarium.search.expert_messages import chosen_messages
+def _answer(
+    question: Question, runtime: Runtime, progress: Progress, workload: Workload
+) -> Planned:
+    return plan(
+        workload,
+        question.asked.cluster,
+        objective=question.objective,
+        mode=question.mode,
+        rules=question.rules,
+        top=question.top,
+        prefer=question.prefer,
+        kept_free=question.kept_free,
+        limits=question.limits,
+        tuning=question.tuning,
+        terms=question.terms,
+        most_types=question.most_types,
+        progress=progress,
+        runtime=runtime,
+    )
 
-    messages, notes = chosen_messages(
+
+def _with_messages(
+    question: Question,
+    workload: Workload,
+    runtime: Runtime,
+    answer: Callable[[Workload], Planned],
+) -> Planned:
+    """The answer with the way in which tokens travel to experts that makes it fastest."""
+    from astrarium.search.expert_messages import answered, worth_a_look
+
+    ways = worth_a_look(
         workload,
         question.asked.cluster,
         rules=question.rules,
@@ -250,7 +256,7 @@ def _with_messages(
         kept_free=question.kept_free,
         runtime=runtime,
     )
-    return replace(workload, expert_messages=messages), notes
+    return answered(workload, ways, answer)
 
 
 def _called(
