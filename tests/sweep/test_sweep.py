@@ -151,6 +151,15 @@ def test_what_has_no_answer_is_a_row(
     assert message in row["message"]
 
 
+def test_a_sweep_says_why_scenarios_have_no_plan(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, SMALL.replace("a100:1", "h1000:8"))
+    shown = " ".join(run(str(path), "--out", "swept", "--workers", "1").output.split())
+    assert "3 planned" in shown
+    assert "3 without a plan: unknown GPU type 'h1000'" in shown
+    (messages,) = json.loads(run("show", "swept", "--json").output)["messages"].items()
+    assert messages[1] == 3
+
+
 def test_a_fault_is_a_row_and_asked_again(file: Path, tmp_path: Path) -> None:
     def fails(_: object) -> Any:
         raise ZeroDivisionError("x")

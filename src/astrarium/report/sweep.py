@@ -16,6 +16,7 @@ from astrarium.units import format_count
 from astrarium.value import Value
 
 SCHEMA: Final = "astrarium.sweep/1"
+SHOWN_MESSAGES: Final = 3
 _ASKED: Final = "asked."
 _LOWER: Final = ("seconds", "usd", "days", "gib", "gap")  # in names of figures that should be low
 _CELL: Final = (92, 28)  # pixels of a cell in a picture
@@ -52,6 +53,7 @@ class SweepDocument(Value, frozen=True):
     schema: str
     scenarios: int
     status: dict[str, int]  # scenarios by what became of them
+    messages: dict[str, int]  # why scenarios have no plan, the most frequent first
     cpu_seconds: float
     varies: dict[str, int]  # keys that differ between scenarios, and their numbers of values
     pivot: Pivot | None
@@ -96,10 +98,12 @@ def sweep_document(
     if keys[0] is not None or keys[1] is not None:
         names = [None if one is None else _column(one, asked, "--rows") for one in keys]
         pivot = _pivot(firsts.values(), chosen, names, value, is_lower_better=is_lower_better)
+    messages = (row["message"] for row in firsts.values() if row.get("message"))
     return SweepDocument(
         SCHEMA,
         len(firsts),
         dict(Counter(row["status"] for row in firsts.values())),
+        dict(Counter(messages).most_common()),
         sum(row["cpu_seconds"] for row in firsts.values()),
         {name.removeprefix(_ASKED): count for name, count in varies.items() if count > 1},
         pivot,
@@ -165,6 +169,8 @@ def sweep_report(document: SweepDocument, width: int) -> Iterator[RenderableType
     varies = ", ".join(f"{name} ({count})" for name, count in document.varies.items())
     yield Text(f"{document.scenarios:,} scenarios: {counts}; {document.cpu_seconds:,.1f} s of CPU")
     yield Text(f"varies: {varies or 'nothing'}")
+    for message, count in list(document.messages.items())[:SHOWN_MESSAGES]:
+        yield Text(f"{count:,} without a plan: {message}")
     if document.pivot is not None:
         yield from _pivot_report(document.pivot, width)
     if document.best:
