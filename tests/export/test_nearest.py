@@ -30,7 +30,7 @@ from astrarium.export.target import (
     too_large,
 )
 from astrarium.model import load_model
-from astrarium.model.workload import Precision, Workload
+from astrarium.model.workload import ExpertMessages, Precision, Workload
 from astrarium.plans.job import Job, job_of
 from astrarium.report.plan.document import document_of_prediction
 from astrarium.search.planner import predict
@@ -351,3 +351,14 @@ def test_times_of_software_that_takes_the_plan_are_its_own() -> None:
     assert times["torchtitan"] == pytest.approx(seconds["torchtitan"] / seconds["fsdp"])
     assert times["megatron"] == pytest.approx(seconds["megatron"] / seconds["fsdp"])
     assert times["torchtitan"] != 1.0 != times["megatron"]
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "accelerate", "deepspeed", "bridge"])
+def test_messages_of_experts_are_refused_with_a_way_out(name: str) -> None:
+    """Their software cannot price such a plan, so it is not asked to."""
+    strategy = {"pp": 2, "virtual_stages": 2, "ep": 8, "etp": 1}
+    work = {"expert_messages": ExpertMessages.OVERLAPPED}
+    job = job_of(document("qwen3-30b-a3b", "h100:16", strategy, **work))
+    target = find_target(name)
+    assert any("alltoall" in one.why for one in refusals(job, target))
+    assert nearest(job, [target]) is None

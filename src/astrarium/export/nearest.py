@@ -73,10 +73,12 @@ class Nearest(Value, frozen=True):
 def nearest(job: Job, targets: Sequence[Target]) -> Nearest | None:
     """The fastest plan on the same GPUs that all targets can express and run, if there is one."""
     refused = {one.feature for target in targets for one in refusals(job, target)}
+    if any(feature is None or feature.change is None for feature in refused):
+        return None  # no other plan makes another model, and the software may not run this one
     refused |= {one.feature for target in targets for one in too_large(job, target)}
     lacking = {feature for feature in refused if feature is not None}
-    if None in refused or not lacking or any(feature.change is None for feature in lacking):
-        return None  # no other plan makes another model
+    if not lacking or any(feature.change is None for feature in lacking):
+        return None
     before, runtime = _seconds(job, job.runtime), _runtime_of(job, targets)
     found = [*_listed(job, targets, runtime), *_made(job, targets, runtime, lacking)]
     if not found:
