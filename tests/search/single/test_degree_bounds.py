@@ -53,6 +53,7 @@ def drawn(draw: np.random.Generator) -> Strategy:
         Recompute(Granularity.FULL, Method.UNIFORM, layers),
     )[int(draw.integers(5))]
     zero = int(draw.integers(4 if pp == 1 else 2))
+    groups = [n for n in (1, 2, 4) if zero and dp % n == 0 and n < dp] or [1]
     return Strategy(
         tp=tp,
         pp=pp,
@@ -62,6 +63,7 @@ def drawn(draw: np.random.Generator) -> Strategy:
         virtual_stages=virtual,
         sequence_parallel=tp > 1,
         zero_stage=zero,
+        shard_groups=int(draw.choice(groups)),
         recompute=recompute,
         offload_optimizer=bool(zero and draw.integers(2)),
         overlap=ON if draw.integers(2) else Overlap(),
