@@ -72,6 +72,7 @@ def test_what_the_user_set_is_remembered() -> None:
         ("tp=8,pp", "'pp' is not of the form key=value"),
         ("zero_stage=4", "zero_stage is 4; expected a whole number from 0 to 3"),
         ("tp=7", "tp 7 x pp 1 x cp 1 = 7 does not divide 64 GPUs .4 and 8 do"),
+        ("shard_groups=3", "shard_groups 3 does not divide the dp 64 x cp 1 = 64 ranks"),
         ("tp=8,dp=4", "= 32 GPUs, but 64 are given"),
         (
             "tp=1,micro_batch=3",
