@@ -155,6 +155,13 @@ def test_the_smallest_count_does_not_depend_on_the_count_asked() -> None:
     assert len(counts) == 1
 
 
+def test_the_smallest_count_has_the_host_memory_of_whole_nodes() -> None:
+    """A part of a node has a part of its memory; eight A100 hold the optimizer of 70B there."""
+    workload = Workload(load_model("llama-2-70b"), 4096, 1024)
+    asked = Asked(workload, NEUTRAL, Objective.TIME, Mode.EXACT, (), 1, Limits())
+    assert {smallest_count(asked, pool_of(f"a100:{n}")) for n in (1, 2, 4, 8)} == {8}
+
+
 def test_fit_names_changes_that_fit_cheapest_first() -> None:
     workload = Workload(load_model("llama-2-7b"), 4096, 64)
     given = read_strategy("tp=1,micro_batch=4", gpus=8, global_batch=64, layers=32)

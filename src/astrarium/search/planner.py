@@ -594,7 +594,12 @@ def smallest_count(asked: Asked, pool: Pool) -> int | None:
     node = pool.gpus_per_node
     if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
         node = max(node, pool.gpu.gpus_per_node)
-    endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
+    endless = replace(
+        pool,
+        nodes=max(LARGEST_COUNT // node, 1),
+        gpus_per_node=node,
+        host_memory=pool.host_memory * node // pool.gpus_per_node,
+    )
     fewest = replace(asked, objective=Objective.GPUS, mode=Mode.UP_TO, top=1, limits=Limits())
     plans, _ = search_pool(fewest, endless)
     return plans[0].strategy.gpus if plans else None
