@@ -526,8 +526,26 @@ def _why_nothing(
         fits, repairs = _smallest_that_fits(asked, pool)
         return NoFeasiblePlanError(text + fits, repairs=repairs)
     reasons = sum((result.reasons for result in results), Counter())
-    common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
-    return NoFeasiblePlanError(f"all {size:,} strategies are ruled out, most by: {common}")
+    names = [name for name, _ in reasons.most_common(SHOWN_REASONS)]
+    common = ", ".join(name if "$" in name else name.replace("_", " ") for name in names)
+    way_out, repairs = _batch_for_all(workload, cluster, mode)
+    says = f"all {size:,} strategies are ruled out, most by: {common}{way_out}"
+    return NoFeasiblePlanError(says, repairs=repairs)
+
+
+def _batch_for_all(
+    workload: Workload, cluster: Cluster, mode: Mode
+) -> tuple[str, Sequence[Repair]]:
+    """The way out where data parallelism alone would have to use all GPUs, and cannot."""
+    gpus, batch = cluster.num_gpus, workload.global_batch
+    below = batch // gpus * gpus
+    if mode is not Mode.EXACT or below == batch:
+        return "", ()
+    batches = f"{below:,} or {below + gpus:,}" if below else f"{gpus:,}"
+    return (
+        f"; {gpus:,} GPUs do not divide the global batch of {batch:,}: take a batch of {batches},"
+        f" or {flag('mode', 'up-to')} to use fewer GPUs"
+    ), FEWER_GPUS
 
 
 def _why_too_large(asked: Asked, pool: Pool) -> str:
