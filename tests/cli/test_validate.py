@@ -235,7 +235,7 @@ def test_rows_that_cannot_be_used_are_reported(run: Run, project: Path) -> None:
         "not above zero: '-3'",
         "abacus",
         "GPU",
-        "are not 8 GPUs",
+        "are more than 8 GPUs",
         "not a number: '3.5 s'",
         "hidden 4096 is no multiple of heads 33",
         "heads 32 is no multiple of kv_heads 5",

