@@ -180,3 +180,21 @@ def test_an_optimizer_on_the_host_is_not_recommended_for_little() -> None:
     assert not choice.plan.strategy.offload_optimizer
     assert NEAR_TIE_SLOWER < choice.slower <= UNMEASURED_SLOWER[2]
     assert "the optimizer in host memory, which nobody measured" in choice.why[0]
+
+
+def test_a_longer_pipeline_is_no_simpler_for_fewer_virtual_stages() -> None:
+    choice = planned("llama-3.1-405b", "h100:16384", 131072, 2048).recommendation
+    assert choice is not None
+    chunks = [
+        one.strategy.pp * one.strategy.virtual_stages for one in (choice.plan, choice.fastest)
+    ]
+    assert chunks[0] < chunks[1]
+
+
+def test_a_little_more_room_is_not_worth_mechanisms() -> None:
+    """97 % to fit without cp instead of 98 % with it, virtual stages and recomputation."""
+    choice = planned("llama-3-8b", "rtx-4090:8", 4096, 64).recommendation
+    assert choice is not None
+    strategy = choice.plan.strategy
+    assert (strategy.cp, strategy.virtual_stages) == (1, 1)
+    assert not choice.plan.is_sure_to_fit(ROOMY)

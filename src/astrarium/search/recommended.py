@@ -38,6 +38,7 @@ NEAR_TIE_SLOWER: Final = 0.03
 UNMEASURED_SLOWER: Final = (NEAR_TIE_SLOWER, 0.1, 0.2)
 UNMEASURED_ERROR: Final = (0.0, 0.2, 0.45)
 ROOMY: Final = 0.98  # chance to fit at which memory is no concern
+TIGHT: Final = 0.95  # and at which it is the first
 SHORT_SEQUENCE: Final = 16_384  # tokens up to which one GPU holds the activations of a sequence
 
 
@@ -208,9 +209,13 @@ class _Choice:
         return True
 
     def _weight(self, plan: Plan) -> float:
-        tight = 0.0 if plan.is_sure_to_fit(ROOMY) else TIGHT_MEMORY
-        tight += UNMEASURED_WEIGHT * self._doubt(plan)
-        return tight + mechanisms(plan, self._seq_length)
+        missing = 0.0 if plan.fit_chance is None else max(ROOMY - plan.fit_chance, 0.0)
+        tight = TIGHT_MEMORY * min(missing / (ROOMY - TIGHT), 1.0)
+        # A longer pipeline with fewer virtual stages is no simpler.
+        longer = max(plan.strategy.pp / self._fastest.strategy.pp, 1.0)
+        deep = PER_DOUBLING_OF_VIRTUAL_STAGES * math.log2(longer)
+        doubt = UNMEASURED_WEIGHT * self._doubt(plan)
+        return tight + deep + doubt + mechanisms(plan, self._seq_length)
 
     def simplify(self, pool: Pool) -> None:
         """Search again without one thing after the other."""
