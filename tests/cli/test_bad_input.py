@@ -75,7 +75,7 @@ def test_more_gpus_than_there_are(plan: Run) -> None:
         ("--objective", "gpus", "expected one of throughput, time, cost"),
         ("--mode", "upto", "did you mean 'up-to'?"),
         ("--precision", "bf-16", "did you mean 'bf16'?"),
-        ("--precision", "fp4", "expected one of bf16, fp16, fp8"),
+        ("--precision", "fp4", "expected one of bf16, fp16, fp8, best"),
         ("--rule", "$tpp > 8", "did you mean"),
         ("--rule", "$tp >", "column"),
     ],

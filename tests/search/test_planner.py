@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from small import pool_of, small_model, small_translator
 
+import astrarium
 from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster, parse_gpus
 from astrarium.cluster.build import Machines, build_pool
@@ -153,6 +155,13 @@ def test_the_smallest_count_does_not_depend_on_the_count_asked() -> None:
     asked = Asked(workload, NEUTRAL, Objective.TIME, Mode.EXACT, (), 1, Limits())
     counts = {smallest_count(asked, pool_of(f"rtx4090:{n}")) for n in (1, 2, 4, 8)}
     assert len(counts) == 1
+
+
+def test_the_smallest_count_has_the_host_memory_of_whole_nodes() -> None:
+    """A part of a node has a part of its memory; eight A100 hold the optimizer of 70B there."""
+    workload = Workload(load_model("llama-2-70b"), 4096, 1024)
+    asked = Asked(workload, NEUTRAL, Objective.TIME, Mode.EXACT, (), 1, Limits())
+    assert {smallest_count(asked, pool_of(f"a100:{n}")) for n in (1, 2, 4, 8)} == {8}
 
 
 def test_fit_names_changes_that_fit_cheapest_first() -> None:
@@ -341,3 +350,14 @@ def test_the_host_limits_an_optimizer_in_its_memory() -> None:
     with pytest.raises(NoFeasiblePlanError, match="does not fit"):
         plan(workload, small, top=1)
     assert not fit(workload, small, None).fits
+
+
+@pytest.mark.parametrize("global_batch", [60, 64, 72])
+def test_a_batch_that_data_parallelism_cannot_divide_is_named(global_batch: int) -> None:
+    """FSDP has dp and cp alone: three nodes of four divide batches of 60 and 72, as it says."""
+    asked: Any = {"gpus": "h100:3x4", "global_batch": global_batch, "runtime": "fsdp", "top": 1}
+    if global_batch % 12 == 0:
+        assert astrarium.plan("llama-3-8b", **asked)
+        return
+    with pytest.raises(NoFeasiblePlanError, match="take a batch of 60 or 72, or mode"):
+        astrarium.plan("llama-3-8b", **asked)

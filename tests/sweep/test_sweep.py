@@ -290,6 +290,7 @@ def test_low_figures_are_best_where_they_should_be_low(run: Run, swept: Path) ->
     ("words", "message"),
     [
         (("--rows", "gpu"), "--rows gpu: no such column (did you mean 'gpus'?)"),
+        (("--columns", "gpu"), "--columns gpu: no such column (did you mean 'gpus'?)"),
         (("--value", "speed"), "--value speed: no such column"),
         (("--where", "gpus"), "--where gpus: expected KEY=VALUE"),
         (("--where", "gpus=t4:1"), "no scenario has this; gpus is a100:1, a100:2"),
@@ -301,6 +302,18 @@ def test_refusals_of_show(run: Run, swept: Path, words: tuple[str, ...], message
     result = run("show", str(swept), *words)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_the_reasons_of_scenarios_without_a_plan_are_shown(run: Run, tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "some")
+    folder.create()
+    text = SMALL.replace("[a100:1, a100:2]", "[a100:1, h1000:8]")
+    for scenario in read_sweep(written(tmp_path, text)):
+        folder.add(answered(scenario))
+    shown = run("show", "some").stdout
+    assert "3 without a plan: unknown GPU type 'h1000' (did you mean 'h100'?)" in shown
+    document = json.loads(run("show", "some", "--json").stdout)
+    assert list(document["messages"].values()) == [3]
 
 
 def test_places_that_are_taken(run: Run, file: Path) -> None:

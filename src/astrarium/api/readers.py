@@ -99,16 +99,18 @@ def duration(
 BEST = "best"  # of the number formats that GPUs have
 
 
-def choice(place: str, *, without: Sequence[str] = ()) -> Reader:
+def choice(place: str, *, without: Sequence[str] = (), also: Sequence[str] = ()) -> Reader:
     """Reads a word of the enumeration at this place, "module:Class", in upper or lower case.
 
+    Words of `also` stand beside those of the enumeration, and are read as texts.
     The module is imported when there is something to read.
     """
     module, _, kind = place.partition(":")
 
-    def read(name: str, given: Given) -> StrEnum:
+    def read(name: str, given: Given) -> str:
         words: type[StrEnum] = getattr(import_module(f"astrarium.{module}"), kind)
-        known = {word.value: word for word in words if word.value not in without}
+        known: dict[str, str] = {word.value: word for word in words if word.value not in without}
+        known |= {word: word for word in also}
         if str(given).lower() in known:
             return known[str(given).lower()]
         hint = did_you_mean(str(given), known)
@@ -120,9 +122,8 @@ def choice(place: str, *, without: Sequence[str] = ()) -> Reader:
 
 def precision_or_best(name: str, given: Given) -> str:
     """A number format, or the word for all that plans may choose among."""
-    if str(given).lower() == BEST:
-        return BEST
-    return choice("model.workload:Precision", without=("fp32", "fp4"))(name, given)
+    read = choice("model.workload:Precision", without=("fp32", "fp4"), also=(BEST,))
+    return read(name, given)
 
 
 def rank(name: str, given: Given) -> int:

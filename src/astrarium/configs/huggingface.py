@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
+from astrarium.configs.accelerate import read_accelerate, settings_of
 from astrarium.configs.deepspeed import AUTO, read_deepspeed
 from astrarium.configs.imported import (
     AsIf,
@@ -27,14 +28,19 @@ from astrarium.configs.imported import (
 )
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
-from astrarium.configs.shell.launch import TRAINERS, Launch
+from astrarium.configs.shell.launch import SETTINGS_OF_TRL, TRAINERS, Launch
 from astrarium.configs.tables import table
 from astrarium.errors import in_shell
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train adapters; and to train for something else than the next token.
 _ADAPTERS: Final = ("lora_dim", "lora_r", "lora_rank", *_NAMES["finetune"])
-_SEVERAL: Final = ("lora_target", "lora_target_modules")  # options that take several words
+_MODULES: Final = (
+    "lora_target",
+    "lora_target_modules",
+    "target_modules",
+)  # each takes several words
+_OF_ADAPTERS: Final = ("adapters", "modules")  # names that say nothing where no adapters train
 _FOUR_BITS: Final = ("quantization_bit", "load_in_4bit")
 _MONTH: Final = re.compile(r"-2[3-9](0[1-9]|1[0-2])$")  # of a release: Qwen3-30B-A3B-2507
 _USUAL_RANK: Final = 8  # of PEFT and LLaMA-Factory
@@ -113,14 +119,20 @@ def _with_defaults(flags: Mapping[str, Any], defaults: Mapping[str, str]) -> dic
 
 
 def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | None]:
-    """What flags or a file tell `accelerate launch`: who shards the model, and its processes."""
-    given = _flags(launch.launcher)
-    if "launch" not in launch.launcher:
+    """What flags, a file or variables tell accelerate: who shards the model, and its processes."""
+    given, processes = _flags(launch.launcher), None
+    if launch.program.startswith("trl "):  # starts accelerate itself, with flags of its own
+        given = _flags(launch.arguments)
+        processes = _count(given, "processes")
+    elif "launch" not in launch.launcher:
         return {}, None
-    name = given.get("config_file")
+    name = given.get("config_file") or _first(given, "settings")
+    if name in SETTINGS_OF_TRL:
+        return dict(SETTINGS_OF_TRL[name]), processes
     if not isinstance(name, str):
-        sharded = {"fsdp": "full_shard"} if given.get("use_fsdp") else {}
-        return {**sharded, **{key: given[key] for key in ("zero_stage",) if key in given}}, None
+        sharded = {"fsdp": "full_shard"} if given.get("use_fsdp") else _by_variables(launch, source)
+        named = {key: given[key] for key in ("zero_stage",) if key in given}
+        return {**sharded, **named}, processes
     from astrarium.configs.detect import read_config
 
     path = beside(launch.folder, name)
@@ -134,7 +146,20 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
             )
         )
     stage = read.described.strategy["zero_stage"]
-    return {"zero_stage": str(stage)} if stage else {}, read.described.gpus
+    return {"zero_stage": str(stage)} if stage else {}, processes or read.described.gpus
+
+
+def _by_variables(launch: Launch, source: str) -> dict[str, Any]:
+    """The flags that say what variables tell accelerate."""
+    settings = settings_of(launch.environment)
+    if settings is None:
+        return {}
+    strategy = read_accelerate(settings, source).described.strategy
+    stage = strategy["zero_stage"]
+    flags = {"gradient_checkpointing": "true"} if strategy.get("recompute") == "full" else {}
+    if settings["distributed_type"] == "FSDP":
+        return {**flags, "fsdp": next(word for word in _STAGES if _STAGES[word] == stage)}
+    return {**flags, **({"zero_stage": str(stage)} if stage else {})}
 
 
 def read_trainer_file(content: Mapping[str, Any], source: str) -> Imported:
@@ -151,7 +176,7 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
         name, equals, value = word[2:].partition("=")
         name = name.replace("-", "_")
         following = list(takewhile(lambda one: not one.startswith("--"), words[number + 1 :]))
-        taken = following if name in _SEVERAL else following[:1]
+        taken = following if name in _MODULES else following[:1]
         out[name] = value if equals else " ".join(taken) if taken else True
     return out
 
@@ -182,7 +207,7 @@ def _read(
         Used(name, shown(str(flags[name])), what)
         for what, names in _NAMES.items()
         for name in names
-        if name in flags and (what != "adapters" or described.finetune)
+        if name in flags and (what not in _OF_ADAPTERS or described.finetune)
     )
     told = {one.option for one in used} | {one.option for one in as_if}
     notes = [one for one in read.notes if "activation_checkpointing" not in one]
@@ -256,7 +281,7 @@ def _eight_bits(flags: Mapping[str, Any]) -> Iterator[AsIf]:
 
 
 def _adapted_modules(flags: Mapping[str, Any], *, all_of_them: bool) -> str:
-    given = flags.get("lora_target") or flags.get("lora_target_modules")
+    given = next((flags[name] for name in _MODULES if flags.get(name)), None)
     if str(flags.get("lora_target_linear", "")).lower() == "true" or (all_of_them and not given):
         return "all-linear"
     if not given:

@@ -16,8 +16,8 @@ from astrarium.units import format_count
 from astrarium.value import Value
 
 SCHEMA: Final = "astrarium.sweep/1"
-SHOWN_MESSAGES: Final = 3
 _ASKED: Final = "asked."
+_MESSAGES: Final = 3  # reasons that are printed
 _LOWER: Final = ("seconds", "usd", "days", "gib", "gap")  # in names of figures that should be low
 _CELL: Final = (92, 28)  # pixels of a cell in a picture
 _LEFT, _TOP, _SIZE = 200, 80, 12
@@ -96,7 +96,8 @@ def sweep_document(
     chosen = _best_of_scenarios(planned, value, is_lower_better=is_lower_better)
     pivot = None
     if keys[0] is not None or keys[1] is not None:
-        names = [None if one is None else _column(one, asked, "--rows") for one in keys]
+        named = zip(keys, ("--rows", "--columns"), strict=True)
+        names = [None if one is None else _column(one, asked, flag) for one, flag in named]
         pivot = _pivot(firsts.values(), chosen, names, value, is_lower_better=is_lower_better)
     messages = (row["message"] for row in firsts.values() if row.get("message"))
     return SweepDocument(
@@ -169,8 +170,10 @@ def sweep_report(document: SweepDocument, width: int) -> Iterator[RenderableType
     varies = ", ".join(f"{name} ({count})" for name, count in document.varies.items())
     yield Text(f"{document.scenarios:,} scenarios: {counts}; {document.cpu_seconds:,.1f} s of CPU")
     yield Text(f"varies: {varies or 'nothing'}")
-    for message, count in list(document.messages.items())[:SHOWN_MESSAGES]:
+    for message, count in list(document.messages.items())[:_MESSAGES]:
         yield Text(f"{count:,} without a plan: {message}")
+    if len(document.messages) > _MESSAGES:
+        yield Text(f"{len(document.messages) - _MESSAGES:,} more reasons: --json")
     if document.pivot is not None:
         yield from _pivot_report(document.pivot, width)
     if document.best:

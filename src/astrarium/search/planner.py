@@ -46,6 +46,7 @@ from astrarium.search.money import (
     nearest,
     rank_key,
 )
+from astrarium.search.no_split import batch_for_all, why_no_space
 from astrarium.search.outcome import (
     FEWER_GPUS,
     LISTED,
@@ -498,7 +499,7 @@ def _why_nothing(
     rejected: Counter[Rejection] = sum((result.rejected for result in results), Counter())
     size = sum(result.space for result in results)
     if size == 0:
-        return _why_no_space(workload, cluster)
+        return why_no_space(workload, cluster)
     if len(cluster.pools) > 1 and mode is Mode.EXACT:
         from astrarium.search.room import pools_without_room
 
@@ -526,8 +527,11 @@ def _why_nothing(
         fits, repairs = _smallest_that_fits(asked, pool)
         return NoFeasiblePlanError(text + fits, repairs=repairs)
     reasons = sum((result.reasons for result in results), Counter())
-    common = ", ".join(name for name, _ in reasons.most_common(SHOWN_REASONS))
-    return NoFeasiblePlanError(f"all {size:,} strategies are ruled out, most by: {common}")
+    names = [name for name, _ in reasons.most_common(SHOWN_REASONS)]
+    common = ", ".join(name if "$" in name else name.replace("_", " ") for name in names)
+    way_out, repairs = batch_for_all(workload, cluster, mode)
+    says = f"all {size:,} strategies are ruled out, most by: {common}{way_out}"
+    return NoFeasiblePlanError(says, repairs=repairs)
 
 
 def _why_too_large(asked: Asked, pool: Pool) -> str:
@@ -544,24 +548,6 @@ def _why_too_large(asked: Asked, pool: Pool) -> str:
         f" {format_bytes(pool.gpu.memory_bytes)}{free}"
         f" ({format_bytes(fullest.peak_bytes - capacity)} too much),"
         f" {format_bytes(fullest.by_cause[cause])} of it {cause}"
-    )
-
-
-def _why_no_space(workload: Workload, cluster: Cluster) -> NoFeasiblePlanError:
-    gpus, batch = cluster.num_gpus, workload.global_batch
-    if len(cluster.pools) > 1:
-        layers = workload.model.num_layers
-        return NoFeasiblePlanError(
-            f"no pipeline lies over all {gpus} GPUs of {len(cluster.pools)} pools: stages are equal"
-            f" blocks of tp x cp x dp GPUs, dp divides the global batch of {batch}, and"
-            f" {layers} layers make at most {layers} stages; {flag('mode', 'up-to')} may leave GPUs"
-            " out",
-            repairs=FEWER_GPUS,
-        )
-    return NoFeasiblePlanError(
-        f"no split of {gpus} GPUs divides a global batch of {batch}: dp must divide both"
-        f" (what tp, pp and cp leave of the GPUs, and the batch); change {flag('global_batch')} to"
-        f" a multiple of a power of two, or the number of GPUs"
     )
 
 
@@ -594,7 +580,12 @@ def smallest_count(asked: Asked, pool: Pool) -> int | None:
     node = pool.gpus_per_node
     if pool.nodes == 1:  # a part of a node says nothing about the size of whole ones
         node = max(node, pool.gpu.gpus_per_node)
-    endless = replace(pool, nodes=max(LARGEST_COUNT // node, 1), gpus_per_node=node)
+    endless = replace(
+        pool,
+        nodes=max(LARGEST_COUNT // node, 1),
+        gpus_per_node=node,
+        host_memory=pool.host_memory * node // pool.gpus_per_node,
+    )
     fewest = replace(asked, objective=Objective.GPUS, mode=Mode.UP_TO, top=1, limits=Limits())
     plans, _ = search_pool(fewest, endless)
     return plans[0].strategy.gpus if plans else None

@@ -32,6 +32,7 @@ _STARTING: Final = (*_LAUNCHERS, "accelerate.commands.launch", "deepspeed.launch
 _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
 # Commands that train, with the defaults of what they leave out.
 TRAINERS: Final[Mapping[str, Mapping[str, str]]] = _TABLE["trainers"]
+SETTINGS_OF_TRL: Final[Mapping[str, Mapping[str, str]]] = _TABLE["settings_of_trl"]
 _NAMED_COMMANDS: Final = (*TRAINERS, *_TABLE["not_modelled"], *_TABLE["not_read"])
 _COMMANDS: Final = {name for name in _NAMED_COMMANDS if " " in name}
 _SAY_IT: Final = "say what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"

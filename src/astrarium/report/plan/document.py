@@ -303,7 +303,8 @@ def left_out_notes(planned: Planned) -> tuple[str, ...]:
     left = [pool for pool in planned.cluster.pools if used[pool.name] < pool.num_gpus]
     if len(left) > MOST_LEFT_OUT:
         total = len(planned.cluster.pools)
-        return (f"plan 1 leaves out GPUs of {len(left)} of {total} pools",)
+        count = sum(used[pool.name] > 0 for pool in planned.cluster.pools)
+        return (f"plan 1 uses GPUs of {count} of {total} pools",)
     unused = tuple(pool for pool in left if not used[pool.name])
     workload = runnable(planned.workload, *planned.cluster.pools)
     why = _why_unused(workload, unused) if unused else {}
