@@ -72,6 +72,7 @@ def test_domains_are_filled_evenly_where_possible(count: int, domain: int) -> No
     [
         ("h100:12", "h100:12: H100-SXM5-80GB comes in nodes of 8; use 8 or 16, or name the"),
         ("h100:12", "2x6 is 2 of 6"),
+        ("8xh100", "8xh100: the type comes first; write h100:8"),
         ("h100:0x4", "number of nodes: '0': must be greater than zero"),
         ("h100:4x0", "number of GPUs in a node: '0': must be greater than zero"),
         ("h100:4x2x2", "not a number"),

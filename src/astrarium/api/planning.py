@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from astrarium.api import comparison, imports, money, request
 from astrarium.api.money import MoneyTerms
@@ -34,7 +34,7 @@ from astrarium.search.outcome import (
 from astrarium.search.planner import Planned, plan, side_by_side
 from astrarium.search.refusals import rules_against
 from astrarium.search.rules import UserRule, user_rules
-from astrarium.units import format_seconds, format_usd
+from astrarium.units import format_bytes, format_seconds, format_usd
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ QUALITY = (
 )
 # With `--runtime all`: the software that most people train with.
 COMPARED_RUNTIMES = ("megatron", "megatron-bridge", "torchtitan", "fsdp", "deepspeed")
+
+
+HOST_BYTES: Final = 16  # of a parameter, as the rule offload_needs_host_memory counts them
 
 
 class Question(Value, frozen=True):
@@ -312,11 +315,27 @@ def document(
         objective=question.objective,
         mode=question.mode,
         limits=question.limits,
-        notes=(*question.asked.notes, *planned.notes),
+        notes=(*question.asked.notes, *planned.notes, *_on_host(question, planned)),
         compare=_compared(question, planned),
         changes=changes,
     )
     return with_run_terms(found, question.terms)
+
+
+def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
+    """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
+    strategy = planned.plans[0].strategy
+    pools = [
+        pool for pool in question.asked.cluster.pools if pool.gpu.name in planned.plans[0].gpus
+    ]
+    if not strategy.offload_optimizer or all(pool.host_memory for pool in pools):
+        return ()
+    states = HOST_BYTES * planned.workload.model.parameters * strategy.shard_groups
+    on_node = states / strategy.gpus * max(pool.gpus_per_node for pool in pools)
+    return (
+        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node; how much the nodes have"
+        " is not known: state host_memory_gib in a cluster file",
+    )
 
 
 def prediction(given: AskedValues) -> PlanDocument:

@@ -33,6 +33,7 @@ from astrarium.value import Value
 T = TypeVar("T")
 
 _NODES: Final = re.compile(r"\s*([^x]+)x([^x]+)\s*")  # nodes of some size: 4x2
+_COUNT_FIRST: Final = re.compile(r"(\d+)\s*x\s*([A-Za-z][\w.-]*)")
 _RACK: Final = "rack"  # the catalog's word for NVLink that leaves the node
 
 
@@ -211,7 +212,10 @@ def _pool(entry: str, name: str, amount: units.Amount, text: str) -> Pool:
     if not name:
         raise InputError(f"{entry}: the GPU type is missing; expected TYPE:COUNT such as h100:64")
     with repairs_in(lambda meant: f"{meant}:{units.echo(amount)}"):
-        gpu = find_gpu(name)
+        turned = _COUNT_FIRST.fullmatch(entry)
+    if turned:
+        raise InputError(f"{entry}: the type comes first; write {turned[2]}:{turned[1]}")
+    gpu = find_gpu(name)
     if amount == "":
         raise InputError(
             f"{entry}: the number of GPUs is missing; write {name}:{gpu.gpus_per_node} "
