@@ -211,11 +211,11 @@ def _pool(entry: str, name: str, amount: units.Amount, text: str) -> Pool:
         raise InputError(f"{text}: an entry is empty; expected TYPE:COUNT[,TYPE:COUNT...]")
     if not name:
         raise InputError(f"{entry}: the GPU type is missing; expected TYPE:COUNT such as h100:64")
-    with repairs_in(lambda meant: f"{meant}:{units.echo(amount)}"):
-        turned = _COUNT_FIRST.fullmatch(entry)
+    turned = _COUNT_FIRST.fullmatch(entry)
     if turned:
         raise InputError(f"{entry}: the type comes first; write {turned[2]}:{turned[1]}")
-    gpu = find_gpu(name)
+    with repairs_in(lambda meant: f"{meant}:{units.echo(amount)}"):
+        gpu = find_gpu(name)
     if amount == "":
         raise InputError(
             f"{entry}: the number of GPUs is missing; write {name}:{gpu.gpus_per_node} "
