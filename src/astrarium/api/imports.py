@@ -53,7 +53,8 @@ def not_recognised(name: str) -> InputError:
     return InputError(
         f"{name}: not recognised: neither a plan, nor a launch script or configuration of"
         " Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, DeepSpeed, torchtitan, accelerate,"
-        " nanotron, GPT-NeoX, FlagScale, LLaMA-Factory, axolotl, NeMo or Primus"
+        " nanotron, GPT-NeoX, FlagScale, LLaMA-Factory, axolotl, NeMo, Primus, ms-swift, TRL or"
+        " OpenRLHF"
     )
 
 
