@@ -189,7 +189,7 @@ def format_usd(amount: float) -> str:
 def _split(text: Amount, expected: str) -> tuple[Decimal, str]:
     """Separate the number from its unit; a number has none."""
     if isinstance(text, int | float):
-        if isinstance(text, bool) or not math.isfinite(text):
+        if isinstance(text, bool) or (isinstance(text, float) and not math.isfinite(text)):
             raise _refusal(text, "not a number", expected)
         return Decimal(text), ""
     text = str(text)  # JSON may hold anything
