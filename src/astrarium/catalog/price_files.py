@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Final, TypeVar
@@ -36,6 +37,7 @@ from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
 MOST_USD_PER_HOUR: Final = 1e6
+MOST_ROWS: Final = 500_000
 MOST_GPUS: Final = 1024  # of one instance
 SKYPILOT_FILE: Final = "vms.csv"
 SHOWN_NAMES: Final = 3
@@ -105,10 +107,16 @@ def _version(file: Path) -> int:
 def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
     """The lines of a CSV file that are not empty, with their numbers."""
     reader = csv.reader(io.StringIO(read_text(file, LARGEST_TABLE_BYTES), newline=""), strict=True)
+    rows = ((reader.line_num, row) for row in reader if any(map(str.strip, row)))
     try:
-        return [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
+        lines = list(islice(rows, MOST_ROWS + 1))
     except csv.Error as error:
         raise InputError(f"{file}: is not CSV: {error}") from None
+    if not lines:
+        raise InputError(f"{file}: is empty; expected a header such as gpu,usd_per_gpu_hour")
+    if len(lines) > MOST_ROWS:
+        raise InputError(f"{file}: more than {MOST_ROWS:,} rows; keep the rows that count")
+    return lines
 
 
 # SkyPilot
