@@ -174,7 +174,7 @@ class Chips(Value, frozen=True):
 def find_profile(gpu: str) -> Profile | None:
     """The fitted profile of a GPU type, or None."""
     path = FOLDER / f"{gpu}.json"
-    return read_profile(path) if path.is_file() else None
+    return read_values(path, Profile) if path.is_file() else None
 
 
 @cache
@@ -187,11 +187,6 @@ def training_factors() -> TrainingFactors:
 def chips() -> Chips:
     """Multiprocessor counts and families of the GPU types of the catalog."""
     return read_values(FOLDER / CHIPS_FILE, Chips)
-
-
-def read_profile(path: Path) -> Profile:
-    """Read and check one profile file."""
-    return read_values(path, Profile)
 
 
 def read_values(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from astrarium.configs.megatron.override_text import is_overrides
 from astrarium.configs.neighbours import alone
 from astrarium.configs.tables import table
+from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text, read_text
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,8 +68,6 @@ def read_sent(text: str, name: str, answers: Answers | None = None) -> Imported 
 
 
 def _of_file(path: Path, answers: Answers | None) -> Imported | None:
-    from astrarium.documents.parsing import read_text
-
     return _of_text(read_text(path), path, answers)
 
 
@@ -127,14 +126,10 @@ def _refuse_template(text: str, source: str) -> None:
 
 def content_of(path: Path) -> object:
     """The data of a file; where its name promises another language than it has, that counts."""
-    from astrarium.documents.parsing import read_text
-
     return _content_of_text(read_text(path), path)
 
 
 def _content_of_text(text: str, path: Path) -> object:
-    from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text
-
     language = language_of(text)
     promised = format_of(path) if has_known_suffix(path) else Format(language)
     try:
