@@ -91,8 +91,7 @@ def read_arguments(text: str, source: str, answers: Answers | None = None) -> Im
     except ValueError as error:
         raise InputError(f"{source}: {str(error).lower()} in the arguments") from None
     words = [_VARIABLE.sub(lambda found: marked(found[1]), word) for word in words]
-    nothing = Launch((), None, {}, (), is_script=False)
-    return imported(parse_arguments(words), source, nothing, answers=answers)
+    return imported(parse_arguments(words), source, Launch(is_script=False), answers=answers)
 
 
 def of_settings(
@@ -114,7 +113,7 @@ def of_settings(
             arguments.older[dest] = value
             continue
         arguments.given[dest] = Given(option, option.flags[0], _values_for(option, value), value)
-    return imported(arguments, source, launch or Launch((), None, {}, (), is_script=False), recipe)
+    return imported(arguments, source, launch or Launch(is_script=False), recipe)
 
 
 def _values_for(option: Option, value: str) -> tuple[str, ...]:
