@@ -68,8 +68,8 @@ def made(
     job = job_of(document, rank, where)
     refused = _refused_by(job, target, software)
     if refused and not (nearest and refused.nearest):
-        told = result.refused(software, rank, folder_name, refused)
-        raise RefusedError(refused.message(rank), told)
+        answer = result.refused(software, rank, folder_name, refused)
+        raise RefusedError(refused.message(rank), answer)
     if refused and refused.nearest:
         job = refused.nearest.job
     folder = folder_of(job, target, software)

@@ -16,7 +16,7 @@ from astrarium.plans.document import PlanDocument
 from astrarium.report.plan.document import cluster_part, compare_part, document_of, workload_part
 from astrarium.report.plan.fit import FitDocument, fit_document
 from astrarium.report.plan.imported import (
-    AS_IF_MENDED,
+    AS_IF_CORRECTED,
     SCHEMA,
     ImportDocument,
     faster_than,
@@ -32,10 +32,10 @@ from astrarium.value import Value, replace
 
 
 class ReviewedConfig(Value, frozen=True):
-    """A configuration, completed and looked at.
+    """A configuration with its missing facts filled in, ready to be predicted.
 
-    `conflicts` are all that speaks against it; those that leave a `strategy` are about how it is
-    written, so that what it would take without them can be predicted.
+    `conflicts` are the reasons why it would not run. If there is a `strategy` all the same, they
+    are only about how it is written, and the prediction ignores them.
     """
 
     imported: Imported
@@ -48,7 +48,7 @@ class ReviewedConfig(Value, frozen=True):
 
 
 def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
-    """A configuration, with what is asked about it; nothing is predicted yet."""
+    """The configuration with the flags applied; nothing is predicted yet."""
     filled = imports.completed(given, imported)
     if filled.asked.gpus is None and filled.asked.cluster is None:
         count = imported.described.gpus or "N"
@@ -144,7 +144,7 @@ def _fits_with(
 
 
 def _with_order_of_pools(asked: Request) -> Request:
-    """Scripts do not say which nodes are of which type; where that decides, it is said."""
+    """The request with a note on the order of pools: scripts do not assign nodes to GPU types."""
     names = [pool.name for pool in asked.cluster.pools]
     if len(names) == 1:
         return asked
@@ -213,12 +213,12 @@ def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
             tuning=case.tuning,
         )
         own = replace(own, refused=own.refused or refused)
-    mended = (AS_IF_MENDED,) if case.conflicts and own.plan is not None else ()
+    corrected = (AS_IF_CORRECTED,) if case.conflicts and own.plan is not None else ()
     return document_of(
         planned,
         reference=case.reference,
         objective=objective,
         mode=Mode.EXACT,
         notes=asked.notes,
-        compare=compare_part(own, planned.plans[0], mended),
+        compare=compare_part(own, planned.plans[0], corrected),
     ), ""

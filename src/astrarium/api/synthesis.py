@@ -45,10 +45,10 @@ FLOAT32: Final = (
 FORM: Final = "examples/bert.py:make or package.module:make"
 STAGES: Final = 8  # that progress counts: importing, capturing, four fixed ways, two meshes
 MOST_DEVICES: Final = 4096
-TIMES_AS_MANY: Final = (2, 4, 8)  # nodes, of which one is said to be enough where nothing fits
+TIMES_AS_MANY: Final = (2, 4, 8)  # nodes to suggest if nothing fits
 ANY_OPERATOR: Final = "*"
 AUTO: Final = "auto"
-UNDIVIDED: Final = "everything on every device"  # a way that came to divide nothing
+UNDIVIDED: Final = "everything on every device"  # a way that divides nothing
 OWN_STATISTICS: Final = (
     "data parallel takes the statistics of batch norm from each device's own images, as DDP does,"
     " and trains another model; this program takes those of all"
@@ -78,7 +78,7 @@ class SynthesisQuestion(Value, frozen=True):
     sizes: Mapping[str, Any]
     cluster: Cluster
     memory_bytes: float | None
-    micro_batches: int | None  # None: as many as are best
+    micro_batches: int | None  # None: the best number
     mesh: Mesh
     optimizer: Optimizer
     allow_replicate: tuple[str, ...]
@@ -152,7 +152,7 @@ def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
 
 
 class _Stages:
-    """Counts what is done; where more is tried than expected, the last stage takes longer."""
+    """Counts stages; if more is tried than expected, the last one takes longer."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

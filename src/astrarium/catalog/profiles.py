@@ -42,7 +42,7 @@ class GemmFit(Value, frozen=True, forbid_unknown_fields=True):
     sustained_efficiency: Number  # of the peak rate that the power limit lets large products hold
     quantisation: Number  # 1: partly filled waves cost a whole wave; 0: nothing is lost
     ramp_depth: Number  # start and end of a tile, in steps of the reduced dimension
-    split_ramp: Number  # further ramps per tile when idle processors share the reduction
+    split_ramp: Number  # additional ramps per tile when idle processors share the reduction
     tile_penalty: Number  # slow-down per doubling of operand traffic on smaller tiles
     memory_efficiency: Number  # of the memory bandwidth
     fixed_seconds: Number

@@ -73,8 +73,8 @@ def _of_file(path: Path, answers: Answers | None) -> Imported | None:
 
 def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
     source = str(path)
-    told = (*_SCRIPTS, *_TABLES, ".json")
-    is_python = path.suffix not in told and not text.startswith("#!") and _PYTHON.search(text)
+    promising = (*_SCRIPTS, *_TABLES, ".json")
+    is_python = path.suffix not in promising and not text.startswith("#!") and _PYTHON.search(text)
     if path.suffix == ".py" or is_python:
         from astrarium.configs.python_file import read_python, script_named
 

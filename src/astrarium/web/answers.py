@@ -131,7 +131,7 @@ def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
 
 
 def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:
-    """The rows of a form as --gpus and --price; what is wrong with a row is said of it."""
+    """The rows of a form as --gpus and --price; an error names its row."""
     from astrarium.cluster import parse_gpus
 
     if "gpus" in given:
@@ -195,11 +195,11 @@ def field_of(error: AstrariumError, body: Body) -> str | None:
 
 
 def refused(
-    status: int, error: AstrariumError, body: Body, further: Mapping[str, Any] | None = None
+    status: int, error: AstrariumError, body: Body, more: Mapping[str, Any] | None = None
 ) -> Answer:
-    """The same of an error that knows ways out."""
+    """The answer for an error that knows ways out."""
     field = field_of(error, body)
-    told = {
+    content = {
         "message": str(error),
         "field": field,
         "repairs": [
@@ -209,7 +209,7 @@ def refused(
         ],
         "asks": list(error.variables) if isinstance(error, OpenQuestionError) else [],
     }
-    return Answer(status, encoded({"error": told, **(further or {})}))
+    return Answer(status, encoded({"error": content, **(more or {})}))
 
 
 def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
@@ -265,8 +265,8 @@ def _plan(body: Body, tell: Tell | None) -> Answer:
     try:
         planned = planning.search(question, Reporter(question, tell) if tell else None)
     except NoFeasiblePlanError as error:
-        further = {"document": _without(question, error)}
-        return refused(NOTHING_FEASIBLE, error, body, further)
+        more = {"document": _without(question, error)}
+        return refused(NOTHING_FEASIBLE, error, body, more)
     changes = None
     if asked.sensitivity:
         if tell:

@@ -103,7 +103,7 @@ def of_settings(
 ) -> Imported:
     """Settings by their names in Megatron's namespace, or those of a recipe.
 
-    The settings of a recipe are unknown, so nothing is said about options that are left out.
+    The settings of a recipe are unknown, so options that are left out get no comment.
     """
     by_dest = {option.dest: option for option in megatron_options()}
     arguments = Arguments(unknown=list(unknown))
@@ -184,7 +184,7 @@ def imported(
 
 
 def _values(arguments: Arguments, launch: Launch, answers: Answers | None) -> dict[str, str]:
-    """The settings, with Megatron's defaults and what is said elsewhere."""
+    """The settings, with Megatron's defaults, DeepSpeed's file and the answers of the user."""
     values = {**DEFAULTS, **arguments.settings()}
     if "deepspeed" in arguments.older:
         values |= _of_deepspeed(values, launch)

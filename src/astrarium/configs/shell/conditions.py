@@ -128,7 +128,7 @@ class _Test:
         reader = self.conditions.reader
         if sign in ("-z", "-n"):
             rest = re.sub("\0[^\0]*\0", "", text)
-            if rest:  # whatever is not known, there is something
+            if rest:  # it is not empty, even if part of it is not known
                 return sign == "-n"
             if reader.unknown_in(text):
                 self._say(text)

@@ -407,7 +407,7 @@ def split_words(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Cut at blanks, but not inside a mark; blanks at either end keep words apart."""
+    """Cut at blanks, but not inside a mark; blanks at either end separate words."""
     if _MARK not in text:
         words = text.split()
     else:

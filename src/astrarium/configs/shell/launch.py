@@ -182,7 +182,7 @@ def _name_file(script: Script, where: str) -> None:
 
 
 def _refuse_text(text: str, where: str) -> None:
-    """Refuse a script that trains nothing whatever its arguments are: its text names no training.
+    """Refuse a script that trains nothing for any arguments: its text names no training.
 
     Programs behind conditions on arguments are not reached, so all that the text names count.
     """
@@ -441,7 +441,7 @@ def _gpus_of(
         if per_node is None or (flags is header and "nproc_per_node" not in flags):
             per_node = _whole(_of_gres(flags)) or per_node
         if per_node is None and "nproc_per_node" not in flags and _is_torchrun(part):
-            per_node = 1  # what torchrun starts if nothing is said
+            per_node = 1  # the default of torchrun
             nodes = nodes or (None if _names(flags, _NODES) else 1)
         if per_node and _on_one_node(flags):
             nodes = nodes or (None if _names(flags, _NODES) else 1)
