@@ -238,16 +238,6 @@ BLOCKS_OF_GPUS = r"blocks? (?:of (?:tp|GPUs)|straddles?|on two pools)"
 SAYS_BLOCK = ("search",)
 # Names say what they hold; these say only that there is something.
 VAGUE = {"further", "beyond", "unlike", "told", "sieve", "polish", "whatever", "misc", "utils"}
-STILL_VAGUE = {  # to be renamed
-    "_beyond_limits",
-    "_further_launches",
-    "_of_unlike_shapes",
-    "_unlike",
-    "_whatever_recomputed",
-    "beyond_budget",
-    "further_launches",
-    "sieve",
-}
 
 
 def named_things(tree: ast.AST) -> Iterator[str]:
@@ -269,7 +259,7 @@ def test_names_are_not_vague() -> None:
     named = {name for path in sources for name in named_things(ast.parse(path.read_bytes()))}
     vague = {name for name in named if words_of(name) & VAGUE}
     modules = {path.stem for path in sources if words_of(path.stem) & (VAGUE | {"words"})}
-    assert vague - STILL_VAGUE == set()
+    assert vague == set()
     assert modules - {"words"} == set()  # validate/words.py
 
 

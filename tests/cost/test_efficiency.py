@@ -18,10 +18,10 @@ from astrarium.catalog.efficiency import FOLDER as LAW_FOLDER
 from astrarium.catalog.efficiency import LAW_FILE, law
 from astrarium.catalog.profiles import (
     FOLDER,
+    Profile,
     ProfileSource,
     chips,
     find_profile,
-    Profile,
     read_values,
     training_factors,
 )

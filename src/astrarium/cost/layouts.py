@@ -471,7 +471,7 @@ class CostModel:
 
     def _on_rank(
         self,
-        further_launches: Floats,
+        extra_launches: Floats,
         shards: ShardCosts,
         dealt: Callable[[Floats], Floats],
         ends: PlacedEnds,
@@ -497,7 +497,7 @@ class CostModel:
             again=forward + messages,
             messages_again=messages,
             launch=self._launches(shards, dealt, ends)
-            + dealt(np.ones_like(c.forward)) * further_launches[:, None],
+            + dealt(np.ones_like(c.forward)) * extra_launches[:, None],
             launch_forward=dealt(c.launch_forward),
             launch_again=dealt(c.launch_again),
         )
