@@ -80,7 +80,7 @@ class Reporter:
 
     def __init__(self, question: planning.Question, tell: Tell) -> None:
         self._question, self._tell = question, tell
-        self._begin = self._progress_told = self._plans_told = monotonic()
+        self._begin = self._progress_sent = self._plans_sent = monotonic()
         self._spent = 0.0
         self._last: Sequence[Plan] = ()
 
@@ -88,16 +88,16 @@ class Reporter:
         self, phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]
     ) -> None:
         now = monotonic()
-        if now - self._progress_told >= PROGRESS_EVERY_SECONDS:
-            self._progress_told = now
+        if now - self._progress_sent >= PROGRESS_EVERY_SECONDS:
+            self._progress_sent = now
             self._tell("progress", progress(now - self._begin, phase, done, total))
-        waited = now - self._plans_told >= PLANS_EVERY_SECONDS
+        waited = now - self._plans_sent >= PLANS_EVERY_SECONDS
         # The only pool is searched: the answer itself follows at once, or the next part tells.
         is_answer = phase == "pools" and done == total == 1
         if waited and not is_answer and self._spent <= MOST_SHARE * (now - self._begin):
             self._tell_plans(plans())
-            self._plans_told = monotonic()
-            self._spent += self._plans_told - now
+            self._plans_sent = monotonic()
+            self._spent += self._plans_sent - now
 
     def _tell_plans(self, plans: Sequence[Plan]) -> None:
         if plans and plans != self._last:
