@@ -395,6 +395,61 @@ CONFIG_FLAGS: Final = flags(
     model={"help": "The model, if a configuration does not state it.", "is_argument": False},
     global_batch={"help": _CONFIG_BATCH},
 )
+# What the commands about a running job share: `astrarium.api.operations`.
+RUNNING_FLAGS: Final = {
+    "plan": Flag(
+        "The running plan: a plan.json or its folder; or what --strategy reads, with --gpus,"
+        " --global-batch and, unless it states one, --model.",
+        "PLAN",
+        required=True,
+        is_argument=True,
+    ),
+    "rank": Flag("Rank of the plan in PLAN; 1 is the best.", "K", readers.rank, default=1),
+    **flags(
+        *("model", "gpus", "cluster", "global_batch", "seq_length", "precision", "runtime"),
+        *("price", "failures", "checkpoint_every", "storage_bandwidth"),
+        model={"help": "The model, where PLAN is only a strategy.", "is_argument": False},
+        global_batch={"help": _CONFIG_BATCH},
+    ),
+}
+REPLAN_FLAGS: Final = {
+    **RUNNING_FLAGS,
+    "lost": Flag(
+        "GPUs that the cluster lost, by type or pool; repeatable.",
+        _GPUS,
+        readers.gpu_counts,
+        several=True,
+        is_table=True,
+    ),
+    "gained": Flag(
+        "GPUs that the cluster gained; repeatable.",
+        _GPUS,
+        readers.gpu_counts,
+        several=True,
+        is_table=True,
+    ),
+    "slowed": Flag(
+        "Factor by which a pipeline stage, or a type or pool, computes more slowly; repeatable.",
+        "stage=N:FACTOR|TYPE:FACTOR",
+        readers.slowed,
+        several=True,
+    ),
+    **flags("objective", objective={"words": ("throughput", "cost")}),
+    "horizon": Flag(
+        "Time over which the answers are compared.", "TIME", readers.duration(), default="24h"
+    ),
+    "restart_time": Flag(
+        "Time to start the processes again, without moving state. Default: 10 min.",
+        "TIME",
+        readers.duration(allow_zero=True),
+    ),
+    "since_checkpoint": Flag(
+        "Time since the last checkpoint. Default: half the time between checkpoints.",
+        "TIME",
+        readers.duration(allow_zero=True),
+    ),
+    "exact": switch("Search all strategies, not only those near the running one."),
+}
 
 
 def _micro_batches(name: str, given: Any) -> int | None:  # noqa: ANN401

@@ -35,6 +35,7 @@ MOST_BANDWIDTH = 1e18
 MOST_CO2 = 100.0
 MOST_MEMORY = 2**40
 MOST_IMBALANCE = 100.0
+MOST_LOST = 2**24
 PER_NODE = "/node"
 
 
@@ -222,10 +223,46 @@ def ramp(name: str, given: Given) -> Ramp:
     return Ramp(*(count(MOST_TOKENS)(name, part) for part in numbers))
 
 
+def gpu_counts(name: str, given: Given) -> dict[str, int]:
+    """GPUs by what they are called: TYPE:N,... or a mapping; also several of them."""
+    found: dict[str, int] = {}
+    for entry in entries(given):
+        pairs = [entry] if isinstance(entry, tuple) else [_at_colon(p) for p in entry.split(",")]
+        for gpu, number_of in pairs:
+            if not gpu or number_of == "":
+                raise refusal(name, f" '{spelled(entry)}': expected TYPE:N such as a100:8")
+            found[gpu] = found.get(gpu, 0) + count(MOST_LOST)(name, number_of)
+    return found
+
+
+def slowed(name: str, given: Given) -> dict[str, float]:
+    """Factors by "stage=N", or by a type or pool of GPUs."""
+    from astrarium.operations.change import MOST_SLOWDOWN
+
+    found = {}
+    for entry in entries(given):
+        what, factor_of = entry if isinstance(entry, tuple) else _at_colon(str(entry))
+        stage = what.removeprefix("stage=")
+        if not what or factor_of == "" or (stage != what and not stage.isdecimal()):
+            says = f" '{spelled(entry)}': expected stage=2:1.4 or, for all of a type, h100:1.4"
+            raise refusal(name, says)
+        value = number("parse_number", MOST_SLOWDOWN)(name, factor_of)
+        if value <= 1:
+            says = f" '{spelled(entry)}': a slow GPU takes more than 1 times as long; give above 1"
+            raise refusal(name, says)
+        found[what] = value
+    return found
+
+
 def max_gpus(name: str, given: Given) -> int:
     from astrarium.cluster import LARGEST_CLUSTER
 
     return count(LARGEST_CLUSTER)(name, given)
+
+
+def _at_colon(text: str) -> tuple[str, str]:
+    name, _, amount = (part.strip() for part in text.rpartition(":"))
+    return name, amount
 
 
 def _before_first(text: str) -> tuple[str, str]:

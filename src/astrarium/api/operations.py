@@ -1,0 +1,191 @@
+"""Questions about a running job: what to do about a changed cluster, and how it would fare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from astrarium.api import planning
+from astrarium.api.asked import AskedValues
+from astrarium.api.flags import REPLAN_FLAGS, as_keyword, read
+from astrarium.api.plans import Plan, Plans, StrPath
+from astrarium.catalog.runtimes import Runtime
+from astrarium.cluster import Cluster
+from astrarium.cost.checkpoints import Storage
+from astrarium.errors import InputError, flag, naming
+from astrarium.model.workload import Workload
+from astrarium.operations.change import Change, situation
+from astrarium.operations.replan import Answer, ReplanTerms, decide
+from astrarium.plans.document import PlanDocument, is_plan, load_document
+from astrarium.plans.job import Job, job_of
+from astrarium.report.operations import ReplanDocument, replan_document
+from astrarium.report.plan.document import document_of_prediction
+from astrarium.value import Value, replace
+
+if TYPE_CHECKING:
+    from astrarium.api.calls import Objective
+    from astrarium.units import Amount
+
+OF_STRATEGIES = ("model", "gpus", "cluster", "global_batch", "seq_length", "precision", "runtime")
+PlanGiven = StrPath | Plans | Plan | PlanDocument
+
+
+class Running(Value, frozen=True):
+    """A plan that runs: all that its document says, checked."""
+
+    document: PlanDocument
+    job: Job
+
+    @property
+    def workload(self) -> Workload:
+        return self.job.workload
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.job.cluster
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.job.runtime
+
+
+class Replanned(Value, frozen=True):
+    """What to do; `document` is what `--json` prints."""
+
+    document: ReplanDocument
+
+    @property
+    def decision(self) -> str:
+        """ "stay", "reshape" or "move"."""
+        return self.document.best
+
+    @property
+    def answers(self) -> Mapping[str, Answer]:
+        """The three answers by their names."""
+        return {answer.way: answer for answer in self.document.answers}
+
+    @property
+    def best(self) -> Plan:
+        """The plan to run from now on, which can be exported."""
+        return self.plans.best
+
+    @property
+    def plans(self) -> Plans:
+        """The same as a document of its own, to be saved and given to `replan` the next time."""
+        return Plans(self.document.plan_document)
+
+
+def running(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> Running:
+    """The plan of the shared flags: of a plan document, or a strategy that is predicted first."""
+    plan, rank = values["plan"], values["rank"]
+    where = plan if isinstance(plan, str) else "the plan"
+    if isinstance(plan, Plan):
+        document, rank = plan.document, plan.rank
+    elif isinstance(plan, Plans):
+        document = plan.document
+    elif isinstance(plan, PlanDocument):
+        document = plan
+    elif is_plan(Path(plan)):
+        document = load_document(Path(plan))
+    else:
+        names = (*OF_STRATEGIES, "price")
+        asked = AskedValues(
+            strategy=str(plan), profile=None, given=given, **{name: values[name] for name in names}
+        )
+        document, rank = planning.prediction(asked), 1
+        return Running(document, job_of(document, rank, where))
+    typed = [name for name in OF_STRATEGIES if name in given]
+    if typed:
+        raise InputError(
+            f"{flag(typed[0])} belongs to a strategy, and {where} is a plan, which says it itself;"
+            f" leave {flag(typed[0])} out"
+        )
+    if values.get("price"):
+        from astrarium.cluster import market
+
+        cluster = Cluster.from_dict(_plain(document))
+        from astrarium.report.plan.document import cluster_part
+
+        priced = market.with_prices(cluster, values["price"], frozenset())
+        document = replace(document, cluster=cluster_part(priced))
+    return Running(document, job_of(document, rank, where))
+
+
+def _plain(document: PlanDocument) -> dict[str, Any]:
+    from msgspec import to_builtins
+
+    plain: dict[str, Any] = to_builtins(document.cluster)
+    return plain
+
+
+def replanned(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> Replanned:
+    """The answer to `astrarium replan`."""
+    asked = running(values, given)
+    change = _change(values)
+    happened = situation(asked.job.strategy, asked.cluster, change)
+    terms = terms_of(values)
+    decision = decide(happened, asked.workload, asked.runtime, asked.job.plan, terms)
+    best = decision.of(decision.best)
+    assert best.plan is not None
+    name = asked.document.workload.model_as_given
+    document = document_of_prediction(asked.workload, happened.now, best.plan, name)
+    return Replanned(replan_document(decision, terms, change, document))
+
+
+def _change(values: Mapping[str, Any]) -> Change:
+    slowed: Mapping[str, float] = values["slowed"] or {}
+    stages = {name: factor for name, factor in slowed.items() if name.startswith("stage=")}
+    change = Change(
+        values["lost"] or {},
+        values["gained"] or {},
+        {int(name.removeprefix("stage=")): factor for name, factor in stages.items()},
+        {name: factor for name, factor in slowed.items() if name not in stages},
+    )
+    if change == Change():
+        ways = f"{flag('lost')} a100:8, {flag('gained')} h100:16 or {flag('slowed')} stage=2:1.4"
+        raise InputError(f"nothing has changed; say what, as {ways}")
+    return change
+
+
+def terms_of(values: Mapping[str, Any]) -> ReplanTerms:
+    """The terms of the flags that were given, and the defaults of the others."""
+    given = {
+        "objective": values.get("objective"),
+        "horizon_seconds": values.get("horizon"),
+        "storage": values["storage_bandwidth"] or Storage(),
+        "restart_seconds": values.get("restart_time"),
+        "failures_per_hour": values["failures"],
+        "checkpoint_interval_seconds": values["checkpoint_every"],
+        "since_checkpoint_seconds": values.get("since_checkpoint"),
+        "exact": values.get("exact"),
+    }
+    return ReplanTerms(**{name: value for name, value in given.items() if value is not None})
+
+
+def replan(  # noqa: PLR0913  one parameter per flag
+    plan: PlanGiven,
+    *,
+    lost: str | Mapping[str, int] | None = None,
+    gained: str | Mapping[str, int] | None = None,
+    slowed: str | Sequence[str] | Mapping[str, float] | None = None,
+    rank: int = 1,
+    objective: Objective = "throughput",
+    horizon: Amount = "24h",
+    failures: Amount | None = None,
+    checkpoint_every: Amount | None = None,
+    since_checkpoint: Amount | None = None,
+    storage_bandwidth: str | None = None,
+    restart_time: Amount | None = None,
+    exact: bool = False,
+) -> Replanned:
+    """What a running job should do about GPUs lost, gained or slowed down; as `astrarium replan`.
+
+    `plan` is a plan file, or what `plan`, `predict` or `load` returned, or the `plans` of an
+    earlier answer. Raises InputError for what cannot have happened, NoFeasiblePlanError if nothing
+    fits.
+    """
+    arguments = locals()
+    with naming(as_keyword):
+        given = {name: value for name, value in arguments.items() if value is not None}
+        return replanned(read(REPLAN_FLAGS, given, from_python=True))
