@@ -395,6 +395,7 @@ CONFIG_FLAGS: Final = flags(
     model={"help": "The model, if a configuration does not state it.", "is_argument": False},
     global_batch={"help": _CONFIG_BATCH},
 )
+_ALL: Final = "all"
 # What the commands about a running job share: `astrarium.api.operations`.
 RUNNING_FLAGS: Final = {
     "plan": Flag(
@@ -449,6 +450,62 @@ REPLAN_FLAGS: Final = {
         readers.duration(allow_zero=True),
     ),
     "exact": switch("Search all strategies, not only those near the running one."),
+}
+_MOST_SITES: Final = 4096
+SIMULATE_FLAGS: Final = {
+    "trace": Flag(
+        "A CSV file with the columns hours, gpu, gpus and usd_per_gpu_hour; or draw.",
+        "TRACE",
+        readers.text,
+        required=True,
+        is_argument=True,
+    ),
+    **RUNNING_FLAGS,
+    "policy": Flag(
+        "What the job does when capacity changes; all: one after the other.",
+        read=readers.choice("operations.simulate:Policy", also=(_ALL,)),
+        default=_ALL,
+        words=("static", "replan", "overprovision", _ALL),
+    ),
+    "seed": Flag(
+        "Seed of failures, and of a trace that is drawn.",
+        "N",
+        readers.count(2**31, allow_zero=True),
+        default=0,
+    ),
+    "spare": Flag("Nodes that overprovision keeps in reserve.", "PERCENT", readers.share, "10"),
+    "restart_time": REPLAN_FLAGS["restart_time"],
+    "hours": Flag("Length of a trace that is drawn.", "TIME", readers.duration(), default="7 days"),
+    "losses": Flag(
+        "Losses of a group of nodes an hour, if drawn. Default: 10%/day.",
+        "RATE",
+        readers.number("parse_per_hour", readers.MOST_INTERRUPTIONS_PER_HOUR, allow_zero=True),
+    ),
+    "away": Flag("Mean time until such nodes are back.", "TIME", readers.duration(), default="4h"),
+    "together": Flag("Nodes of a group.", "N", readers.count(_MOST_SITES), default=4),
+    "price_swing": Flag(
+        "Hourly deviation of a drawn price. Default: none.", "PERCENT", readers.share
+    ),
+    "save_trace": Flag("Write the trace as CSV.", "FILE.csv", readers.text),
+}
+SITES_FLAGS: Final = {
+    **RUNNING_FLAGS,
+    "sites": Flag("Data centres that run the plan.", "N", readers.count(_MOST_SITES), default=2),
+    "link": Flag(
+        "Speed of the link of a site, such as 10Gbit/s.",
+        "RATE",
+        readers.number("parse_bandwidth", readers.MOST_BANDWIDTH),
+        required=True,
+    ),
+    "latency": Flag("Latency between sites.", "TIME", readers.duration(), default="50ms"),
+    "every": Flag(
+        "Iterations between outer steps.", "N", readers.count(readers.MOST_TOKENS), default=100
+    ),
+    "bits": Flag("Bits of a weight that is sent.", "N", readers.count(32), default=32),
+    "fragments": Flag(
+        "Parts of the model that take turns.", "N", readers.count(_MOST_SITES), default=1
+    ),
+    "overlap": switch("Send fragments beside the iterations until the next one is due."),
 }
 
 

@@ -12,21 +12,40 @@ from astrarium.api.flags import REPLAN_FLAGS, as_keyword, read
 from astrarium.api.plans import Plan, Plans, StrPath
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster import Cluster
-from astrarium.cost.checkpoints import Storage
+from astrarium.cost.checkpoints import Storage, checkpoint_bytes
+from astrarium.cost.training_run import RunTerms
+from astrarium.documents import write_atomic
 from astrarium.errors import InputError, flag, naming
 from astrarium.model.workload import Workload
-from astrarium.operations.change import Change, situation
+from astrarium.operations.change import Change, named, situation
 from astrarium.operations.replan import Answer, ReplanTerms, decide
+from astrarium.operations.simulate import Policy, Setting, simulate
+from astrarium.operations.sites import Sites, over_sites
+from astrarium.operations.stragglers import DEFAULT_REPAIR_SECONDS, Stragglers, steadiness
+from astrarium.operations.traces import Drawn, Trace, drawn_trace, read_trace, trace_csv
 from astrarium.plans.document import PlanDocument, is_plan, load_document
 from astrarium.plans.job import Job, job_of
-from astrarium.report.operations import ReplanDocument, replan_document
+from astrarium.report.operations import (
+    SITES_SCHEMA,
+    ReplanDocument,
+    SimulationDocument,
+    SitesDocument,
+    StragglersDocument,
+    replan_document,
+    simulation_document,
+)
 from astrarium.report.plan.document import document_of_prediction
+from astrarium.units import HOUR
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.api.calls import Objective
     from astrarium.units import Amount
 
+DRAW = "draw"  # in place of the file of a trace
+ALL = "all"
+LEAST_SITES = 2
+OF_DRAWN = ("hours", "losses", "away", "together", "price_swing")
 OF_STRATEGIES = ("model", "gpus", "cluster", "global_batch", "seq_length", "precision", "runtime")
 PlanGiven = StrPath | Plans | Plan | PlanDocument
 
@@ -161,6 +180,94 @@ def terms_of(values: Mapping[str, Any]) -> ReplanTerms:
         "exact": values.get("exact"),
     }
     return ReplanTerms(**{name: value for name, value in given.items() if value is not None})
+
+
+def simulated(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> SimulationDocument:
+    """The answer to `astrarium simulate`."""
+    asked = running(values, given)
+    trace, drawn = _trace(values, asked.cluster, given), values["trace"] == DRAW
+    wanted = values["policy"]
+    policies = tuple(Policy) if wanted == ALL else (Policy(wanted),)
+    strategy, cluster = named(asked.job.strategy, asked.cluster)
+    terms = terms_of(values)
+    plan = replace(asked.job.plan, strategy=strategy)
+    setting = Setting(
+        asked.workload,
+        asked.runtime,
+        plan,
+        strategy,
+        cluster,
+        terms,
+        values["seed"],
+        values["spare"],
+    )
+    outcomes = tuple(simulate(setting, trace, policy) for policy in policies)
+    name = f"drawn with seed {values['seed']}" if drawn else str(values["trace"])
+    if values["save_trace"] is not None:
+        write_atomic(Path(values["save_trace"]), trace_csv(trace))
+    return simulation_document(asked.document, plan, name, trace, outcomes, values["seed"])
+
+
+def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -> Trace:
+    """The trace of a file, or one that is drawn."""
+    if values["trace"] != DRAW:
+        alone = [name for name in OF_DRAWN if name in given]
+        if alone:
+            raise InputError(
+                f"{flag(alone[0])} is about a trace that is drawn, and {values['trace']} is a file;"
+                f" leave it out, or give {DRAW} as TRACE"
+            )
+        return read_trace(Path(values["trace"]))
+    chosen = {
+        "hours": values["hours"] / HOUR,
+        "seed": values["seed"],
+        "losses_per_hour": values["losses"],
+        "hours_away": values["away"] / HOUR,
+        "nodes_together": values["together"],
+        "price_deviation": values["price_swing"],
+    }
+    return drawn_trace(cluster, Drawn(**{k: v for k, v in chosen.items() if v is not None}))
+
+
+def over_several_sites(
+    values: Mapping[str, Any], given: frozenset[str] = frozenset()
+) -> SitesDocument:
+    """The answer to `astrarium sites`."""
+    if values["sites"] < LEAST_SITES:
+        raise InputError(f"{flag('sites')} {values['sites']}: outer steps need at least 2 sites")
+    asked = running(values, given)
+    sites = Sites(
+        values["sites"],
+        values["link"],
+        values["latency"],
+        values["every"],
+        values["bits"],
+        values["fragments"],
+        values["overlap"],
+    )
+    if sites.fragments > sites.every:
+        raise InputError(
+            f"{flag('fragments')} {sites.fragments} take turns within {flag('every')} {sites.every}"
+            " iterations; give fewer"
+        )
+    found = over_sites(asked.workload, asked.cluster, asked.job.plan, sites)
+    return SitesDocument(SITES_SCHEMA, asked.document.workload, asked.job.plan, sites, found)
+
+
+def under_stragglers(
+    document: PlanDocument,
+    stragglers: Stragglers,
+    terms: RunTerms,
+    repair_seconds: float | None = None,
+) -> StragglersDocument:
+    """What the listed plans of a document take with GPUs and nodes that are slow and break."""
+    repair = DEFAULT_REPAIR_SECONDS if repair_seconds is None else repair_seconds
+    found = []
+    for plan in document.listed:
+        job = job_of(document, plan.rank)
+        state = checkpoint_bytes(job.workload, job.runtime)
+        found.append(steadiness(plan, job.cluster, stragglers, state, terms, repair))
+    return StragglersDocument(stragglers, repair, terms.failures_per_hour, tuple(found))
 
 
 def replan(  # noqa: PLR0913  one parameter per flag

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from astrarium.cluster.build import GpusGiven
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Ramp
+    from astrarium.operations.stragglers import Stragglers
 
 Given: TypeAlias = Any  # what was given: it is a reader that finds out whether it can be used
 Reader: TypeAlias = Callable[[str, Given], Any]
@@ -36,6 +37,7 @@ MOST_CO2 = 100.0
 MOST_MEMORY = 2**40
 MOST_IMBALANCE = 100.0
 MOST_LOST = 2**24
+MOST_SPREAD = 0.12  # beyond, some GPUs of a normal spread would need no time
 PER_NODE = "/node"
 
 
@@ -252,6 +254,32 @@ def slowed(name: str, given: Given) -> dict[str, float]:
             raise refusal(name, says)
         found[what] = value
     return found
+
+
+def stragglers(name: str, given: Given) -> Stragglers:
+    """gpu=PERCENT, a spread, and nodes=PERCENT:FACTOR, which are slow; "spread": as published."""
+    from astrarium.operations.change import MOST_SLOWDOWN
+    from astrarium.operations.stragglers import Stragglers
+
+    if isinstance(given, Stragglers):
+        return given
+    found: dict[str, float] = {}
+    wants = "expected spread, or such as gpu=2%,nodes=0.1%:1.5"
+    for part in [] if str(given) == "spread" else str(given).split(","):
+        what, amount = _before_first(part)
+        if what == "gpu" and amount:
+            found["gpu_deviation"] = share(name, amount)
+        elif what == "nodes" and ":" in amount:
+            of_nodes, factor_of = _at_colon(amount)
+            found["slow_nodes"] = share(name, of_nodes)
+            found["slow_factor"] = number("parse_number", MOST_SLOWDOWN)(name, factor_of)
+        else:
+            raise refusal(name, f" '{part}': {wants}")
+    if found.get("slow_factor", 1.0) < 1:
+        raise refusal(name, f" '{given}': slow nodes take more than 1 times as long; give above 1")
+    if found.get("gpu_deviation", 0.0) > MOST_SPREAD:
+        raise refusal(name, f" '{given}': a spread above {100 * MOST_SPREAD:g} % is no spread")
+    return Stragglers(**found)
 
 
 def max_gpus(name: str, given: Given) -> int:

@@ -45,7 +45,7 @@ class Situation(Value, frozen=True):
 
 def situation(strategy: Strategy, cluster: Cluster, change: Change) -> Situation:
     """Apply a change; InputError names what cannot have happened."""
-    strategy, cluster = _named(strategy, cluster)
+    strategy, cluster = named(strategy, cluster)
     factors = dict.fromkeys((pool.name for pool in cluster.pools), 1.0)
     for stage, factor in change.slowed_stages.items():
         strategy, cluster, slow = _apart(strategy, cluster, stage)
@@ -77,7 +77,7 @@ def situation(strategy: Strategy, cluster: Cluster, change: Change) -> Situation
     return Situation(strategy, cluster, replace(now, links=links), lost, tuple(notes))
 
 
-def _named(strategy: Strategy, cluster: Cluster) -> tuple[Strategy, Cluster]:
+def named(strategy: Strategy, cluster: Cluster) -> tuple[Strategy, Cluster]:
     """The strategy whose stages name their pools."""
     names = [pool.name for pool in cluster.pools]
     parts = placement(strategy, cluster)
@@ -164,7 +164,7 @@ def _apart(strategy: Strategy, cluster: Cluster, stage: int) -> tuple[Strategy, 
     for one in cluster.pools:
         pools_now += [one] if one is not pool else [slow, rest] if rest.nodes else [slow]
     links = [
-        replace(link, between=tuple(slow.name if n == pool.name else n for n in link.between))
+        replace(link, between=(slow.name, next(n for n in link.between if n != pool.name)))
         for link in cluster.links
         if pool.name in link.between
     ]
@@ -173,8 +173,7 @@ def _apart(strategy: Strategy, cluster: Cluster, stage: int) -> tuple[Strategy, 
         cluster = replace(
             cluster, links=tuple(lk for lk in cluster.links if pool.name not in lk.between)
         )
-    inside_pipeline = strategy.pipeline_inside and bool(rest.nodes)
-    if inside_pipeline:
+    if strategy.pipeline_inside and rest.nodes:
         raise InputError(
             "the stages of a replica share nodes (pipeline_inside), so a slow node slows all of"
             f" them; give the pool instead: {flag('slowed')} {pool.name}:FACTOR"

@@ -25,7 +25,7 @@ from astrarium.strategy.types import (
 )
 from astrarium.value import Value, replace
 
-PRICED = 10  # layouts that the cost model prices, each with every kind of recomputation
+PRICED = 10  # layouts of each ep that the cost model prices, with every kind of recomputation
 DEALT_AGAIN = 6  # of them, whose layers are dealt again by the times that it finds
 ROOM = 0.97  # of a memory that layers which are dealt again may fill
 EVERY_LAYER = Recompute(Granularity.FULL, Method.UNIFORM, 1)
@@ -113,8 +113,11 @@ def _layouts(
             for base, rates in zip(bases, speeds, strict=True)
             for layout in _placed(model, running, base, rates, {n: sizes.get(n, 0) for n in order})
         ]
-        for layout in sorted(made, key=lambda one: one.seconds)[:PRICED]:
-            found.setdefault((layout.base, layout.stages), layout)
+        of_ep: dict[int, int] = {}
+        for layout in sorted(made, key=lambda one: one.seconds):
+            of_ep[layout.base.ep] = of_ep.get(layout.base.ep, 0) + 1
+            if of_ep[layout.base.ep] <= PRICED:
+                found.setdefault((layout.base, layout.stages), layout)
     return list(found.values())
 
 

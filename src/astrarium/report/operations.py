@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from rich.console import RenderableType
@@ -10,11 +11,15 @@ from rich.text import Text
 
 from astrarium.operations.change import Change
 from astrarium.operations.replan import Answer, Decision, ReplanTerms, Source, Way
+from astrarium.operations.simulate import Outcome
+from astrarium.operations.sites import Sites, SitesOutcome
+from astrarium.operations.stragglers import Steadiness, Stragglers
+from astrarium.operations.traces import Trace
 from astrarium.plans.document import ClusterPart, Plan, PlanDocument, WorkloadPart
 from astrarium.report.plan.document import cluster_part
-from astrarium.report.tables import Field, dollars, labelled, listing, title
+from astrarium.report.tables import Field, dollars, labelled, listing, percent, title
 from astrarium.report.wording import strategy_words
-from astrarium.units import format_bytes, format_count, format_seconds
+from astrarium.units import format_bytes, format_count, format_rate, format_seconds
 from astrarium.value import Value
 
 REPLAN_SCHEMA: Final = "astrarium.replan/1"
@@ -174,3 +179,179 @@ def _tokens(tokens: float) -> str:
 
 def _per_billion(answer: Answer) -> str:
     return dollars(answer.usd_per_token * 1e9) if answer.tokens > 0 else "-"
+
+
+class StragglersDocument(Value, frozen=True):
+    """The listed plans under stragglers and failures."""
+
+    speeds: Stragglers
+    repair_seconds: float
+    failures_per_hour: float  # of a node
+    plans: tuple[Steadiness, ...]
+
+
+def stragglers_report(document: StragglersDocument, width: int) -> Iterator[RenderableType]:
+    """What slow GPUs and broken nodes cost each plan, and which is best then."""
+    speeds, plans = document.speeds, document.plans
+    yield title("With slow GPUs and failures")
+    slow = f"; {100 * speeds.slow_nodes:g} % of the nodes take {speeds.slow_factor:g} times as long"
+    yield Text(
+        f"GPUs differ by {100 * speeds.gpu_deviation:g} % (one standard deviation)"
+        f"{slow if speeds.slow_nodes else ''}; a node breaks {document.failures_per_hour:g} times"
+        f" an hour and is back after {format_seconds(document.repair_seconds)}"
+    )
+    every = [one.checkpoint_interval_seconds for one in plans]
+    yield from listing(
+        [
+            Field("plan", [str(one.rank) for one in plans], right=True),
+            Field("iteration", [format_seconds(p.iteration_seconds) for p in plans], right=True),
+            Field(
+                "expected",
+                [format_seconds(p.expected_iteration_seconds) for p in plans],
+                right=True,
+            ),
+            Field("checkpoints", ["-" if e is None else format_seconds(e) for e in every], True),
+            Field("goodput", [percent(one.goodput) for one in plans], right=True),
+            Field("spares", [f"{one.spare_nodes} nodes" for one in plans], right=True),
+            Field("enough nodes", [percent(one.availability) for one in plans], right=True, drop=1),
+            Field(
+                "tokens/s",
+                [format_count(one.expected_tokens_per_second) for one in plans],
+                right=True,
+            ),
+        ],
+        width,
+    )
+    best = max(plans, key=lambda one: one.expected_tokens_per_second)
+    first, fastest = plans[0], min(plans, key=lambda one: one.iteration_seconds)
+    if best.rank != fastest.rank:
+        more = 100 * (best.expected_tokens_per_second / fastest.expected_tokens_per_second - 1)
+        yield Text(
+            f"Plan {fastest.rank} is the fastest without them; plan {best.rank} then trains"
+            f" {more:.1f} % more."
+        )
+    if first.spare_nodes:
+        yield Text(
+            f"Without spare nodes, plan 1 has enough nodes {percent(first.availability_without)} of"
+            " the time; the number of spares is that with the cheapest tokens."
+        )
+
+
+SIMULATION_SCHEMA: Final = "astrarium.simulation/1"
+SITES_SCHEMA: Final = "astrarium.sites/1"
+
+
+class SimulationDocument(Value, frozen=True):
+    """Policies over one trace; hours of an outcome add up to those of the trace."""
+
+    schema: str
+    workload: WorkloadPart
+    plan: Plan
+    trace: str
+    hours: float
+    changes_of_capacity: int
+    seed: int
+    outcomes: tuple[Outcome, ...]
+
+
+def simulation_document(
+    document: PlanDocument,
+    plan: Plan,
+    name: str,
+    trace: Trace,
+    outcomes: tuple[Outcome, ...],
+    seed: int,
+) -> SimulationDocument:
+    changes = sum(one.gpus != other.gpus for one, other in pairwise(trace.spans))
+    return SimulationDocument(
+        SIMULATION_SCHEMA, document.workload, plan, name, trace.hours, changes, seed, outcomes
+    )
+
+
+def simulation_report(document: SimulationDocument, width: int) -> Iterator[RenderableType]:
+    """The policies side by side."""
+    plan, outcomes = document.plan, document.outcomes
+    capacity = f"{document.changes_of_capacity:,} changes of capacity"
+    yield labelled(
+        [
+            ("running", f"{document.workload.model} on {_gpus(plan.gpus)}; {_pace(plan)}"),
+            ("trace", f"{document.trace}: {document.hours:,.1f} h, {capacity}"),
+        ],
+        style="dim",
+    )
+    yield title("What each policy makes of it")
+    hours = [
+        ("training", [one.training_hours for one in outcomes]),
+        ("saving", [one.checkpoint_hours for one in outcomes]),
+        ("redone", [one.redone_hours for one in outcomes]),
+        ("paused", [one.paused_hours for one in outcomes]),
+        ("waiting", [one.waiting_hours for one in outcomes]),
+    ]
+    fields = [
+        Field("policy", [one.policy for one in outcomes]),
+        Field("tokens", [_tokens(one.tokens) for one in outcomes], right=True),
+        Field("goodput", [percent(one.goodput) for one in outcomes], right=True),
+        *(Field(f"{name} h", [f"{v:,.1f}" for v in of], right=True, drop=2) for name, of in hours),
+        Field("plans", [f"{one.changes + 1}" for one in outcomes], right=True, drop=1),
+    ]
+    if all(one.usd is not None for one in outcomes):
+        each = [one.usd_per_billion_tokens for one in outcomes]
+        fields += [
+            Field("USD", [dollars(one.usd) for one in outcomes], right=True),
+            Field("USD/B", ["-" if usd is None else dollars(usd) for usd in each], right=True),
+        ]
+    yield from listing(fields, width)
+    if any(one.usd is None for one in outcomes):
+        yield Text("No dollars: a price is missing; --price TYPE=USD, or the trace, states it.")
+    best = max(outcomes, key=lambda one: one.tokens)
+    yield Text(f"Most tokens: {best.policy}.")
+
+
+class SitesDocument(Value, frozen=True):
+    """A plan that runs at several sites with outer steps between them."""
+
+    schema: str
+    workload: WorkloadPart
+    plan: Plan
+    sites: Sites
+    outcome: SitesOutcome
+
+
+def sites_report(document: SitesDocument, width: int) -> Iterator[RenderableType]:
+    """Throughput and messages."""
+    plan, sites, found = document.plan, document.sites, document.outcome
+    parts = f" in {sites.fragments} fragments" if sites.fragments > 1 else ""
+    hidden = ", beside iterations" if sites.overlap else ""
+    steps = f"an outer step every {sites.every:,} iterations{parts}{hidden}"
+    rate = format_rate(sites.bytes_per_second * 8, "b")
+    yield labelled(
+        [
+            ("each site", f"{document.workload.model} on {_gpus(plan.gpus)}; {_pace(plan)}"),
+            ("sites", f"{sites.sites} with {rate}, {format_seconds(sites.latency_seconds)} apart"),
+            ("", f"{steps}, {sites.bits} bits a weight"),
+        ],
+        style="dim",
+    )
+    yield title("Together")
+    plain = format_count(found.every_iteration_tokens_per_second)
+    least = found.hidden_bytes_per_second
+    enough = "no speed of links" if least == float("inf") else format_rate(least * 8, "b")
+    messages = f"{found.messages_sent:,} messages, {format_bytes(found.bytes_sent)} sent by a site"
+    yield labelled(
+        [
+            ("throughput", f"{format_count(found.tokens_per_second)} tokens/s"),
+            ("", f"{percent(found.efficiency)} of {sites.sites} sites without messages"),
+            ("one site alone", f"{format_count(found.one_site_tokens_per_second)} tokens/s"),
+            ("gradients summed each iteration", f"{plain} tokens/s over the same links"),
+            ("outer step", messages),
+            ("", f"{format_seconds(found.message_seconds)} for each sum"),
+            ("", f"{format_seconds(found.exposed_seconds)} without training"),
+            ("iterations between", format_seconds(found.iterations_seconds)),
+            ("mean rate of a link", format_rate(found.mean_bytes_per_second * 8, "b")),
+            ("hidden if overlapped, from", enough),
+            ("kept beside at each site", format_bytes(found.outer_state_bytes)),
+            ("batch of all sites", f"{found.global_batch:,} sequences"),
+        ],
+        style="dim",
+    )
+    yield Text("Not predicted: the loss after as many tokens, which depends on the outer steps.")
