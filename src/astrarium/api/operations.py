@@ -17,12 +17,12 @@ from astrarium.cost.training_run import RunTerms
 from astrarium.documents import write_atomic
 from astrarium.errors import InputError, flag, naming
 from astrarium.model.workload import Workload
-from astrarium.operations.change import Change, named, situation
-from astrarium.operations.replan import Answer, ReplanTerms, decide
+from astrarium.operations.change import ClusterChange, named, situation
+from astrarium.operations.replan import ReplanAnswer, ReplanTerms, decide
 from astrarium.operations.simulate import Policy, Setting, simulate
 from astrarium.operations.sites import Sites, over_sites
 from astrarium.operations.stragglers import DEFAULT_REPAIR_SECONDS, Stragglers, steadiness
-from astrarium.operations.traces import Drawn, Trace, drawn_trace, read_trace, trace_csv
+from astrarium.operations.traces import CapacityTrace, Drawn, drawn_trace, read_trace, trace_csv
 from astrarium.plans.document import PlanDocument, is_plan, load_document
 from astrarium.plans.job import Job, job_of
 from astrarium.report.operations import (
@@ -80,7 +80,7 @@ class Replanned(Value, frozen=True):
         return self.document.best
 
     @property
-    def answers(self) -> Mapping[str, Answer]:
+    def answers(self) -> Mapping[str, ReplanAnswer]:
         """The three answers by their names."""
         return {answer.way: answer for answer in self.document.answers}
 
@@ -152,16 +152,16 @@ def replanned(values: Mapping[str, Any], given: frozenset[str] = frozenset()) ->
     return Replanned(replan_document(decision, terms, change, document))
 
 
-def _change(values: Mapping[str, Any]) -> Change:
+def _change(values: Mapping[str, Any]) -> ClusterChange:
     slowed: Mapping[str, float] = values["slowed"] or {}
     stages = {name: factor for name, factor in slowed.items() if name.startswith("stage=")}
-    change = Change(
+    change = ClusterChange(
         values["lost"] or {},
         values["gained"] or {},
         {int(name.removeprefix("stage=")): factor for name, factor in stages.items()},
         {name: factor for name, factor in slowed.items() if name not in stages},
     )
-    if change == Change():
+    if change == ClusterChange():
         ways = f"{flag('lost')} a100:8, {flag('gained')} h100:16 or {flag('slowed')} stage=2:1.4"
         raise InputError(f"nothing has changed; say what, as {ways}")
     return change
@@ -208,7 +208,7 @@ def simulated(values: Mapping[str, Any], given: frozenset[str] = frozenset()) ->
     return simulation_document(asked.document, plan, name, trace, outcomes, values["seed"])
 
 
-def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -> Trace:
+def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -> CapacityTrace:
     """The trace of a file, or one that is drawn."""
     if values["trace"] != DRAW:
         alone = [name for name in OF_DRAWN if name in given]

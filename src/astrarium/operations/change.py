@@ -16,7 +16,7 @@ SLOW: Final = "slow"  # what the name of a pool of slow nodes ends in
 MOST_SLOWDOWN: Final = 100.0
 
 
-class Change(Value, frozen=True):
+class ClusterChange(Value, frozen=True):
     """GPUs by type or pool; `slowed` are factors, by pipeline stage or by type or pool."""
 
     lost: Mapping[str, int] = {}
@@ -43,7 +43,7 @@ class Situation(Value, frozen=True):
         return placement(self.strategy, self.before)
 
 
-def situation(strategy: Strategy, cluster: Cluster, change: Change) -> Situation:
+def situation(strategy: Strategy, cluster: Cluster, change: ClusterChange) -> Situation:
     """Apply a change; InputError names what cannot have happened."""
     strategy, cluster = named(strategy, cluster)
     factors = dict.fromkeys((pool.name for pool in cluster.pools), 1.0)

@@ -33,7 +33,7 @@ from astrarium.model.workload import Workload
 from astrarium.operations.change import Situation
 from astrarium.operations.neighbours import degraded, neighbours
 from astrarium.operations.state import (
-    Layout,
+    RankLayout,
     alive_ranks,
     is_complete,
     layout_of,
@@ -48,7 +48,7 @@ from astrarium.units import DAY, HOUR
 from astrarium.value import Value, replace
 
 
-class Way(StrEnum):
+class Reaction(StrEnum):
     """What a job can do."""
 
     STAY = "stay"  # the same split with the replicas that are left
@@ -56,7 +56,7 @@ class Way(StrEnum):
     MOVE = "move"  # any GPUs of the cluster
 
 
-class Source(StrEnum):
+class StateSource(StrEnum):
     """Where ranks get their state from."""
 
     KEPT = "kept"  # nothing moves, nothing stops
@@ -78,17 +78,17 @@ class ReplanTerms(Value, frozen=True):
     exact: bool = False  # search all strategies, not only those near the running one
 
 
-class Answer(Value, frozen=True):
+class ReplanAnswer(Value, frozen=True):
     """A way with its plan, or why there is none; `pays_after_seconds` is null if it never does.
 
     `tokens` and `usd` are those of the horizon, from the change on. `pays_after_seconds` is when it
     has trained as many tokens as staying would have: 0 for staying itself.
     """
 
-    way: Way
+    way: Reaction
     why_not: str = ""
     plan: Plan | None = None
-    source: Source = Source.KEPT
+    source: StateSource = StateSource.KEPT
     moved_bytes: float = 0.0
     pause_seconds: float = 0.0
     redone_seconds: float = 0.0
@@ -111,12 +111,12 @@ class Decision(Value, frozen=True):
     workload: Workload
     runtime: Runtime
     before: Plan
-    answers: tuple[Answer, ...]
-    best: Way
+    answers: tuple[ReplanAnswer, ...]
+    best: Reaction
     priced: int  # strategies
     seconds: float
 
-    def of(self, way: Way) -> Answer:
+    def of(self, way: Reaction) -> ReplanAnswer:
         return next(answer for answer in self.answers if answer.way is way)
 
 
@@ -128,7 +128,7 @@ class _Case(Value, frozen=True, dict=True):
     runtime: Runtime
     before: Plan
     terms: ReplanTerms
-    layout: Layout
+    layout: RankLayout
     alive: Bools
     intact: bool  # whether the GPUs that are left hold all state
 
@@ -164,6 +164,9 @@ class _Case(Value, frozen=True, dict=True):
         return np.array([plan.tokens_per_second for plan in plans]) / stretch
 
 
+_Rated = tuple[Plan, float]  # with its tokens a second
+
+
 def decide(
     situation: Situation,
     workload: Workload,
@@ -176,13 +179,14 @@ def decide(
     case = _case(situation, workload, runtime, before, terms)
     model = ClusterModel(workload, situation.now, runtime)
     choices = _choices(situation)
-    stays = list(degraded(situation.strategy, choices[Way.MOVE], workload.global_batch))
+    stays = list(degraded(situation.strategy, choices[Reaction.MOVE], workload.global_batch))
     plans = neighbours(model, situation.strategy, list(choices.values()), stays)
     if terms.exact:
         plans += _searched(model, case, choices)
     rated = list(zip(plans, case.rates(plans).tolist(), strict=True))
     refused = _Refused(case)
-    answers = [_best(case, Way.STAY, [one for one in rated if one[0].strategy in stays], refused)]
+    staying = [one for one in rated if one[0].strategy in stays]
+    answers = [_best(case, Reaction.STAY, staying, refused)]
     for way, sizes in choices.items():
         within = [one for one in rated if _is_within(one[0].strategy, sizes)]
         answers.append(_best(case, way, within, refused))
@@ -227,13 +231,13 @@ class _Refused:
         return self._known[strategy]
 
 
-def _choices(situation: Situation) -> dict[Way, dict[str, int]]:
+def _choices(situation: Situation) -> dict[Reaction, dict[str, int]]:
     """GPUs of each pool that the ways may use."""
     now = {pool.name: pool.num_gpus for pool in situation.now.pools}
     used = situation.strategy.gpus_of_pools()
     left = {name: used[name] - situation.lost.get(name, 0) for name in now}
     kept = {name: max(min(count, now[name]), 0) for name, count in left.items()}
-    return {Way.RESHAPE: kept, Way.MOVE: now}
+    return {Reaction.RESHAPE: kept, Reaction.MOVE: now}
 
 
 def _is_within(strategy: Strategy, sizes: Mapping[str, int]) -> bool:
@@ -241,7 +245,7 @@ def _is_within(strategy: Strategy, sizes: Mapping[str, int]) -> bool:
 
 
 def _searched(
-    model: ClusterModel, case: _Case, choices: Mapping[Way, Mapping[str, int]]
+    model: ClusterModel, case: _Case, choices: Mapping[Reaction, Mapping[str, int]]
 ) -> list[Plan]:
     """The best plans of the full search, on what is left and on the whole cluster."""
     from astrarium.search.planner import plan
@@ -262,7 +266,7 @@ def _searched(
     return found
 
 
-def _best(case: _Case, way: Way, plans: Sequence[tuple[Plan, float]], refused: _Refused) -> Answer:
+def _best(case: _Case, way: Reaction, plans: Sequence[_Rated], refused: _Refused) -> ReplanAnswer:
     """The best plan for a way. Moving takes longer to price, so the most promising come first."""
     least = min(DEFAULT_FIT_CHANCE, case.before.fit_chance or 0.0)
     objective = case.terms.objective
@@ -271,7 +275,7 @@ def _best(case: _Case, way: Way, plans: Sequence[tuple[Plan, float]], refused: _
         for plan, rate in plans
         if plan.fits and plan.is_sure_to_fit(least)
     ]
-    best: Answer | None = None
+    best: ReplanAnswer | None = None
     for hope, plan, rate in sorted(hopes, key=lambda one: -one[0]):
         if best is not None and hope <= _worth(best, objective):
             break
@@ -280,34 +284,36 @@ def _best(case: _Case, way: Way, plans: Sequence[tuple[Plan, float]], refused: _
         answer = _priced(case, way, plan, rate)
         if best is None or _worth(answer, objective) > _worth(best, objective):
             best = answer
-    return best or Answer(way, why_not=_why_not(way, bool(plans), bool(hopes)))
+    return best or ReplanAnswer(way, why_not=_why_not(way, bool(plans), bool(hopes)))
 
 
-def _why_not(way: Way, has_plans: bool, has_fitting: bool) -> str:
+def _why_not(way: Reaction, has_plans: bool, has_fitting: bool) -> str:
     if has_fitting:
         return "the rules of the runtime refuse what would fit"
     if has_plans:
         return "no such plan fits in memory"
-    return (
-        "not one whole replica is left" if way is Way.STAY else "no split of these GPUs was found"
-    )
+    if way is Reaction.STAY:
+        return "not one whole replica is left"
+    return "no split of these GPUs was found"
 
 
-def _worth(answer: Answer, objective: Objective) -> float:
+def _worth(answer: ReplanAnswer, objective: Objective) -> float:
     return -answer.usd_per_token if objective is Objective.COST else answer.tokens
 
 
-def _priced(case: _Case, way: Way, plan: Plan, rate: float, *, moves: bool = True) -> Answer:
+def _priced(
+    case: _Case, way: Reaction, plan: Plan, rate: float, *, moves: bool = True
+) -> ReplanAnswer:
     """A plan as an answer; without its moves it is at least as good as with them."""
     terms, situation = case.terms, case.situation
     is_same = plan.strategy == situation.strategy and bool(case.alive.all())
-    source, total, pause = Source.KEPT, 0.0, 0.0
+    source, total, pause = StateSource.KEPT, 0.0, 0.0
     if not is_same:
         source, total, pause = _pause(case, plan, moves=moves)
-    redone = case.redone if source is Source.LAST_CHECKPOINT else 0.0
+    redone = case.redone if source is StateSource.LAST_CHECKPOINT else 0.0
     lost = redone * case.before.tokens_per_second
     hourly = plan.usd_per_hour
-    return Answer(
+    return ReplanAnswer(
         way=way,
         plan=plan,
         source=source,
@@ -321,14 +327,14 @@ def _priced(case: _Case, way: Way, plan: Plan, rate: float, *, moves: bool = Tru
     )
 
 
-def _pause(case: _Case, plan: Plan, *, moves: bool) -> tuple[Source, float, float]:
+def _pause(case: _Case, plan: Plan, *, moves: bool) -> tuple[StateSource, float, float]:
     """Where state comes from, the bytes that ranks get, and seconds without training."""
     terms, situation = case.terms, case.situation
     nodes = _nodes(plan.strategy, situation.now)
     loading = case.state / float(terms.storage.bandwidth(nodes))
     restart = terms.restart_seconds
     if not moves:
-        known = Source.LINKS if case.intact else Source.LAST_CHECKPOINT
+        known = StateSource.LINKS if case.intact else StateSource.LAST_CHECKPOINT
         return known, 0.0, restart + (0.0 if case.intact else loading)
     divided = plan.strategy.zero_stage >= WEIGHTS_DIVIDED
     sizes = state_bytes(case.workload, case.runtime, divided=divided)
@@ -336,11 +342,11 @@ def _pause(case: _Case, plan: Plan, *, moves: bool) -> tuple[Source, float, floa
     clusters = situation.before, situation.now
     found = moved(case.layout, after, case.alive, clusters, sizes)
     if not case.intact:
-        return Source.LAST_CHECKPOINT, found.held, restart + loading
+        return StateSource.LAST_CHECKPOINT, found.held, restart + loading
     saving = case.state / float(terms.storage.bandwidth(case.nodes))
     if found.seconds <= saving + loading:
-        return Source.LINKS, found.total, restart + found.seconds
-    return Source.CHECKPOINT, found.held, restart + saving + loading
+        return StateSource.LINKS, found.total, restart + found.seconds
+    return StateSource.CHECKPOINT, found.held, restart + saving + loading
 
 
 def _nodes(strategy: Strategy, cluster: Cluster) -> int:
@@ -348,9 +354,9 @@ def _nodes(strategy: Strategy, cluster: Cluster) -> int:
     return sum(-(-count // cluster.pool(name).gpus_per_node) for name, count in used.items())
 
 
-def _with_payback(answer: Answer, stay: Answer) -> Answer:
+def _with_payback(answer: ReplanAnswer, stay: ReplanAnswer) -> ReplanAnswer:
     """When the answer has trained as much as staying would have by then."""
-    if answer.plan is None or answer.way is Way.STAY:
+    if answer.plan is None or answer.way is Reaction.STAY:
         return answer if answer.plan is None else replace(answer, pays_after_seconds=0.0)
     if stay.plan is None:  # nothing would be trained
         return replace(answer, pays_after_seconds=answer.pause_seconds)

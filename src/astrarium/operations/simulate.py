@@ -21,8 +21,8 @@ from astrarium.cost.interruptions import interval_of
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
 from astrarium.operations.change import Situation
-from astrarium.operations.replan import Answer, ReplanTerms, decide
-from astrarium.operations.traces import Trace
+from astrarium.operations.replan import ReplanAnswer, ReplanTerms, decide
+from astrarium.operations.traces import CapacityTrace
 from astrarium.search.plan import Plan
 from astrarium.strategy.types import Strategy
 from astrarium.units import HOUR
@@ -39,7 +39,7 @@ class Policy(StrEnum):
     OVERPROVISION = "overprovision"  # a smaller plan, and spare nodes that are paid for
 
 
-class Outcome(Value, frozen=True):
+class PolicyOutcome(Value, frozen=True):
     """What a policy made of a trace; hours add up to those of the trace.
 
     `goodput` is the share of the time in which it trained what was not undone. `usd` is null where
@@ -76,7 +76,7 @@ class Setting(Value, frozen=True):
     spare_share: float = 0.1
 
 
-def simulate(setting: Setting, trace: Trace, policy: Policy) -> Outcome:
+def simulate(setting: Setting, trace: CapacityTrace, policy: Policy) -> PolicyOutcome:
     """Run a policy over a trace; the same for the same seed."""
     return _Simulation(setting, trace, policy).run()
 
@@ -90,30 +90,31 @@ class _Span(Value, frozen=True):
 
 
 class _Simulation:
-    def __init__(self, setting: Setting, trace: Trace, policy: Policy) -> None:
+    def __init__(self, setting: Setting, trace: CapacityTrace, policy: Policy) -> None:
         self._setting, self._policy = setting, policy
         self._spans = list(_spans(setting.cluster, trace))
         self._generator = np.random.default_rng(setting.seed)
         self._state = checkpoint_bytes(setting.workload, setting.runtime)
-        self._known: dict[object, Answer | None] = {}
+        self._known: dict[object, ReplanAnswer | None] = {}
         self._hours = dict.fromkeys(("training", "checkpoint", "redone", "paused", "waiting"), 0.0)
         self._tokens, self._usd, self._changes, self._failures = 0.0, 0.0, 0, 0
         self._plan, self._strategy = setting.plan, setting.strategy
         self._held = self._strategy.gpus_of_pools()  # and paid for
         self._was, self._runs = setting.cluster, False
-        self._pause, self._redone, self._lasted = 0.0, 0.0, [LEAST_HORIZON]
+        self._pause, self._redone = 0.0, 0.0
+        self._elapsed, self._altered = 0.0, 0  # seconds, and changes of capacity seen in them
         if policy is Policy.OVERPROVISION:
             self._make_smaller()
 
-    def run(self) -> Outcome:
+    def run(self) -> PolicyOutcome:
         for number, span in enumerate(self._spans):
             self._change(span.cluster, first=number == 0)
             self._spend(span)
-            self._lasted.append(span.seconds)
+            self._elapsed += span.seconds
         hours = {name: value / HOUR for name, value in self._hours.items()}
         total = sum(hours.values())
         priced = all(span.priced for span in self._spans)
-        return Outcome(
+        return PolicyOutcome(
             policy=self._policy,
             tokens=self._tokens,
             usd=self._usd if priced else None,
@@ -129,12 +130,12 @@ class _Simulation:
 
     def _make_smaller(self) -> None:
         """The best plan on the GPUs less the spare ones; as many are held as before."""
-        share = 1 - self._setting.spare_share
-        cluster = self._setting.cluster
-        sizes = {
-            name: int(count * share) // cluster.pool(name).gpus_per_node
-            for name, count in self._held.items()
-        }
+        cluster, share = self._setting.cluster, self._setting.spare_share
+        nodes = {name: n // cluster.pool(name).gpus_per_node for name, n in self._held.items()}
+        spare = {name: int(share * count) for name, count in nodes.items()}
+        if not any(spare.values()):  # one at least
+            spare[max(nodes, key=lambda name: nodes[name])] = 1
+        sizes = {name: nodes[name] - spare[name] for name in nodes}
         smaller = _resized(cluster, sizes)
         answer = self._decide(smaller, dict(self._held))
         if answer is None or answer.plan is None:
@@ -150,10 +151,11 @@ class _Simulation:
         was = {pool.name: pool.num_gpus for pool in self._was.pools}
         held = {name: min(count, was.get(name, 0)) for name, count in self._held.items()}
         lost = {name: n - there.get(name, 0) for name, n in held.items() if there.get(name, 0) < n}
+        self._altered += not first and there != was
         if self._policy is Policy.REPLAN:
             if first and not lost:
                 self._runs = True
-            elif first or lost or there != was:
+            elif first or lost or there != was or not self._runs:
                 self._replan(now, lost)
         else:
             needs = self._strategy.gpus_of_pools()
@@ -188,9 +190,11 @@ class _Simulation:
         self._plan, self._strategy = answer.plan, answer.plan.strategy
         self._held, self._runs = self._strategy.gpus_of_pools(), True
 
-    def _decide(self, now: Cluster, lost: Mapping[str, int]) -> Answer | None:
+    def _decide(self, now: Cluster, lost: Mapping[str, int]) -> ReplanAnswer | None:
         """What `replan` says, looking as far ahead as capacity lasted so far."""
-        ahead = max(float(np.mean(self._lasted)), LEAST_HORIZON)
+        ahead = self._setting.terms.horizon_seconds
+        if self._altered:
+            ahead = max(self._elapsed / self._altered, LEAST_HORIZON)
         ahead = HOUR * 2.0 ** round(np.log2(ahead / HOUR))  # few horizons, so that answers recur
         key = self._strategy, now, tuple(sorted(lost.items())), ahead
         if key not in self._known:
@@ -232,7 +236,7 @@ class _Simulation:
             interval_seconds=terms.checkpoint_interval_seconds,
             iteration_seconds=self._plan.iteration_seconds,
         )
-        rate = nodes * terms.failures_per_hour / HOUR + 1 / float(np.mean(self._lasted))
+        rate = nodes * terms.failures_per_hour / HOUR + self._altered / max(self._elapsed, HOUR)
         return float(interval_of(rate, np.inf, safe))
 
     def _spend(self, span: _Span) -> None:
@@ -287,7 +291,7 @@ def _of_pools(cluster: Cluster, pools: Sequence[Pool]) -> Cluster:
     return Cluster(tuple(pools), links)
 
 
-def _spans(cluster: Cluster, trace: Trace) -> Iterator[_Span]:
+def _spans(cluster: Cluster, trace: CapacityTrace) -> Iterator[_Span]:
     """The clusters of a trace, in whole nodes; pools that it does not name stay as they are."""
     named = pools_of(cluster, trace)
     others = [pool for pool in cluster.pools if pool not in named.values()]
@@ -303,7 +307,7 @@ def _spans(cluster: Cluster, trace: Trace) -> Iterator[_Span]:
         yield _Span(span.hours * HOUR, _of_pools(cluster, pools), priced)
 
 
-def pools_of(cluster: Cluster, trace: Trace) -> dict[str, Pool]:
+def pools_of(cluster: Cluster, trace: CapacityTrace) -> dict[str, Pool]:
     """The pool of every name of a trace: one of the cluster, or new GPUs of a type."""
     found: dict[str, Pool] = {}
     for name in dict.fromkeys(name for span in trace.spans for name in span.gpus):
@@ -317,8 +321,3 @@ def pools_of(cluster: Cluster, trace: Trace) -> dict[str, Pool]:
             raise InputError(f"the trace calls pool {made[0].name} by two names; keep one")
         found[name] = made[0]
     return found
-
-
-def compared(setting: Setting, trace: Trace, policies: Sequence[Policy]) -> tuple[Outcome, ...]:
-    """Several policies over the same trace."""
-    return tuple(simulate(setting, trace, policy) for policy in policies)

@@ -35,7 +35,7 @@ class StateBytes(Value, frozen=True):
     expert: Floats
 
 
-class Layout(Value, frozen=True):
+class RankLayout(Value, frozen=True):
     """The ranks of a strategy: stage, part of dense layers and of experts, and their GPU.
 
     `stage` is that of each rank; `parts` have (begin, end) of weights and of states, dense and
@@ -78,7 +78,7 @@ def state_bytes(workload: Workload, runtime: Runtime, *, divided: bool) -> tuple
     return tuple(StateBytes(each * sums[0], each * sums[1]) for each in (weight, states))
 
 
-def layout_of(strategy: Strategy, cluster: Cluster) -> Layout:
+def layout_of(strategy: Strategy, cluster: Cluster) -> RankLayout:
     """Ranks in the order of the strategy; GPUs of a pool are taken one after the other."""
     s = strategy
     rank = np.arange(s.gpus)
@@ -101,7 +101,7 @@ def layout_of(strategy: Strategy, cluster: Cluster) -> Layout:
     states = [dense[s.zero_stage >= 1], others[s.zero_stage >= 1]]
     weights = [dense[s.zero_stage >= WEIGHTS_DIVIDED], others[s.zero_stage >= WEIGHTS_DIVIDED]]
     pool, slot = _places(strategy, cluster, stage)
-    return Layout(s, stage, (weights[0], weights[1], states[0], states[1]), pool, slot)
+    return RankLayout(s, stage, (weights[0], weights[1], states[0], states[1]), pool, slot)
 
 
 def _part(index: Ints, of: int) -> tuple[Floats, Floats]:
@@ -123,7 +123,7 @@ def _places(strategy: Strategy, cluster: Cluster, stage: Ints) -> tuple[Ints, In
     return pool, slot
 
 
-def is_complete(layout: Layout, alive: Bools) -> bool:
+def is_complete(layout: RankLayout, alive: Bools) -> bool:
     """Whether the ranks that are `alive` hold all of the state together."""
     for begin, _ in layout.parts:
         of_all = np.unique(np.stack([layout.stage, begin]), axis=1)
@@ -133,7 +133,7 @@ def is_complete(layout: Layout, alive: Bools) -> bool:
     return True
 
 
-class Moved(Value, frozen=True):
+class MovedState(Value, frozen=True):
     """Bytes that ranks have to get, in all and into the node that gets most for its link."""
 
     total: float
@@ -142,12 +142,12 @@ class Moved(Value, frozen=True):
 
 
 def moved(
-    before: Layout,
-    after: Layout,
+    before: RankLayout,
+    after: RankLayout,
     alive: Bools,
     clusters: tuple[Cluster, Cluster],
     sizes: Sequence[StateBytes],
-) -> Moved:
+) -> MovedState:
     """What has to move from one layout to another; `alive` ranks of `before` keep their GPUs.
 
     Bytes that a GPU gets cross the network of its node, of which the busiest decides; with one
@@ -159,10 +159,10 @@ def moved(
     total = _bytes_got(before, after, old, common, own)
     held = _bytes_got(after, after, np.full(len(after.stage), -1), own, own)
     seconds = _seconds(total, after, clusters[1], int(alive.sum()))
-    return Moved(float(total.sum()), seconds, float(held.sum()))
+    return MovedState(float(total.sum()), seconds, float(held.sum()))
 
 
-def _common(before: Layout, after: Layout, sizes: Sequence[StateBytes]) -> list[Floats]:
+def _common(before: RankLayout, after: RankLayout, sizes: Sequence[StateBytes]) -> list[Floats]:
     """Bytes of the layers that stages share: (stages before, stages after) of each sort."""
     found = []
     runs = before.chunks(), after.chunks()
@@ -180,7 +180,11 @@ def _common(before: Layout, after: Layout, sizes: Sequence[StateBytes]) -> list[
 
 
 def _bytes_got(
-    before: Layout, after: Layout, old: Ints, common: Sequence[Floats], own: Sequence[Floats]
+    before: RankLayout,
+    after: RankLayout,
+    old: Ints,
+    common: Sequence[Floats],
+    own: Sequence[Floats],
 ) -> Floats:
     """What every rank lacks; `old` is its rank before, -1 for a GPU that held nothing."""
     got = np.zeros(len(after.stage))
@@ -196,8 +200,8 @@ def _bytes_got(
 
 
 def _kept_rank(
-    before: Layout,
-    after: Layout,
+    before: RankLayout,
+    after: RankLayout,
     alive: Bools,
     clusters: tuple[Cluster, Cluster],
     common: Floats,
@@ -224,7 +228,7 @@ def _kept_rank(
     return old
 
 
-def _seconds(got: Floats, after: Layout, cluster: Cluster, senders: int) -> float:
+def _seconds(got: Floats, after: RankLayout, cluster: Cluster, senders: int) -> float:
     slowest, rates = 0.0, []
     one_node = sum(pool.nodes for pool in cluster.pools) == 1
     for index, pool in enumerate(cluster.pools):
@@ -237,7 +241,7 @@ def _seconds(got: Floats, after: Layout, cluster: Cluster, senders: int) -> floa
     return max(slowest, float(got.sum()) / (senders * min(rates))) if senders else slowest
 
 
-def alive_ranks(layout: Layout, cluster: Cluster, lost: Mapping[str, int]) -> Bools:
+def alive_ranks(layout: RankLayout, cluster: Cluster, lost: Mapping[str, int]) -> Bools:
     """Ranks whose GPUs are left; what is lost are the last GPUs in use of each pool."""
     alive = np.ones(len(layout.stage), bool)
     for index, pool in enumerate(cluster.pools):

@@ -40,7 +40,7 @@ class Span(Value, frozen=True):
     usd: Mapping[str, float]
 
 
-class Trace(Value, frozen=True):
+class CapacityTrace(Value, frozen=True):
     spans: tuple[Span, ...]
 
     @property
@@ -48,7 +48,7 @@ class Trace(Value, frozen=True):
         return sum(span.hours for span in self.spans)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> CapacityTrace:
     """The trace of a CSV file; InputError names the line."""
     rows = csv.DictReader(StringIO(read_text(path)))
     missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
@@ -90,7 +90,7 @@ def _number(row: Mapping[str, str | None], name: str, where: str, most: float) -
     return value
 
 
-def _of_changes(changes: Mapping[float, Sequence[tuple[str, int, float | None]]]) -> Trace:
+def _of_changes(changes: Mapping[float, Sequence[tuple[str, int, float | None]]]) -> CapacityTrace:
     gpus: dict[str, int] = {}
     usd: dict[str, float] = {}
     times, spans = sorted(changes), []
@@ -100,7 +100,7 @@ def _of_changes(changes: Mapping[float, Sequence[tuple[str, int, float | None]]]
             if price is not None:
                 usd[name] = price
         spans.append(Span(end - begin, dict(gpus), dict(usd)))
-    return Trace(tuple(spans))
+    return CapacityTrace(tuple(spans))
 
 
 class Drawn(Value, frozen=True):
@@ -114,7 +114,7 @@ class Drawn(Value, frozen=True):
     price_deviation: float = 0.0  # of an hour, relative to the mean
 
 
-def drawn_trace(cluster: Cluster, drawn: Drawn) -> Trace:
+def drawn_trace(cluster: Cluster, drawn: Drawn) -> CapacityTrace:
     """A trace of the pools of a cluster; the same for the same seed."""
     generator = np.random.default_rng(drawn.seed)
     changes: dict[float, list[tuple[str, int, float | None]]] = {}
@@ -168,7 +168,7 @@ def _prices(mean: float, drawn: Drawn, generator: np.random.Generator) -> list[f
     return found
 
 
-def trace_csv(trace: Trace) -> str:
+def trace_csv(trace: CapacityTrace) -> str:
     """The trace as a file that `read_trace` reads."""
     text, hours = StringIO(), 0.0
     rows = csv.writer(text, lineterminator="\n")

@@ -9,12 +9,12 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.operations.change import Change
-from astrarium.operations.replan import Answer, Decision, ReplanTerms, Source, Way
-from astrarium.operations.simulate import Outcome
+from astrarium.operations.change import ClusterChange
+from astrarium.operations.replan import Decision, Reaction, ReplanAnswer, ReplanTerms, StateSource
+from astrarium.operations.simulate import PolicyOutcome
 from astrarium.operations.sites import Sites, SitesOutcome
 from astrarium.operations.stragglers import Steadiness, Stragglers
-from astrarium.operations.traces import Trace
+from astrarium.operations.traces import CapacityTrace
 from astrarium.plans.document import ClusterPart, Plan, PlanDocument, WorkloadPart
 from astrarium.report.plan.document import cluster_part
 from astrarium.report.tables import Field, dollars, labelled, listing, percent, title
@@ -24,9 +24,9 @@ from astrarium.value import Value
 
 REPLAN_SCHEMA: Final = "astrarium.replan/1"
 _MEANS: Final = {
-    Way.STAY: "the same split with the replicas that are left",
-    Way.RESHAPE: "the GPUs of the plan that are left, split otherwise",
-    Way.MOVE: "the best of all GPUs of the cluster",
+    Reaction.STAY: "the same split with the replicas that are left",
+    Reaction.RESHAPE: "the GPUs of the plan that are left, split otherwise",
+    Reaction.MOVE: "the best of all GPUs of the cluster",
 }
 
 
@@ -37,14 +37,14 @@ class ReplanDocument(Value, frozen=True):
     """
 
     schema: str
-    change: Change
+    change: ClusterChange
     objective: str
     horizon_seconds: float
     workload: WorkloadPart
     cluster_before: ClusterPart
     before: Plan
-    answers: tuple[Answer, ...]
-    best: Way
+    answers: tuple[ReplanAnswer, ...]
+    best: Reaction
     plan_document: PlanDocument
     strategies_priced: int
     search_seconds: float
@@ -52,7 +52,7 @@ class ReplanDocument(Value, frozen=True):
 
 
 def replan_document(
-    decision: Decision, terms: ReplanTerms, change: Change, best: PlanDocument
+    decision: Decision, terms: ReplanTerms, change: ClusterChange, best: PlanDocument
 ) -> ReplanDocument:
     return ReplanDocument(
         REPLAN_SCHEMA,
@@ -109,7 +109,7 @@ def replan_report(document: ReplanDocument, width: int) -> Iterator[RenderableTy
     yield Text(_reason(document))
 
 
-def _says(answer: Answer, answers: Sequence[Answer]) -> str:
+def _says(answer: ReplanAnswer, answers: Sequence[ReplanAnswer]) -> str:
     """One answer in words: what it is, its split, and where its state comes from."""
     if answer.plan is None:
         return f"{_MEANS[answer.way]}: {answer.why_not}"
@@ -118,10 +118,10 @@ def _says(answer: Answer, answers: Sequence[Answer]) -> str:
         return f"{_MEANS[answer.way]}: the same as {same.way}"
     moved = format_bytes(answer.moved_bytes)
     source = {
-        Source.KEPT: "nothing moves, nothing stops",
-        Source.LINKS: f"{moved} of weights and optimizer states change place over the network",
-        Source.CHECKPOINT: f"a checkpoint is written now, and {moved} are loaded from it",
-        Source.LAST_CHECKPOINT: (
+        StateSource.KEPT: "nothing moves, nothing stops",
+        StateSource.LINKS: f"{moved} of weights and optimizer states change place over the network",
+        StateSource.CHECKPOINT: f"a checkpoint is written now, and {moved} are loaded from it",
+        StateSource.LAST_CHECKPOINT: (
             f"{moved} are loaded from the last checkpoint, as part of the state is lost with its"
             " GPUs"
         ),
@@ -132,16 +132,16 @@ def _says(answer: Answer, answers: Sequence[Answer]) -> str:
 
 
 def _advice(document: ReplanDocument) -> str:
-    verbs = {Way.STAY: "Stay", Way.RESHAPE: "Reshape", Way.MOVE: "Move"}
+    verbs = {Reaction.STAY: "Stay", Reaction.RESHAPE: "Reshape", Reaction.MOVE: "Move"}
     return f"Best: {verbs[document.best]}"
 
 
 def _reason(document: ReplanDocument) -> str:
     answers = {answer.way: answer for answer in document.answers}
-    best, stay = answers[document.best], answers[Way.STAY]
+    best, stay = answers[document.best], answers[Reaction.STAY]
     measure = "cheapest tokens" if document.objective == "cost" else "most tokens"
     says = f"It has the {measure} over {format_seconds(document.horizon_seconds)}"
-    if best.way is not Way.STAY and stay.plan is not None and stay.tokens > 0:
+    if best.way is not Reaction.STAY and stay.plan is not None and stay.tokens > 0:
         more = 100 * (best.tokens / stay.tokens - 1)
         says += f": {abs(more):.1f} % {'more' if more >= 0 else 'fewer'} than staying"
     pays = document.plan_document.plans[0].iteration_seconds
@@ -149,7 +149,7 @@ def _reason(document: ReplanDocument) -> str:
     return f"{says}. An iteration takes {format_seconds(pays)}; it took {format_seconds(ran)}."
 
 
-def _change_words(change: Change) -> str:
+def _change_words(change: ClusterChange) -> str:
     parts = [f"lost {number:,} x {name}" for name, number in change.lost.items()]
     parts += [f"gained {number:,} x {name}" for name, number in change.gained.items()]
     stages = {f"stage {stage}": factor for stage, factor in change.slowed_stages.items()}
@@ -168,7 +168,7 @@ def _pace(plan: Plan) -> str:
     return f"{seconds} an iteration, {format_count(plan.tokens_per_second)} tokens/s"
 
 
-def _payback(answer: Answer) -> str:
+def _payback(answer: ReplanAnswer) -> str:
     never = answer.pays_after_seconds is None
     return "never" if never else format_seconds(answer.pays_after_seconds or 0.0)
 
@@ -177,7 +177,7 @@ def _tokens(tokens: float) -> str:
     return format_count(tokens) if tokens > 0 else "none"
 
 
-def _per_billion(answer: Answer) -> str:
+def _per_billion(answer: ReplanAnswer) -> str:
     return dollars(answer.usd_per_token * 1e9) if answer.tokens > 0 else "-"
 
 
@@ -251,15 +251,15 @@ class SimulationDocument(Value, frozen=True):
     hours: float
     changes_of_capacity: int
     seed: int
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[PolicyOutcome, ...]
 
 
 def simulation_document(
     document: PlanDocument,
     plan: Plan,
     name: str,
-    trace: Trace,
-    outcomes: tuple[Outcome, ...],
+    trace: CapacityTrace,
+    outcomes: tuple[PolicyOutcome, ...],
     seed: int,
 ) -> SimulationDocument:
     changes = sum(one.gpus != other.gpus for one, other in pairwise(trace.spans))
