@@ -61,7 +61,7 @@ def test_spares_make_tokens_cheapest() -> None:
     for nodes, rate, hours in ((1, 1e-3, 24), (128, 1.6e-4, 24), (2048, 1.6e-4, 24), (64, 0.01, 8)):
         found = spares_worth_keeping(nodes, rate, hours * 3600)
         mean, chance = nodes * rate * hours, np.exp(-nodes * rate * hours)
-        available = []
+        available: list[float] = []
         for spare in range(200):
             chance = chance * mean / spare if spare else chance
             available.append(chance + (available[-1] if available else 0.0))

@@ -7,6 +7,7 @@ decides which of them the cost model prices.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
 from itertools import product
@@ -25,8 +26,8 @@ from astrarium.strategy.types import (
 )
 from astrarium.value import Value, replace
 
-PRICED = 10  # layouts of each ep that the cost model prices, with every kind of recomputation
-DEALT_AGAIN = 6  # of them, whose layers are dealt again by the times that it finds
+PRICED = 3  # layouts of each tp and ep that the cost model prices, the most promising
+DEALT_AGAIN = 4  # of them, whose layers are dealt again by the times that it finds
 ROOM = 0.97  # of a memory that layers which are dealt again may fill
 EVERY_LAYER = Recompute(Granularity.FULL, Method.UNIFORM, 1)
 
@@ -113,10 +114,10 @@ def _layouts(
             for base, rates in zip(bases, speeds, strict=True)
             for layout in _placed(model, running, base, rates, {n: sizes.get(n, 0) for n in order})
         ]
-        of_ep: dict[int, int] = {}
+        alike: Counter[tuple[int, int]] = Counter()
         for layout in sorted(made, key=lambda one: one.seconds):
-            of_ep[layout.base.ep] = of_ep.get(layout.base.ep, 0) + 1
-            if of_ep[layout.base.ep] <= PRICED:
+            alike[layout.base.tp, layout.base.ep] += 1
+            if alike[layout.base.tp, layout.base.ep] <= PRICED:
                 found.setdefault((layout.base, layout.stages), layout)
     return list(found.values())
 
@@ -183,6 +184,7 @@ def _placed(
         pp = sum(count for _, count in stages)
         if not 0 < pp <= layers:
             continue
+        first = pp > 1 and running.pp == 1
         groups = running.shard_groups if dp % running.shard_groups == 0 else 1
         for virtual in dict.fromkeys((1, running.virtual_stages if pp > 1 else 1)):
             if pp * virtual <= layers and (virtual == 1 or turns // dp % pp == 0):
@@ -194,6 +196,8 @@ def _placed(
                     virtual_stages=virtual,
                     num_micro_batches=turns // dp,
                     shard_groups=groups,
+                    # A pipeline divides no more than the optimizer, unless it did before.
+                    zero_stage=min(base.zero_stage, 1) if first else base.zero_stage,
                     pipeline_inside=base.pipeline_inside and len(stages) == 1,
                     overlap=overlap,
                 )

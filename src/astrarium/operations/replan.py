@@ -188,6 +188,9 @@ def decide(
     staying = [one for one in rated if one[0].strategy in stays]
     answers = [_best(case, Reaction.STAY, staying, refused)]
     for way, sizes in choices.items():
+        if way is Reaction.MOVE and sizes == choices[Reaction.RESHAPE]:
+            answers.append(replace(answers[-1], way=way))
+            continue
         within = [one for one in rated if _is_within(one[0].strategy, sizes)]
         answers.append(_best(case, way, within, refused))
     possible = [answer for answer in answers if answer.plan is not None]
