@@ -77,7 +77,7 @@ class Replanned(Value, frozen=True):
     @property
     def decision(self) -> str:
         """ "stay", "reshape" or "move"."""
-        return self.document.best
+        return self.document.best.value
 
     @property
     def answers(self) -> Mapping[str, ReplanAnswer]:
