@@ -107,6 +107,9 @@ def running(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> R
         document = plan
     elif is_plan(Path(plan)):
         document = load_document(Path(plan))
+    elif "=" not in str(plan) and not Path(plan).exists():
+        says = "there is no such file; `astrarium plan ... --out DIR` writes a plan"
+        raise InputError(f"{plan}: {says}", "plan")
     else:
         names = (*OF_STRATEGIES, "price")
         asked = AskedValues(
