@@ -328,7 +328,7 @@ class CostModel:
         return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
     def _pace(self, gpus: Ints) -> Floats:
-        return slowest_of(gpus) * self.tuning.compute
+        return slowest_of(gpus) * (self.tuning.compute * self.pool.slowdown)
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""
