@@ -29,19 +29,13 @@ NO_FAILURES = ReplanTerms(failures_per_hour=0.0)
 
 
 def setting_of(job: Job, terms: ReplanTerms = NO_FAILURES, seed: int = 0) -> Setting:
-    strategy, cluster = named(job.strategy, job.cluster)
-    plan = replace(job.plan, strategy=strategy)
-    return Setting(job.workload, job.runtime, plan, strategy, cluster, terms, seed)
+    plan = replace(job.plan, strategy=named(job.strategy, job.cluster))
+    return Setting(job.workload, job.runtime, plan, job.cluster, terms, seed)
 
 
 def hours(found: PolicyOutcome) -> float:
-    return (
-        found.training_hours
-        + found.checkpoint_hours
-        + found.redone_hours
-        + found.paused_hours
-        + found.waiting_hours
-    )
+    causes = ("training", "checkpoint", "redone", "paused", "waiting")
+    return sum(getattr(found, f"{cause}_hours") for cause in causes)
 
 
 def trace_of(*counts: int, usd: float | None = 2.0) -> CapacityTrace:
@@ -168,14 +162,17 @@ def test_outer_steps(single: Job) -> None:
     tokens = 4 * 50 * single.workload.tokens_per_iteration
     assert found.tokens_per_second == pytest.approx(tokens / together)
     assert found.every_iteration_tokens_per_second < found.tokens_per_second
-    enough = replace(slow, overlap=True, bytes_per_second=1.01 * found.hidden_bytes_per_second)
+    enough = replace(slow, overlap=True, every=500)
     assert over_sites(single.workload, single.cluster, single.plan, enough).exposed_seconds == 0
-    scarce = replace(slow, overlap=True, bytes_per_second=0.9 * found.hidden_bytes_per_second)
-    assert over_sites(single.workload, single.cluster, single.plan, scarce).exposed_seconds > 0
-    few_bits = replace(slow, bits=4, fragments=10)
+    often = over_sites(
+        single.workload, single.cluster, single.plan, replace(slow, overlap=True, every=1)
+    )
+    assert often.exposed_seconds == pytest.approx(
+        often.message_seconds - single.plan.iteration_seconds
+    )
+    few_bits = replace(slow, bits=4)
     fewer = over_sites(single.workload, single.cluster, single.plan, few_bits)
     assert fewer.bytes_sent == pytest.approx(sent / 8)
-    assert fewer.messages_sent == 60
 
 
 def test_the_command_of_sites(single_file: Path) -> None:
@@ -183,6 +180,6 @@ def test_the_command_of_sites(single_file: Path) -> None:
     shown = runner.invoke(sites_command, [str(single_file), "--link", "10Gbit/s"])
     assert shown.exit_code == 0, shown.output
     assert all(len(line) <= 80 for line in shown.output.splitlines())
-    for bad in (["--sites", "1"], ["--fragments", "200"], ["--bits", "64"]):
+    for bad in (["--sites", "1"], ["--every", "0"], ["--bits", "64"]):
         refused = runner.invoke(sites_command, [str(single_file), "--link", "10Gbit/s", *bad])
         assert refused.exit_code == 2

@@ -502,10 +502,7 @@ SITES_FLAGS: Final = {
         "Iterations between outer steps.", "N", readers.count(readers.MOST_TOKENS), default=100
     ),
     "bits": Flag("Bits of a weight that is sent.", "N", readers.count(32), default=32),
-    "fragments": Flag(
-        "Parts of the model that take turns.", "N", readers.count(_MOST_SITES), default=1
-    ),
-    "overlap": switch("Send fragments beside the iterations until the next one is due."),
+    "overlap": switch("Send messages beside the iterations until the next outer step."),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,11 @@ from astrarium.api import planning
 from astrarium.api.asked import AskedValues
 from astrarium.api.flags import REPLAN_FLAGS, as_keyword, read
 from astrarium.api.plans import Plan, Plans, StrPath
-from astrarium.catalog.runtimes import Runtime
-from astrarium.cluster import Cluster
-from astrarium.cost.checkpoints import Storage, checkpoint_bytes
+from astrarium.cluster import Cluster, market
+from astrarium.cost.checkpoints import checkpoint_bytes
 from astrarium.cost.training_run import RunTerms
 from astrarium.documents import write_atomic
 from astrarium.errors import InputError, flag, naming
-from astrarium.model.workload import Workload
 from astrarium.operations.change import ClusterChange, named, situation
 from astrarium.operations.replan import ReplanAnswer, ReplanTerms, decide
 from astrarium.operations.simulate import Policy, Setting, simulate
@@ -26,15 +25,12 @@ from astrarium.operations.traces import CapacityTrace, Drawn, drawn_trace, read_
 from astrarium.plans.document import PlanDocument, is_plan, load_document
 from astrarium.plans.job import Job, job_of
 from astrarium.report.operations import (
-    SITES_SCHEMA,
     ReplanDocument,
     SimulationDocument,
     SitesDocument,
     StragglersDocument,
-    replan_document,
-    simulation_document,
 )
-from astrarium.report.plan.document import document_of_prediction
+from astrarium.report.plan.document import cluster_part, document_of_prediction
 from astrarium.units import HOUR
 from astrarium.value import Value, replace
 
@@ -43,30 +39,26 @@ if TYPE_CHECKING:
     from astrarium.units import Amount
 
 DRAW = "draw"  # in place of the file of a trace
-ALL = "all"
 LEAST_SITES = 2
-OF_DRAWN = ("hours", "losses", "away", "together", "price_swing")
 OF_STRATEGIES = ("model", "gpus", "cluster", "global_batch", "seq_length", "precision", "runtime")
 PlanGiven = StrPath | Plans | Plan | PlanDocument
 
-
-class Running(Value, frozen=True):
-    """A plan that runs: all that its document says, checked."""
-
-    document: PlanDocument
-    job: Job
-
-    @property
-    def workload(self) -> Workload:
-        return self.job.workload
-
-    @property
-    def cluster(self) -> Cluster:
-        return self.job.cluster
-
-    @property
-    def runtime(self) -> Runtime:
-        return self.job.runtime
+# Fields by the flags that set them.
+_TERMS = {
+    "objective": "objective",
+    "horizon": "horizon_seconds",
+    "storage_bandwidth": "storage",
+    "restart_time": "restart_seconds",
+    "failures": "failures_per_hour",
+    "checkpoint_every": "checkpoint_interval_seconds",
+    "since_checkpoint": "since_checkpoint_seconds",
+    "exact": "exact",
+}
+_DRAWN = {
+    "losses": "losses_per_hour",
+    "together": "nodes_together",
+    "price_swing": "price_deviation",
+}
 
 
 class Replanned(Value, frozen=True):
@@ -95,7 +87,7 @@ class Replanned(Value, frozen=True):
         return Plans(self.document.plan_document)
 
 
-def running(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> Running:
+def running(values: Mapping[str, Any], given: frozenset[str]) -> tuple[PlanDocument, Job]:
     """The plan of the shared flags: of a plan document, or a strategy that is predicted first."""
     plan, rank = values["plan"], values["rank"]
     where = plan if isinstance(plan, str) else "the plan"
@@ -111,48 +103,50 @@ def running(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> R
         says = "there is no such file; `astrarium plan ... --out DIR` writes a plan"
         raise InputError(f"{plan}: {says}", "plan")
     else:
-        names = (*OF_STRATEGIES, "price")
-        asked = AskedValues(
-            strategy=str(plan), profile=None, given=given, **{name: values[name] for name in names}
-        )
-        document, rank = planning.prediction(asked), 1
-        return Running(document, job_of(document, rank, where))
+        flags = {name: values[name] for name in (*OF_STRATEGIES, "price")}
+        asked = AskedValues(strategy=str(plan), profile=None, given=given, **flags)
+        document = planning.prediction(asked)
+        return document, job_of(document, 1, where)
     typed = [name for name in OF_STRATEGIES if name in given]
     if typed:
         raise InputError(
             f"{flag(typed[0])} belongs to a strategy, and {where} is a plan, which says it itself;"
             f" leave {flag(typed[0])} out"
         )
+    job = job_of(document, rank, where)
     if values.get("price"):
-        from astrarium.cluster import market
-
-        cluster = Cluster.from_dict(_plain(document))
-        from astrarium.report.plan.document import cluster_part
-
-        priced = market.with_prices(cluster, values["price"], frozenset())
+        priced = market.with_prices(job.cluster, values["price"], frozenset())
         document = replace(document, cluster=cluster_part(priced))
-    return Running(document, job_of(document, rank, where))
-
-
-def _plain(document: PlanDocument) -> dict[str, Any]:
-    from msgspec import to_builtins
-
-    plain: dict[str, Any] = to_builtins(document.cluster)
-    return plain
+        job = job_of(document, rank, where)
+    return document, job
 
 
 def replanned(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> Replanned:
     """The answer to `astrarium replan`."""
-    asked = running(values, given)
-    change = _change(values)
-    happened = situation(asked.job.strategy, asked.cluster, change)
-    terms = terms_of(values)
-    decision = decide(happened, asked.workload, asked.runtime, asked.job.plan, terms)
-    best = decision.of(decision.best)
-    assert best.plan is not None
-    name = asked.document.workload.model_as_given
-    document = document_of_prediction(asked.workload, happened.now, best.plan, name)
-    return Replanned(replan_document(decision, terms, change, document))
+    asked, job = running(values, given)
+    change, terms = _change(values), _terms(values)
+    happened = situation(job.strategy, job.cluster, change)
+    decision = decide(happened, job.workload, job.runtime, job.plan, terms)
+    best = decision.of(decision.best).plan
+    assert best is not None
+    name = asked.workload.model_as_given
+    document = document_of_prediction(job.workload, happened.now, best, name)
+    return Replanned(
+        ReplanDocument(
+            change=change,
+            objective=str(terms.objective),
+            horizon_seconds=terms.horizon_seconds,
+            workload=document.workload,
+            cluster_before=cluster_part(happened.before),
+            before=job.plan,
+            answers=decision.answers,
+            best=decision.best,
+            plan_document=document,
+            strategies_priced=decision.priced,
+            search_seconds=decision.seconds,
+            notes=(*happened.notes, *decision.notes),
+        )
+    )
 
 
 def _change(values: Mapping[str, Any]) -> ClusterChange:
@@ -170,66 +164,50 @@ def _change(values: Mapping[str, Any]) -> ClusterChange:
     return change
 
 
-def terms_of(values: Mapping[str, Any]) -> ReplanTerms:
-    """The terms of the flags that were given, and the defaults of the others."""
-    given = {
-        "objective": values.get("objective"),
-        "horizon_seconds": values.get("horizon"),
-        "storage": values["storage_bandwidth"] or Storage(),
-        "restart_seconds": values.get("restart_time"),
-        "failures_per_hour": values["failures"],
-        "checkpoint_interval_seconds": values["checkpoint_every"],
-        "since_checkpoint_seconds": values.get("since_checkpoint"),
-        "exact": values.get("exact"),
-    }
-    return ReplanTerms(**{name: value for name, value in given.items() if value is not None})
+def _terms(values: Mapping[str, Any]) -> ReplanTerms:
+    return ReplanTerms(**_given(values, _TERMS))
+
+
+def _given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    return {field: values[name] for name, field in fields.items() if values.get(name) is not None}
 
 
 def simulated(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> SimulationDocument:
     """The answer to `astrarium simulate`."""
-    asked = running(values, given)
-    trace, drawn = _trace(values, asked.cluster, given), values["trace"] == DRAW
-    wanted = values["policy"]
-    policies = tuple(Policy) if wanted == ALL else (Policy(wanted),)
-    strategy, cluster = named(asked.job.strategy, asked.cluster)
-    terms = terms_of(values)
-    plan = replace(asked.job.plan, strategy=strategy)
-    setting = Setting(
-        asked.workload,
-        asked.runtime,
-        plan,
-        strategy,
-        cluster,
-        terms,
-        values["seed"],
-        values["spare"],
-    )
+    asked, job = running(values, given)
+    seed, source = values["seed"], values["trace"]
+    trace = _trace(values, job.cluster, given)
+    policies = tuple(Policy) if values["policy"] == "all" else (Policy(values["policy"]),)
+    plan = replace(job.plan, strategy=named(job.strategy, job.cluster))
+    terms, spare = _terms(values), values["spare"]
+    setting = Setting(job.workload, job.runtime, plan, job.cluster, terms, seed, spare)
     outcomes = tuple(simulate(setting, trace, policy) for policy in policies)
-    name = f"drawn with seed {values['seed']}" if drawn else str(values["trace"])
     if values["save_trace"] is not None:
         write_atomic(Path(values["save_trace"]), trace_csv(trace))
-    return simulation_document(asked.document, plan, name, trace, outcomes, values["seed"])
+    return SimulationDocument(
+        workload=asked.workload,
+        plan=plan,
+        trace=f"drawn with seed {seed}" if source == DRAW else str(source),
+        hours=trace.hours,
+        changes_of_capacity=sum(one.gpus != other.gpus for one, other in pairwise(trace.spans)),
+        seed=seed,
+        outcomes=outcomes,
+    )
 
 
 def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -> CapacityTrace:
     """The trace of a file, or one that is drawn."""
-    if values["trace"] != DRAW:
-        alone = [name for name in OF_DRAWN if name in given]
-        if alone:
-            raise InputError(
-                f"{flag(alone[0])} is about a trace that is drawn, and {values['trace']} is a file;"
-                f" leave it out, or give {DRAW} as TRACE"
-            )
-        return read_trace(Path(values["trace"]))
-    chosen = {
-        "hours": values["hours"] / HOUR,
-        "seed": values["seed"],
-        "losses_per_hour": values["losses"],
-        "hours_away": values["away"] / HOUR,
-        "nodes_together": values["together"],
-        "price_deviation": values["price_swing"],
-    }
-    return drawn_trace(cluster, Drawn(**{k: v for k, v in chosen.items() if v is not None}))
+    if values["trace"] == DRAW:
+        hours, away = values["hours"] / HOUR, values["away"] / HOUR
+        drawn = Drawn(hours, values["seed"], hours_away=away, **_given(values, _DRAWN))
+        return drawn_trace(cluster, drawn)
+    alone = [name for name in ("hours", "away", *_DRAWN) if name in given]
+    if alone:
+        raise InputError(
+            f"{flag(alone[0])} is about a trace that is drawn, and {values['trace']} is a file;"
+            f" leave it out, or give {DRAW} as TRACE"
+        )
+    return read_trace(Path(values["trace"]))
 
 
 def over_several_sites(
@@ -238,23 +216,11 @@ def over_several_sites(
     """The answer to `astrarium sites`."""
     if values["sites"] < LEAST_SITES:
         raise InputError(f"{flag('sites')} {values['sites']}: outer steps need at least 2 sites")
-    asked = running(values, given)
-    sites = Sites(
-        values["sites"],
-        values["link"],
-        values["latency"],
-        values["every"],
-        values["bits"],
-        values["fragments"],
-        values["overlap"],
-    )
-    if sites.fragments > sites.every:
-        raise InputError(
-            f"{flag('fragments')} {sites.fragments} take turns within {flag('every')} {sites.every}"
-            " iterations; give fewer"
-        )
-    found = over_sites(asked.workload, asked.cluster, asked.job.plan, sites)
-    return SitesDocument(SITES_SCHEMA, asked.document.workload, asked.job.plan, sites, found)
+    asked, job = running(values, given)
+    fields = ("sites", "link", "latency", "every", "bits", "overlap")
+    sites = Sites(*(values[name] for name in fields))
+    found = over_sites(job.workload, job.cluster, job.plan, sites)
+    return SitesDocument(workload=asked.workload, plan=job.plan, sites=sites, outcome=found)
 
 
 def under_stragglers(

@@ -8,7 +8,7 @@ from typing import Final
 from astrarium.catalog import find_gpu
 from astrarium.cluster import Cluster, Pool, parse_gpus
 from astrarium.errors import InputError, did_you_mean, flag
-from astrarium.strategy.placement import Parts, placement
+from astrarium.strategy.placement import placement
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value, replace
 
@@ -37,15 +37,10 @@ class Situation(Value, frozen=True):
     lost: Mapping[str, int]  # GPUs, by pool
     notes: tuple[str, ...] = ()
 
-    @property
-    def parts(self) -> tuple[Parts, ...]:
-        """The GPUs of each stage, by the index of their pool in `before`."""
-        return placement(self.strategy, self.before)
-
 
 def situation(strategy: Strategy, cluster: Cluster, change: ClusterChange) -> Situation:
     """Apply a change; InputError names what cannot have happened."""
-    strategy, cluster = named(strategy, cluster)
+    strategy = named(strategy, cluster)
     factors = dict.fromkeys((pool.name for pool in cluster.pools), 1.0)
     for stage, factor in change.slowed_stages.items():
         strategy, cluster, slow = _apart(strategy, cluster, stage)
@@ -72,12 +67,11 @@ def situation(strategy: Strategy, cluster: Cluster, change: ClusterChange) -> Si
     now = _with_gained(Cluster(tuple(pools)), change.gained)
     if not now.pools:
         raise InputError(f"no GPUs are left; {flag('gained')} adds some")
-    names = {pool.name for pool in now.pools}
-    links = tuple(link for link in cluster.links if names.issuperset(link.between))
-    return Situation(strategy, cluster, replace(now, links=links), lost, tuple(notes))
+    now = replace(cluster, pools=now.pools).part(now.pools)
+    return Situation(strategy, cluster, now, lost, tuple(notes))
 
 
-def named(strategy: Strategy, cluster: Cluster) -> tuple[Strategy, Cluster]:
+def named(strategy: Strategy, cluster: Cluster) -> Strategy:
     """The strategy whose stages name their pools."""
     names = [pool.name for pool in cluster.pools]
     parts = placement(strategy, cluster)
@@ -85,7 +79,18 @@ def named(strategy: Strategy, cluster: Cluster) -> tuple[Strategy, Cluster]:
         replace(stage, pools={names[pool]: n for pool, n in parts[stage.pipeline_rank]})
         for stage in strategy.stages
     )
-    return replace(strategy, stages=stages), cluster
+    return replace(strategy, stages=stages)
+
+
+def nodes_of(strategy: Strategy, cluster: Cluster) -> int:
+    used = strategy.gpus_of_pools()
+    return sum(-(-n // cluster.pool(name).gpus_per_node) for name, n in used.items())
+
+
+def resized(cluster: Cluster, gpus: Mapping[str, int]) -> Cluster:
+    """The pools that are named, with as many whole nodes as the GPUs fill."""
+    sizes = [(pool, gpus.get(pool.name, 0) // pool.gpus_per_node) for pool in cluster.pools]
+    return cluster.part([replace(pool, nodes=nodes) for pool, nodes in sizes if nodes])
 
 
 def _pool(cluster: Cluster, name: str) -> Pool:
@@ -151,31 +156,25 @@ def _apart(strategy: Strategy, cluster: Cluster, stage: int) -> tuple[Strategy, 
     first, last = begin // node * node, -(-(begin + held[stage][pool.name]) // node) * node
     slow = replace(pool, name=f"{pool.name} {SLOW}", nodes=(last - first) // node)
     rest = replace(pool, nodes=pool.nodes - slow.nodes)
-    moved, place = dict[int, dict[str, int]](), 0
-    for rank in range(strategy.pp):
-        pools = dict(held[rank])
-        here = pools.pop(pool.name, 0)
-        inside = max(min(place + here, last) - max(place, first), 0)
-        place += here
-        counts = {pool.name: here - inside, slow.name: inside}
-        moved[rank] = pools | {name: n for name, n in counts.items() if n}
-    stages = tuple(replace(s, pools=moved[s.pipeline_rank]) for s in strategy.stages)
-    pools_now: list[Pool] = []
-    for one in cluster.pools:
-        pools_now += [one] if one is not pool else [slow, rest] if rest.nodes else [slow]
-    links = [
-        replace(link, between=(slow.name, next(n for n in link.between if n != pool.name)))
-        for link in cluster.links
-        if pool.name in link.between
-    ]
-    cluster = Cluster(tuple(pools_now), (*cluster.links, *links))
-    if not rest.nodes:
-        cluster = replace(
-            cluster, links=tuple(lk for lk in cluster.links if pool.name not in lk.between)
-        )
     if strategy.pipeline_inside and rest.nodes:
         raise InputError(
             "the stages of a replica share nodes (pipeline_inside), so a slow node slows all of"
             f" them; give the pool instead: {flag('slowed')} {pool.name}:FACTOR"
         )
-    return replace(strategy, stages=stages), cluster, slow.name
+    moved, place = dict[int, dict[str, int]](), 0
+    for rank in range(strategy.pp):
+        here = held[rank].get(pool.name, 0)
+        inside = max(min(place + here, last) - max(place, first), 0)
+        place += here
+        counts = {**held[rank], pool.name: here - inside, slow.name: inside}
+        moved[rank] = {name: n for name, n in counts.items() if n}
+    stages = tuple(replace(s, pools=moved[s.pipeline_rank]) for s in strategy.stages)
+    links = [
+        replace(link, between=(slow.name, next(n for n in link.between if n != pool.name)))
+        for link in cluster.links
+        if pool.name in link.between
+    ]
+    apart = [slow, rest] if rest.nodes else [slow]
+    pools = [part for one in cluster.pools for part in (apart if one is pool else [one])]
+    divided = replace(cluster, links=(*cluster.links, *links)).part(pools)
+    return replace(strategy, stages=stages), divided, slow.name

@@ -17,7 +17,6 @@ from msgspec import field
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.catalog.runtimes import Runtime
-from astrarium.cluster import Cluster
 from astrarium.cost.checkpoints import (
     DEFAULT_RESTART_SECONDS,
     Protection,
@@ -28,9 +27,9 @@ from astrarium.cost.checkpoints import (
 from astrarium.cost.interruptions import DEFAULT_FAILURES_PER_HOUR, interval_of, protected
 from astrarium.cost.memory import WEIGHTS_DIVIDED
 from astrarium.cost.mixed import ClusterModel
-from astrarium.errors import NoFeasiblePlanError, flag
+from astrarium.errors import InputError, NoFeasiblePlanError, flag
 from astrarium.model.workload import Workload
-from astrarium.operations.change import Situation
+from astrarium.operations.change import Situation, named, nodes_of, resized
 from astrarium.operations.neighbours import degraded, neighbours
 from astrarium.operations.state import (
     RankLayout,
@@ -105,35 +104,49 @@ class ReplanAnswer(Value, frozen=True):
 
 
 class Decision(Value, frozen=True):
-    """The three answers, and which is best; `before` is the plan as it ran."""
+    """The three answers, and which is best."""
 
-    situation: Situation
-    workload: Workload
-    runtime: Runtime
-    before: Plan
     answers: tuple[ReplanAnswer, ...]
     best: Reaction
     priced: int  # strategies
     seconds: float
+    notes: tuple[str, ...] = ()
 
     def of(self, way: Reaction) -> ReplanAnswer:
         return next(answer for answer in self.answers if answer.way is way)
 
 
 class _Case(Value, frozen=True, dict=True):
-    """What all strategies of a decision are compared on."""
+    """What all strategies of a decision are compared on; `before` is the plan as it ran."""
 
     situation: Situation
     workload: Workload
     runtime: Runtime
     before: Plan
     terms: ReplanTerms
-    layout: RankLayout
-    alive: Bools
-    intact: bool  # whether the GPUs that are left hold all state
 
-    state: float  # bytes of a checkpoint
-    nodes: int  # of the plan as it ran
+    @cached_property
+    def layout(self) -> RankLayout:
+        return layout_of(self.situation.strategy, self.situation.before)
+
+    @cached_property
+    def alive(self) -> Bools:
+        return alive_ranks(self.layout, self.situation.before, self.situation.lost)
+
+    @cached_property
+    def is_intact(self) -> bool:
+        """Whether the GPUs that are left hold all state."""
+        return is_complete(self.layout, self.alive)
+
+    @cached_property
+    def state(self) -> float:
+        """Bytes of a checkpoint."""
+        return checkpoint_bytes(self.workload, self.runtime)
+
+    @cached_property
+    def nodes(self) -> int:
+        """Those of the plan as it ran."""
+        return nodes_of(self.situation.strategy, self.situation.before)
 
     def safe(self, nodes: Ints | int, iteration_seconds: Floats | float) -> Protection:
         return protection(
@@ -155,96 +168,85 @@ class _Case(Value, frozen=True, dict=True):
         interval = float(interval_of(rate, self.terms.horizon_seconds, safe))
         return min(interval, self.terms.horizon_seconds) / 2
 
-    def rates(self, plans: Sequence[Plan]) -> Floats:
+    def rates(self, plans: Sequence[Plan]) -> list[float]:
         """Tokens a second of plans, failures and checkpoints included."""
-        nodes = np.array([_nodes(plan.strategy, self.situation.now) for plan in plans])
+        nodes = np.array([nodes_of(plan.strategy, self.situation.now) for plan in plans])
         safe = self.safe(nodes, np.array([plan.iteration_seconds for plan in plans]))
         failures = nodes * self.terms.failures_per_hour / HOUR
         stretch = protected(failures, self.terms.horizon_seconds, safe).stretch
-        return np.array([plan.tokens_per_second for plan in plans]) / stretch
+        rates: list[float] = (np.array([p.tokens_per_second for p in plans]) / stretch).tolist()
+        return rates
+
+    @cached_property
+    def refused(self) -> dict[Strategy, bool]:
+        """What was looked at before; the strategy that runs is not refused."""
+        return {self.situation.strategy: False}
+
+    def is_refused(self, strategy: Strategy) -> bool:
+        """Whether the rules of the runtime refuse a strategy."""
+        if strategy not in self.refused:
+            used = strategy.gpus_of_pools()
+            pools = [pool for pool in self.situation.now.pools if pool.name in used]
+            rules = self.runtime.rules or "megatron"
+            self.refused[strategy] = bool(why_refused(self.workload, pools, strategy, rules))
+        return self.refused[strategy]
 
 
 _Rated = tuple[Plan, float]  # with its tokens a second
 
 
 def decide(
-    situation: Situation,
-    workload: Workload,
-    runtime: Runtime,
-    before: Plan,
-    terms: ReplanTerms,
+    situation: Situation, workload: Workload, runtime: Runtime, before: Plan, terms: ReplanTerms
 ) -> Decision:
-    """The best of the three ways; NoFeasiblePlanError if no strategy fits what is left."""
+    """The best of the three ways; NoFeasiblePlanError if no strategy fits what is left.
+
+    All strategies are searched where none near the running one fits.
+    """
     begin = time.perf_counter()
-    case = _case(situation, workload, runtime, before, terms)
+    case = _Case(situation, workload, runtime, before, terms)
     model = ClusterModel(workload, situation.now, runtime)
     choices = _choices(situation)
     stays = list(degraded(situation.strategy, choices[Reaction.MOVE], workload.global_batch))
     plans = neighbours(model, situation.strategy, list(choices.values()), stays)
     if terms.exact:
         plans += _searched(model, case, choices)
-    rated = list(zip(plans, case.rates(plans).tolist(), strict=True))
-    refused = _Refused(case)
+    rated = list(zip(plans, case.rates(plans), strict=True))
     staying = [one for one in rated if one[0].strategy in stays]
-    answers = [_best(case, Reaction.STAY, staying, refused)]
+    answers = [_best(case, Reaction.STAY, staying)]
     for way, sizes in choices.items():
         if way is Reaction.MOVE and sizes == choices[Reaction.RESHAPE]:
             answers.append(replace(answers[-1], way=way))
-            continue
-        within = [one for one in rated if _is_within(one[0].strategy, sizes)]
-        answers.append(_best(case, way, within, refused))
+        else:
+            answers.append(_best(case, way, [one for one in rated if is_within(one[0], sizes)]))
     possible = [answer for answer in answers if answer.plan is not None]
+    if not possible and not terms.exact:
+        all_of = decide(situation, workload, runtime, before, replace(terms, exact=True))
+        says = "no plan near the running one fits, so all strategies were searched"
+        return replace(all_of, notes=(says,), seconds=time.perf_counter() - begin)
     if not possible:
-        raise NoFeasiblePlanError(
-            f"no plan near the running one fits the {situation.now.num_gpus} GPUs that are left;"
-            f" {flag('exact')} searches all strategies"
+        raise NoFeasiblePlanError(f"no plan fits what is left ({situation.now.num_gpus} GPUs)")
+    if terms.objective is Objective.COST and all(answer.usd is None for answer in possible):
+        raise InputError(
+            "no price is known for these GPUs, so the cheapest tokens are not known;"
+            f" {flag('price', 'TYPE=USD')} sets one",
+            "price",
         )
     answers = [_with_payback(answer, answers[0]) for answer in answers]
     # What is as good without a change is left as it is: the first of equals.
     best = max(possible, key=lambda answer: _worth(answer, terms.objective))
-    seconds = time.perf_counter() - begin
-    found = tuple(answers)
-    return Decision(situation, workload, runtime, before, found, best.way, len(plans), seconds)
-
-
-def _case(
-    situation: Situation, workload: Workload, runtime: Runtime, before: Plan, terms: ReplanTerms
-) -> _Case:
-    layout = layout_of(situation.strategy, situation.before)
-    alive = alive_ranks(layout, situation.before, situation.lost)
-    intact = is_complete(layout, alive)
-    state = checkpoint_bytes(workload, runtime)
-    nodes = _nodes(situation.strategy, situation.before)
-    return _Case(situation, workload, runtime, before, terms, layout, alive, intact, state, nodes)
-
-
-class _Refused:
-    """Whether the rules of the runtime refuse strategies, each looked at once."""
-
-    def __init__(self, case: _Case) -> None:
-        self._case = case
-        self._known = {case.situation.strategy: False}
-
-    def __call__(self, strategy: Strategy) -> bool:
-        if strategy not in self._known:
-            case, used = self._case, strategy.gpus_of_pools()
-            pools = [pool for pool in case.situation.now.pools if pool.name in used]
-            rules = case.runtime.rules or "megatron"
-            self._known[strategy] = bool(why_refused(case.workload, pools, strategy, rules))
-        return self._known[strategy]
+    return Decision(tuple(answers), best.way, len(plans), time.perf_counter() - begin)
 
 
 def _choices(situation: Situation) -> dict[Reaction, dict[str, int]]:
     """GPUs of each pool that the ways may use."""
     now = {pool.name: pool.num_gpus for pool in situation.now.pools}
-    used = situation.strategy.gpus_of_pools()
-    left = {name: used[name] - situation.lost.get(name, 0) for name in now}
-    kept = {name: max(min(count, now[name]), 0) for name, count in left.items()}
+    used, lost = situation.strategy.gpus_of_pools(), situation.lost
+    kept = {n: max(min(used[n] - lost.get(n, 0), gpus), 0) for n, gpus in now.items()}
     return {Reaction.RESHAPE: kept, Reaction.MOVE: now}
 
 
-def _is_within(strategy: Strategy, sizes: Mapping[str, int]) -> bool:
-    return all(sizes.get(pool, 0) >= gpus for pool, gpus in strategy.gpus_of_pools().items())
+def is_within(plan: Plan, sizes: Mapping[str, int]) -> bool:
+    return all(sizes.get(pool, 0) >= n for pool, n in plan.strategy.gpus_of_pools().items())
 
 
 def _searched(
@@ -255,21 +257,18 @@ def _searched(
 
     found: list[Plan] = []
     for sizes in {tuple(sizes.items()): sizes for sizes in choices.values()}.values():
-        pools = tuple(
-            replace(pool, nodes=sizes[pool.name] // pool.gpus_per_node)
-            for pool in model.cluster.pools
-            if sizes[pool.name] >= pool.gpus_per_node
-        )
+        part = resized(model.cluster, sizes)
+        if not part.pools:
+            continue
         try:
-            part = replace(model.cluster, pools=pools).part(pools)
             planned = plan(case.workload, part, mode=Mode.UP_TO, top=LISTED, runtime=case.runtime)
         except NoFeasiblePlanError:
             continue
-        found += estimate(model, [one.strategy for one in planned.plans])
+        found += estimate(model, [named(one.strategy, part) for one in planned.plans])
     return found
 
 
-def _best(case: _Case, way: Reaction, plans: Sequence[_Rated], refused: _Refused) -> ReplanAnswer:
+def _best(case: _Case, way: Reaction, plans: Sequence[_Rated]) -> ReplanAnswer:
     """The best plan for a way. Moving takes longer to price, so the most promising come first."""
     least = min(DEFAULT_FIT_CHANCE, case.before.fit_chance or 0.0)
     objective = case.terms.objective
@@ -282,22 +281,13 @@ def _best(case: _Case, way: Reaction, plans: Sequence[_Rated], refused: _Refused
     for hope, plan, rate in sorted(hopes, key=lambda one: -one[0]):
         if best is not None and hope <= _worth(best, objective):
             break
-        if refused(plan.strategy):
-            continue
-        answer = _priced(case, way, plan, rate)
-        if best is None or _worth(answer, objective) > _worth(best, objective):
-            best = answer
-    return best or ReplanAnswer(way, why_not=_why_not(way, bool(plans), bool(hopes)))
-
-
-def _why_not(way: Reaction, has_plans: bool, has_fitting: bool) -> str:
-    if has_fitting:
-        return "the rules of the runtime refuse what would fit"
-    if has_plans:
-        return "no such plan fits in memory"
-    if way is Reaction.STAY:
-        return "not one whole replica is left"
-    return "no split of these GPUs was found"
+        if not case.is_refused(plan.strategy):
+            answer = _priced(case, way, plan, rate)
+            if best is None or _worth(answer, objective) > _worth(best, objective):
+                best = answer
+    none = "not one whole replica is left" if way is Reaction.STAY else "no split of them was found"
+    why = "the rules of the runtime refuse what would fit" if hopes else ""
+    return best or ReplanAnswer(way, why or ("no such plan fits in memory" if plans else none))
 
 
 def _worth(answer: ReplanAnswer, objective: Objective) -> float:
@@ -314,7 +304,7 @@ def _priced(
     if not is_same:
         source, total, pause = _pause(case, plan, moves=moves)
     redone = case.redone if source is StateSource.LAST_CHECKPOINT else 0.0
-    lost = redone * case.before.tokens_per_second
+    trained = rate * max(terms.horizon_seconds - pause, 0.0)
     hourly = plan.usd_per_hour
     return ReplanAnswer(
         way=way,
@@ -324,7 +314,7 @@ def _priced(
         pause_seconds=pause,
         redone_seconds=redone,
         tokens_per_second=rate,
-        tokens=rate * max(terms.horizon_seconds - pause, 0.0) - lost,
+        tokens=trained - redone * case.before.tokens_per_second,
         usd=None if hourly is None else hourly * terms.horizon_seconds / HOUR,
         idle_gpus=situation.now.num_gpus - plan.strategy.gpus,
     )
@@ -332,44 +322,36 @@ def _priced(
 
 def _pause(case: _Case, plan: Plan, *, moves: bool) -> tuple[StateSource, float, float]:
     """Where state comes from, the bytes that ranks get, and seconds without training."""
-    terms, situation = case.terms, case.situation
-    nodes = _nodes(plan.strategy, situation.now)
-    loading = case.state / float(terms.storage.bandwidth(nodes))
-    restart = terms.restart_seconds
+    storage, restart = case.terms.storage, case.terms.restart_seconds
+    now = case.situation.now
+    loading = case.state / float(storage.bandwidth(nodes_of(plan.strategy, now)))
     if not moves:
-        known = StateSource.LINKS if case.intact else StateSource.LAST_CHECKPOINT
-        return known, 0.0, restart + (0.0 if case.intact else loading)
+        if case.is_intact:
+            return StateSource.LINKS, 0.0, restart
+        return StateSource.LAST_CHECKPOINT, 0.0, restart + loading
     divided = plan.strategy.zero_stage >= WEIGHTS_DIVIDED
     sizes = state_bytes(case.workload, case.runtime, divided=divided)
-    after = layout_of(plan.strategy, situation.now)
-    clusters = situation.before, situation.now
-    found = moved(case.layout, after, case.alive, clusters, sizes)
-    if not case.intact:
+    clusters = case.situation.before, now
+    found = moved(case.layout, layout_of(plan.strategy, now), case.alive, clusters, sizes)
+    if not case.is_intact:
         return StateSource.LAST_CHECKPOINT, found.held, restart + loading
-    saving = case.state / float(terms.storage.bandwidth(case.nodes))
+    saving = case.state / float(storage.bandwidth(case.nodes))
     if found.seconds <= saving + loading:
         return StateSource.LINKS, found.total, restart + found.seconds
     return StateSource.CHECKPOINT, found.held, restart + saving + loading
 
 
-def _nodes(strategy: Strategy, cluster: Cluster) -> int:
-    used = strategy.gpus_of_pools()
-    return sum(-(-count // cluster.pool(name).gpus_per_node) for name, count in used.items())
-
-
 def _with_payback(answer: ReplanAnswer, stay: ReplanAnswer) -> ReplanAnswer:
     """When the answer has trained as much as staying would have by then."""
-    if answer.plan is None or answer.way is Reaction.STAY:
-        return answer if answer.plan is None else replace(answer, pays_after_seconds=0.0)
+    if answer.plan is None:
+        return answer
+    pause, rate = answer.pause_seconds, answer.tokens_per_second
     if stay.plan is None:  # nothing would be trained
-        return replace(answer, pays_after_seconds=answer.pause_seconds)
+        return replace(answer, pays_after_seconds=pause)
     if answer.plan.strategy == stay.plan.strategy:
         return replace(answer, pays_after_seconds=0.0)
-    faster = answer.tokens_per_second - stay.tokens_per_second
-    behind = (
-        answer.tokens_per_second * answer.pause_seconds
-        - stay.tokens_per_second * stay.pause_seconds
-    )
+    faster = rate - stay.tokens_per_second
     if faster <= 0:
         return answer
-    return replace(answer, pays_after_seconds=max(behind / faster, answer.pause_seconds))
+    behind = rate * pause - stay.tokens_per_second * stay.pause_seconds
+    return replace(answer, pays_after_seconds=max(behind / faster, pause))

@@ -8,7 +8,7 @@ replacement. A job that waits gives its GPUs back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
 import numpy as np
@@ -20,15 +20,15 @@ from astrarium.cost.checkpoints import checkpoint_bytes, protection
 from astrarium.cost.interruptions import interval_of
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
-from astrarium.operations.change import Situation
+from astrarium.operations.change import Situation, nodes_of, resized
 from astrarium.operations.replan import ReplanAnswer, ReplanTerms, decide
 from astrarium.operations.traces import CapacityTrace
 from astrarium.search.plan import Plan
-from astrarium.strategy.types import Strategy
 from astrarium.units import HOUR
 from astrarium.value import Value, replace
 
 LEAST_HORIZON = HOUR  # that a replan looks ahead
+CAUSES = ("training", "checkpoint", "redone", "paused", "waiting")
 
 
 class Policy(StrEnum):
@@ -68,8 +68,7 @@ class Setting(Value, frozen=True):
 
     workload: Workload
     runtime: Runtime
-    plan: Plan
-    strategy: Strategy
+    plan: Plan  # whose stages name their pools
     cluster: Cluster
     terms: ReplanTerms
     seed: int = 0
@@ -78,7 +77,7 @@ class Setting(Value, frozen=True):
 
 def simulate(setting: Setting, trace: CapacityTrace, policy: Policy) -> PolicyOutcome:
     """Run a policy over a trace; the same for the same seed."""
-    return _Simulation(setting, trace, policy).run()
+    return _Simulation(setting, policy).run(_spans(setting.cluster, trace))
 
 
 class _Span(Value, frozen=True):
@@ -90,81 +89,73 @@ class _Span(Value, frozen=True):
 
 
 class _Simulation:
-    def __init__(self, setting: Setting, trace: CapacityTrace, policy: Policy) -> None:
-        self._setting, self._policy = setting, policy
-        self._spans = list(_spans(setting.cluster, trace))
+    def __init__(self, setting: Setting, policy: Policy) -> None:
+        self._setting, self._policy, self._terms = setting, policy, setting.terms
         self._generator = np.random.default_rng(setting.seed)
         self._state = checkpoint_bytes(setting.workload, setting.runtime)
         self._known: dict[object, ReplanAnswer | None] = {}
-        self._hours = dict.fromkeys(("training", "checkpoint", "redone", "paused", "waiting"), 0.0)
+        self._seconds = dict.fromkeys(CAUSES, 0.0)
         self._tokens, self._usd, self._changes, self._failures = 0.0, 0.0, 0, 0
-        self._plan, self._strategy = setting.plan, setting.strategy
-        self._held = self._strategy.gpus_of_pools()  # and paid for
+        self._plan = setting.plan
+        self._held = self._plan.strategy.gpus_of_pools()  # and paid for
         self._was, self._runs = setting.cluster, False
-        self._pause, self._redone = 0.0, 0.0
+        self._pause, self._redone = 0.0, 0.0  # seconds that are still to come
         self._elapsed, self._altered = 0.0, 0  # seconds, and changes of capacity seen in them
         if policy is Policy.OVERPROVISION:
             self._make_smaller()
 
-    def run(self) -> PolicyOutcome:
-        for number, span in enumerate(self._spans):
-            self._change(span.cluster, first=number == 0)
+    def run(self, spans: Iterable[_Span]) -> PolicyOutcome:
+        priced = True
+        for span in spans:
+            self._change(span.cluster, first=not self._elapsed)
             self._spend(span)
             self._elapsed += span.seconds
-        hours = {name: value / HOUR for name, value in self._hours.items()}
-        total = sum(hours.values())
-        priced = all(span.priced for span in self._spans)
+            priced &= span.priced
         return PolicyOutcome(
             policy=self._policy,
             tokens=self._tokens,
             usd=self._usd if priced else None,
-            goodput=hours["training"] / total,
-            training_hours=hours["training"],
-            checkpoint_hours=hours["checkpoint"],
-            redone_hours=hours["redone"],
-            paused_hours=hours["paused"],
-            waiting_hours=hours["waiting"],
+            goodput=self._seconds["training"] / self._elapsed,
             changes=self._changes,
             failures=self._failures,
+            **{f"{cause}_hours": self._seconds[cause] / HOUR for cause in CAUSES},
         )
 
     def _make_smaller(self) -> None:
         """The best plan on the GPUs less the spare ones; as many are held as before."""
         cluster, share = self._setting.cluster, self._setting.spare_share
-        nodes = {name: n // cluster.pool(name).gpus_per_node for name, n in self._held.items()}
+        node = {pool.name: pool.gpus_per_node for pool in cluster.pools}
+        nodes = {name: count // node[name] for name, count in self._held.items()}
         spare = {name: int(share * count) for name, count in nodes.items()}
         if not any(spare.values()):  # one at least
             spare[max(nodes, key=lambda name: nodes[name])] = 1
-        sizes = {name: nodes[name] - spare[name] for name in nodes}
-        smaller = _resized(cluster, sizes)
-        answer = self._decide(smaller, dict(self._held))
+        smaller = resized(cluster, {n: (nodes[n] - spare[n]) * node[n] for n in nodes})
+        answer = self._decide(smaller, self._held)
         if answer is None or answer.plan is None:
             raise InputError(
-                f"no plan is left with {100 * self._setting.spare_share:g} % of the nodes in"
-                " reserve; keep fewer"
+                f"no plan is left with {100 * share:g} % of the nodes in reserve; keep fewer"
             )
-        self._plan, self._strategy = answer.plan, answer.plan.strategy
+        self._plan = answer.plan
 
     def _change(self, now: Cluster, *, first: bool) -> None:
         """React to the capacity of a span."""
-        there = {pool.name: pool.num_gpus for pool in now.pools}
-        was = {pool.name: pool.num_gpus for pool in self._was.pools}
+        there, was = ({p.name: p.num_gpus for p in one.pools} for one in (now, self._was))
         held = {name: min(count, was.get(name, 0)) for name, count in self._held.items()}
         lost = {name: n - there.get(name, 0) for name, n in held.items() if there.get(name, 0) < n}
         self._altered += not first and there != was
-        if self._policy is Policy.REPLAN:
-            if first and not lost:
-                self._runs = True
-            elif first or lost or there != was or not self._runs:
-                self._replan(now, lost)
-        else:
-            needs = self._strategy.gpus_of_pools()
+        if self._policy is not Policy.REPLAN:
+            needs = self._plan.strategy.gpus_of_pools()
             able = all(there.get(name, 0) >= count for name, count in needs.items())
-            if able and (not self._runs or (lost and self._is_hit(lost, needs))) and not first:
+            if able and not first and (not self._runs or self._is_hit(lost, needs)):
                 self._restart()
             self._runs = able
+        elif first and not lost:
+            self._runs = True
+        elif first or there != was or not self._runs:
+            self._replan(now, lost)
         # What waits has nothing to lose, and its last place is where its plan fits.
-        self._was = now if self._runs or self._policy is not Policy.REPLAN else self._was
+        if self._runs or self._policy is not Policy.REPLAN:
+            self._was = now
 
     def _is_hit(self, lost: Mapping[str, int], needs: Mapping[str, int]) -> bool:
         """Whether some node that is lost is one that works: those held in reserve may be lost."""
@@ -172,38 +163,35 @@ class _Simulation:
         for name, count in lost.items():
             nodes = -(-count // self._setting.cluster.pool(name).gpus_per_node)
             safe *= max(1 - needs.get(name, 0) / self._held[name], 0.0) ** nodes
-        return bool(self._generator.random() >= safe)
+        return bool(lost) and bool(self._generator.random() >= safe)
 
     def _replan(self, now: Cluster, lost: Mapping[str, int]) -> None:
-        gone = dict(lost) if self._runs else dict(self._held)
-        answer = self._decide(now, gone)
+        answer = self._decide(now, lost if self._runs else self._held)
         if answer is None or answer.plan is None:
             if self._runs:
-                self._redone += float(self._generator.uniform(0, self._interval()))
+                self._redone += self._undone()
             self._runs = False
             return
-        moved = answer.plan.strategy != self._strategy
         if answer.pause_seconds or not self._runs:
             self._pause = answer.pause_seconds
             self._redone += answer.redone_seconds if self._runs else 0.0
-        self._changes += moved
-        self._plan, self._strategy = answer.plan, answer.plan.strategy
-        self._held, self._runs = self._strategy.gpus_of_pools(), True
+        self._changes += answer.plan.strategy != self._plan.strategy
+        self._plan, self._runs = answer.plan, True
+        self._held = self._plan.strategy.gpus_of_pools()
 
     def _decide(self, now: Cluster, lost: Mapping[str, int]) -> ReplanAnswer | None:
         """What `replan` says, looking as far ahead as capacity lasted so far."""
-        ahead = self._setting.terms.horizon_seconds
+        ahead = self._terms.horizon_seconds
         if self._altered:
             ahead = max(self._elapsed / self._altered, LEAST_HORIZON)
         ahead = HOUR * 2.0 ** round(np.log2(ahead / HOUR))  # few horizons, so that answers recur
-        key = self._strategy, now, tuple(sorted(lost.items())), ahead
+        key = self._plan.strategy, now, tuple(sorted(lost.items())), ahead
         if key not in self._known:
-            setting = self._setting
-            situation = Situation(self._strategy, self._was, now, lost)
-            undone = self._interval() / 2
-            terms = replace(setting.terms, horizon_seconds=ahead, since_checkpoint_seconds=undone)
+            job, undone = self._setting, self._interval() / 2
+            situation = Situation(self._plan.strategy, self._was, now, lost)
+            terms = replace(self._terms, horizon_seconds=ahead, since_checkpoint_seconds=undone)
             try:
-                found = decide(situation, setting.workload, setting.runtime, self._plan, terms)
+                found = decide(situation, job.workload, job.runtime, self._plan, terms)
             except NoFeasiblePlanError:
                 self._known[key] = None
             else:
@@ -213,82 +201,60 @@ class _Simulation:
     def _restart(self) -> None:
         """Begin again from the last checkpoint."""
         self._pause = self._restart_seconds()
-        self._redone += float(self._generator.uniform(0, self._interval()))
+        self._redone += self._undone()
 
     def _restart_seconds(self) -> float:
-        storage = self._setting.terms.storage
-        return self._setting.terms.restart_seconds + self._state / float(
-            storage.bandwidth(self._nodes)
-        )
+        return self._terms.restart_seconds + self._saving()
+
+    def _undone(self) -> float:
+        """Work since the last checkpoint."""
+        return float(self._generator.uniform(0, self._interval()))
+
+    def _saving(self) -> float:
+        """Seconds to write a checkpoint, or to load it."""
+        return self._state / float(self._terms.storage.bandwidth(self._nodes))
 
     @property
     def _nodes(self) -> int:
-        used = self._strategy.gpus_of_pools()
+        # Pools that are gone are those of the cluster, new ones those of the last span.
         pools = {pool.name: pool for pool in (*self._was.pools, *self._setting.cluster.pools)}
-        return sum(-(-count // pools[name].gpus_per_node) for name, count in used.items())
+        return nodes_of(self._plan.strategy, Cluster(tuple(pools.values())))
 
     def _interval(self) -> float:
-        terms, nodes = self._setting.terms, self._nodes
         safe = protection(
             self._state,
-            nodes,
-            storage=terms.storage,
-            interval_seconds=terms.checkpoint_interval_seconds,
+            self._nodes,
+            storage=self._terms.storage,
+            interval_seconds=self._terms.checkpoint_interval_seconds,
             iteration_seconds=self._plan.iteration_seconds,
         )
-        rate = nodes * terms.failures_per_hour / HOUR + self._altered / max(self._elapsed, HOUR)
-        return float(interval_of(rate, np.inf, safe))
+        rate = self._nodes * self._terms.failures_per_hour / HOUR
+        return float(interval_of(rate + self._altered / max(self._elapsed, HOUR), np.inf, safe))
 
     def _spend(self, span: _Span) -> None:
         """The seconds of a span by cause, its tokens and its dollars."""
-        if not self._runs:
-            self._hours["waiting"] += span.seconds
-            return
-        self._usd += self._usd_per_second(span.cluster) * span.seconds
         left = span.seconds
-        breaks = self._generator.poisson(
-            self._nodes * self._setting.terms.failures_per_hour * left / HOUR
+        if not self._runs:
+            self._seconds["waiting"] += left
+            return
+        for pool in span.cluster.pools:
+            gpus = min(self._held[pool.name], pool.num_gpus)
+            self._usd += gpus * (pool.usd_per_gpu_hour or 0.0) * left / HOUR
+        breaks = int(
+            self._generator.poisson(self._nodes * self._terms.failures_per_hour * left / HOUR)
         )
-        self._failures += int(breaks)
-        for _ in range(int(breaks)):
-            self._pause += self._restart_seconds()
-            self._redone += float(self._generator.uniform(0, self._interval()))
+        self._failures += breaks
+        self._pause += breaks * self._restart_seconds()
+        self._redone += sum(self._undone() for _ in range(breaks))
         paused = min(self._pause, left)
-        self._pause -= paused
-        left -= paused
-        redone = min(self._redone, left)
-        self._redone -= redone
-        left -= redone
+        redone = min(self._redone, left - paused)
+        self._pause, self._redone = self._pause - paused, self._redone - redone
+        left -= paused + redone
         interval = self._interval()
-        saving = self._state / float(self._setting.terms.storage.bandwidth(self._nodes))
-        trained = left * interval / (interval + saving) if np.isfinite(interval) else left
-        self._hours["paused"] += paused
-        self._hours["redone"] += redone
-        self._hours["training"] += trained
-        self._hours["checkpoint"] += left - trained
+        trained = left * interval / (interval + self._saving()) if np.isfinite(interval) else left
+        for cause, spent in zip(CAUSES, (trained, left - trained, redone, paused), strict=False):
+            self._seconds[cause] += spent
         self._tokens += trained * self._plan.tokens_per_second
-
-    def _usd_per_second(self, cluster: Cluster) -> float:
-        pools = {pool.name: pool for pool in cluster.pools}
-        held = {
-            name: min(n, pools[name].num_gpus) for name, n in self._held.items() if name in pools
-        }
-        prices = {name: pools[name].usd_per_gpu_hour or 0.0 for name in held}
-        return sum(held[name] * prices[name] for name in held) / HOUR
-
-
-def _resized(cluster: Cluster, nodes: Mapping[str, int]) -> Cluster:
-    """The pools that are named, with so many nodes."""
-    return _of_pools(
-        cluster, [replace(p, nodes=nodes[p.name]) for p in cluster.pools if nodes.get(p.name)]
-    )
-
-
-def _of_pools(cluster: Cluster, pools: Sequence[Pool]) -> Cluster:
-    """Pools with the links that a cluster has between those of their names."""
-    names = {pool.name for pool in pools}
-    links = tuple(link for link in cluster.links if names.issuperset(link.between))
-    return Cluster(tuple(pools), links)
 
 
 def _spans(cluster: Cluster, trace: CapacityTrace) -> Iterator[_Span]:
@@ -296,15 +262,15 @@ def _spans(cluster: Cluster, trace: CapacityTrace) -> Iterator[_Span]:
     named = pools_of(cluster, trace)
     others = [pool for pool in cluster.pools if pool not in named.values()]
     known = named | {pool.name: pool for pool in others}
+    usual = {pool.name: pool.num_gpus for pool in others}
     for span in trace.spans:
-        pools, priced = list[Pool](), True
-        for name, pool in known.items():
-            nodes = span.gpus.get(name, 0 if name in named else pool.num_gpus) // pool.gpus_per_node
-            usd = span.usd.get(name, pool.usd_per_gpu_hour)
-            priced &= usd is not None
-            if nodes:
-                pools.append(replace(pool, nodes=nodes, usd_per_gpu_hour=usd))
-        yield _Span(span.hours * HOUR, _of_pools(cluster, pools), priced)
+        pools = [
+            replace(pool, nodes=nodes, usd_per_gpu_hour=span.usd.get(name, pool.usd_per_gpu_hour))
+            for name, pool in known.items()
+            if (nodes := {**usual, **span.gpus}.get(name, 0) // pool.gpus_per_node)
+        ]
+        priced = all(span.usd.get(n, p.usd_per_gpu_hour) is not None for n, p in known.items())
+        yield _Span(span.hours * HOUR, cluster.part(pools), priced)
 
 
 def pools_of(cluster: Cluster, trace: CapacityTrace) -> dict[str, Pool]:

@@ -9,16 +9,16 @@ The expected time is exact for that model up to one simplification: replicas tha
 for each other in every layer, too. Only computation is slower; messages take what they took.
 
 Published shapes: five computing centres found 8 % between the ends of the box plot of GPUs of one
-type, and outliers up to 1.5 times slower than the median (arXiv 2208.11035, 2022-08). On over
-10,000 GPUs fail-slow episodes lasted from tens of seconds to nearly ten hours and made jobs take
-1.34 times as long on average (arXiv 2410.12588, 2024-10). What share of nodes is slow at a time is
-not published there, so it has no default.
+type, and outliers up to 1.5 times slower than the median (arXiv 2208.11035, 2022-08). What share of
+nodes is slow at a time is not published there, so it has no default.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from astrarium.cost.checkpoints import protection
 from astrarium.cost.groups import GPU_DEVIATION, slowest_of
 from astrarium.cost.interruptions import interval_of, protected
 from astrarium.cost.training_run import RunTerms
+from astrarium.operations.change import nodes_of
 from astrarium.strategy.estimate import Plan
 from astrarium.units import DAY, HOUR
 from astrarium.value import Value
@@ -36,9 +37,9 @@ from astrarium.value import Value
 COMPUTATION: Final = ("forward", "backward", "recompute")
 OF_PASSES: Final = (*COMPUTATION, "tp_communication", "cp_communication", "ep_communication")
 DEFAULT_REPAIR_SECONDS: Final = DAY  # of a node; a guess: no published figure was found
-MOST_SPARES: Final = 4096
 _POINTS = 2001  # at which the distribution of a pipeline is looked at
-_TAIL = 8.0  # deviations beyond which no GPU is
+_TAIL = 8.0  # deviations beyond which no GPU is, nor the number of broken nodes
+_FEW = 16  # more spare nodes than that, where a deviation says little
 
 
 class Stragglers(Value, frozen=True):
@@ -60,19 +61,14 @@ class Stragglers(Value, frozen=True):
     def _normal(self, pace: Floats) -> Floats:
         if not self.gpu_deviation:
             return (pace >= 1 - 1e-12).astype(float)
-        return _standard((pace - 1) / self.gpu_deviation)
+        normal = NormalDist(1.0, self.gpu_deviation)
+        return np.array([normal.cdf(one) for one in pace.tolist()])
 
     @property
     def range(self) -> tuple[float, float]:
         """Between these paces all GPUs are."""
         most = 1 + _TAIL * self.gpu_deviation
         return max(2 - most, 0.0), most * (self.slow_factor if self.slow_nodes else 1.0)
-
-
-def _standard(deviations: Floats) -> Floats:
-    """The chance of a normal deviate below each of these."""
-    scaled = (deviations / math.sqrt(2)).tolist()
-    return 0.5 * (1 + np.array([math.erf(one) for one in scaled]))
 
 
 class StageSpeeds(Value, frozen=True):
@@ -129,35 +125,37 @@ def slowest_pipeline(
     ramp. Given the slowest, the others have the mean of what is faster.
     """
     low, high = stragglers.range
-    least = max(one.compute * low + one.messages for one in stages)
-    most = max(one.compute * high + one.messages for one in stages)
+    kinds, counts = zip(*Counter(stages).items(), strict=True)
+    least, most = (max(one.compute * end + one.messages for one in kinds) for end in (low, high))
     times = np.linspace(least, most, _POINTS)
-    below, means = [], []
-    for one in dict.fromkeys(stages):
-        count = stages.count(one)
-        own = np.linspace(one.compute * low, one.compute * high, _POINTS)
-        chance = stragglers.share_below(own / one.compute, one.gpus, one.nodes)
-        seconds = own + one.messages
-        # The mean of a stage that is no slower than some time: the integral of what is below it.
-        steps = np.diff(seconds)
-        under = np.concatenate([[0.0], np.cumsum(steps * (chance[1:] + chance[:-1]) / 2)])
-        at = np.interp(times, seconds, chance, right=1.0)
-        beyond = np.maximum(times - seconds[-1], 0.0)
-        area = np.interp(times, seconds, under) + beyond
-        mean = times - np.divide(area, at, out=np.zeros_like(at), where=at > 0)
-        below += [at] * count
-        means += [np.maximum(mean, one.messages)] * count
-    each, mean_of = np.array(below), np.array(means)
+    curves = [_below(one, times, np.linspace(low, high, _POINTS), stragglers) for one in kinds]
+    below, mean = np.array(curves).swapaxes(0, 1)
     # Which stage is the slowest: by its density at that time over its chance to be below.
-    slope = np.gradient(each, times, axis=1)
-    weight = np.divide(slope, each, out=np.zeros_like(each), where=each > 1e-300)
-    total = weight.sum(axis=0)
+    slope = np.gradient(below, times, axis=1)
+    weight = np.divide(slope, below, out=np.zeros_like(below), where=below > 1e-300)
+    number = np.array(counts)[:, None]
+    total = (number * weight).sum(axis=0)
     weight = np.where(total > 0, weight / np.where(total > 0, total, 1.0), 1.0 / len(stages))
-    others = mean_of.sum(axis=0) - (weight * mean_of).sum(axis=0)
+    others = (number * (1 - weight) * mean).sum(axis=0)
     seconds = turns * times + others / virtual
-    of_all = np.prod(each, axis=0) ** units
+    of_all = np.prod(below**number, axis=0) ** units
     middle = (seconds[1:] + seconds[:-1]) / 2
     return float(seconds[0] * of_all[0] + (middle * np.diff(of_all)).sum())
+
+
+def _below(
+    stage: StageSpeeds, times: Floats, paces: Floats, stragglers: Stragglers
+) -> tuple[Floats, Floats]:
+    """The chance that a stage takes no longer than each of the times, and its mean if so."""
+    chance = stragglers.share_below(paces, stage.gpus, stage.nodes)
+    seconds = paces * stage.compute + stage.messages
+    # The mean is the time less the integral of the chance up to it.
+    steps = np.diff(seconds) * (chance[1:] + chance[:-1]) / 2
+    area = np.interp(times, seconds, np.concatenate([[0.0], np.cumsum(steps)]))
+    area += np.maximum(times - seconds[-1], 0.0)
+    below = np.interp(times, seconds, chance, right=1.0)
+    mean = times - np.divide(area, below, out=np.zeros_like(below), where=below > 0)
+    return below, np.maximum(mean, stage.messages)
 
 
 class Spares(Value, frozen=True):
@@ -175,26 +173,11 @@ def spares_worth_keeping(nodes: int, failures_per_hour: float, repair_seconds: f
     broken at a time. A job without enough nodes waits.
     """
     mean = nodes * failures_per_hour * repair_seconds / HOUR
-    chance = math.exp(-mean) if mean < 700 else 0.0
-    total, best, without = chance, Spares(0, chance, chance), chance
-    if chance == 0.0:
-        return Spares(*_many_spares(nodes, mean), 0.0)
-    for spare in range(1, MOST_SPARES):
-        chance *= mean / spare
-        total = min(total + chance, 1.0)
-        if total / (nodes + spare) > best.availability / (nodes + best.nodes):
-            best = Spares(spare, total, without)
-        elif spare > mean:  # from here on less and less is gained
-            break
-    return best
-
-
-def _many_spares(nodes: int, mean: float) -> tuple[int, float]:
-    """The same where so many nodes are broken that their number is normal."""
-    spare = mean + math.sqrt(mean) * np.linspace(-4, 8, 1201)
-    available = _standard((spare + 0.5 - mean) / math.sqrt(mean))
-    best = int(np.argmax(available / (nodes + spare)))
-    return math.ceil(spare[best]), float(available[best])
+    spares = np.arange(math.ceil(mean + _TAIL * math.sqrt(mean)) + _FEW)
+    logs = np.concatenate([[0.0], np.log(mean / spares[1:]) if mean else spares[1:] * -np.inf])
+    available = np.minimum(np.cumsum(np.exp(np.cumsum(logs) - mean)), 1.0)
+    best = int(np.argmax(available / (nodes + spares)))
+    return Spares(best, float(available[best]), float(available[0]))
 
 
 class Steadiness(Value, frozen=True):
@@ -221,8 +204,7 @@ def steadiness(
 ) -> Steadiness:
     """What to expect of a plan whose GPUs are slow and break as stated."""
     expected = expected_seconds(plan, cluster, stragglers)
-    used = plan.strategy.gpus_of_pools()
-    nodes = sum(-(-n // cluster.pool(name).gpus_per_node) for name, n in used.items())
+    nodes = nodes_of(plan.strategy, cluster)
     safe = protection(
         state_bytes,
         nodes,

@@ -11,7 +11,8 @@ hour: each hour half of the distance is kept, and a normal deviation added.
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -55,7 +56,7 @@ def read_trace(path: Path) -> CapacityTrace:
     if missing:
         wanted = f"{', '.join(COLUMNS)} and, for prices, {PRICE}"
         raise InputError(f"{path}: no column '{missing[0]}'; expected {wanted}")
-    changes: dict[float, list[tuple[str, int, float | None]]] = {}
+    changes: dict[float, dict[str, tuple[int, float | None]]] = {}
     last = 0.0
     for row in rows:
         where = f"{path}:{rows.line_num}"
@@ -69,7 +70,9 @@ def read_trace(path: Path) -> CapacityTrace:
         if not name:
             raise InputError(f"{where}: gpu is empty; name a type such as h100, or a pool")
         usd = _number(row, PRICE, where, 1e6) if (row.get(PRICE) or "").strip() else None
-        changes.setdefault(hours, []).append((name, int(gpus), usd))
+        if name in changes.setdefault(hours, {}):
+            raise InputError(f"{where}: a second row for {name} at hour {hours:g}; keep one")
+        changes[hours][name] = int(gpus), usd
         last = hours
         if rows.line_num > MOST_ROWS:
             raise InputError(f"{path}: more than {MOST_ROWS:,} lines; divide it")
@@ -90,15 +93,13 @@ def _number(row: Mapping[str, str | None], name: str, where: str, most: float) -
     return value
 
 
-def _of_changes(changes: Mapping[float, Sequence[tuple[str, int, float | None]]]) -> CapacityTrace:
+def _of_changes(changes: Mapping[float, Mapping[str, tuple[int, float | None]]]) -> CapacityTrace:
     gpus: dict[str, int] = {}
     usd: dict[str, float] = {}
-    times, spans = sorted(changes), []
-    for begin, end in pairwise(times):
-        for name, count, price in changes[begin]:
-            gpus[name] = count
-            if price is not None:
-                usd[name] = price
+    spans = []
+    for begin, end in pairwise(sorted(changes)):
+        gpus |= {name: count for name, (count, _) in changes[begin].items()}
+        usd |= {name: price for name, (_, price) in changes[begin].items() if price is not None}
         spans.append(Span(end - begin, dict(gpus), dict(usd)))
     return CapacityTrace(tuple(spans))
 
@@ -117,29 +118,19 @@ class Drawn(Value, frozen=True):
 def drawn_trace(cluster: Cluster, drawn: Drawn) -> CapacityTrace:
     """A trace of the pools of a cluster; the same for the same seed."""
     generator = np.random.default_rng(drawn.seed)
-    changes: dict[float, list[tuple[str, int, float | None]]] = {}
+    changes: dict[float, dict[str, tuple[int, float | None]]] = {drawn.hours: {}}
     for pool in cluster.pools:
-        for hours, gpus in _capacities(pool, drawn, generator):
-            changes.setdefault(hours, []).append((pool.name, gpus, None))
-        if pool.usd_per_gpu_hour is None:
-            continue
-        prices = _prices(pool.usd_per_gpu_hour, drawn, generator)
-        counts = iter(
-            sorted((h, g) for h, rows in changes.items() for n, g, _ in rows if n == pool.name)
-        )
-        now, following = pool.num_gpus, next(counts, None)
-        for hour, usd in enumerate(prices):
-            while following is not None and following[0] <= hour:
-                now, following = following[1], next(counts, None)
-            changes.setdefault(float(hour), []).append((pool.name, now, usd))
-    changes.setdefault(drawn.hours, [])
+        gpus = _capacities(pool, drawn, generator)
+        usd = _prices(pool.usd_per_gpu_hour, drawn, generator)
+        now: tuple[int, float | None] = pool.num_gpus, None
+        for hours in sorted({*gpus, *usd}):
+            now = gpus.get(hours, now[0]), usd.get(hours, now[1])
+            changes.setdefault(hours, {})[pool.name] = now
     return _of_changes(changes)
 
 
-def _capacities(
-    pool: Pool, drawn: Drawn, generator: np.random.Generator
-) -> list[tuple[float, int]]:
-    """The GPUs that are there, at the beginning and after each change."""
+def _capacities(pool: Pool, drawn: Drawn, generator: np.random.Generator) -> dict[float, int]:
+    """The GPUs that are there, by hour: at the beginning and after each change."""
     events: list[tuple[float, int]] = []
     for first in range(0, pool.nodes, drawn.nodes_together):
         size = min(drawn.nodes_together, pool.nodes - first) * pool.gpus_per_node
@@ -151,19 +142,20 @@ def _capacities(
                 break
             events += [(time, -size), (back, size)]
             time = back
-    found, now = [(0.0, pool.num_gpus)], pool.num_gpus
+    found, now = {0.0: pool.num_gpus}, pool.num_gpus
     for hours, change in sorted(event for event in events if event[0] < drawn.hours):
         now += change
-        found.append((round(hours, 6), now))
+        found[round(hours, 6)] = now
     return found
 
 
-def _prices(mean: float, drawn: Drawn, generator: np.random.Generator) -> list[float]:
-    if not drawn.price_deviation:
-        return [mean]
-    found, off = [], 0.0
-    for _ in range(int(np.ceil(drawn.hours))):
-        found.append(round(mean * max(1 + off, 0.05), 4))
+def _prices(mean: float | None, drawn: Drawn, generator: np.random.Generator) -> dict[float, float]:
+    """Prices by hour; one if they stay, none if there is none."""
+    if mean is None or not drawn.price_deviation:
+        return {} if mean is None else {0.0: mean}
+    found, off = dict[float, float](), 0.0
+    for hour in range(math.ceil(drawn.hours)):
+        found[float(hour)] = round(mean * max(1 + off, 0.05), 4)
         off = _KEPT * off + drawn.price_deviation * float(generator.standard_normal())
     return found
 
