@@ -10,20 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heapreplace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.plan import Plan, estimate
-from astrarium.strategy.types import (
-    Granularity,
-    LayerSplit,
-    Method,
-    Recompute,
-    Stage,
-    Strategy,
-)
+from astrarium.strategy.types import Granularity, LayerSplit, Method, Recompute, Stage, Strategy
 from astrarium.value import Value, replace
 
 PRICED = 3  # layouts of each tp and ep that the cost model prices, the most promising
@@ -49,24 +42,24 @@ class _Layout(Value, frozen=True):
 
 def degraded(running: Strategy, sizes: Mapping[str, int], batch: int) -> Iterator[Strategy]:
     """The same split with fewer replicas, or as it is, as far as each pool has the GPUs."""
+    group = running.tp * running.cp
     for dp in range(running.dp, 0, -1):
         if batch % (dp * running.micro_batch) or dp % running.shard_groups:
             continue
-        if dp * running.cp * running.tp % (running.ep * running.etp):
+        counts = [n * dp / running.dp / group for one in running.stages for n in one.pools.values()]
+        if dp * group % (running.ep * running.etp) or any(count % 1 for count in counts):
             continue
-        group = running.tp * running.cp
-        stages = []
-        for stage in running.stages:
-            counts = {pool: count * dp / running.dp for pool, count in stage.pools.items()}
-            if any(count % group for count in counts.values()):
-                break
-            whole = {pool: int(count) for pool, count in counts.items()}
-            stages.append(replace(stage, pools=whole, devices=group * dp))
+        stages = tuple(
+            replace(
+                stage,
+                pools={pool: n * dp // running.dp for pool, n in stage.pools.items()},
+                devices=group * dp,
+            )
+            for stage in running.stages
+        )
         turns = batch // (dp * running.micro_batch)
-        made = replace(running, dp=dp, num_micro_batches=turns, stages=tuple(stages))
-        if len(stages) == len(running.stages) and all(
-            sizes.get(pool, 0) >= gpus for pool, gpus in made.gpus_of_pools().items()
-        ):
+        made = replace(running, dp=dp, num_micro_batches=turns, stages=stages)
+        if all(sizes.get(pool, 0) >= gpus for pool, gpus in made.gpus_of_pools().items()):
             yield made
 
 
@@ -124,41 +117,34 @@ def _layouts(
 
 def _bases(running: Strategy, batch: int) -> Iterator[Strategy]:
     """Degrees that stages have in common, for one replica."""
-    halves = (0.5, 1, 2)
     for tp, micro, ep in product(
-        dict.fromkeys(int(running.tp * factor) for factor in halves),
-        dict.fromkeys(int(running.micro_batch * factor) for factor in halves),
-        dict.fromkeys(int(running.ep * factor) for factor in halves if running.ep > 1) or (1,),
+        _near(running.tp), _near(running.micro_batch), _near(running.ep) if running.ep > 1 else [1]
     ):
-        if tp and micro and not batch % micro:
+        if not batch % micro:
             sequence = tp > 1 and (running.sequence_parallel or running.tp == 1)
             overlap = replace(running.overlap, tp=running.overlap.tp and sequence)
-            yield replace(
-                running,
-                tp=tp,
-                micro_batch=micro,
-                ep=ep,
-                dp=1,
-                shard_groups=1,
-                sequence_parallel=sequence,
-                overlap=overlap,
-                stages=(),
-            )
+            degrees = replace(running, tp=tp, micro_batch=micro, ep=ep, dp=1, shard_groups=1)
+            yield replace(degrees, sequence_parallel=sequence, overlap=overlap, stages=())
+
+
+def _near(degree: int) -> list[int]:
+    return [degree // 2, degree, 2 * degree] if degree > 1 else [1, 2]
 
 
 def _speeds(model: ClusterModel, bases: Sequence[Strategy]) -> list[Mapping[str, float]]:
     """What a stage on each pool does in a second, for one replica, by the cost model."""
     made, owners = [], []
     for number, base in enumerate(bases):
-        replicas = max(-(-base.ep * base.etp // (base.tp * base.cp)), 1)
-        crew = base.tp * base.cp * replicas
-        able = [
-            p.name for p in model.cluster.pools if p.num_gpus >= crew and p.gpus_per_node >= base.tp
-        ]
+        group = base.tp * base.cp
+        replicas = max(-(-base.ep * base.etp // group), 1)
+        able = {
+            pool.name: 1.0
+            for pool in model.cluster.pools
+            if pool.num_gpus >= group * replicas and pool.gpus_per_node >= base.tp
+        }
         if able and len(able) <= model.workload.model.num_layers:
-            stages = [(name, 1) for name in able]
             one = replace(base, dp=replicas, virtual_stages=1, num_micro_batches=1)
-            made.append(_strategy(model, one, stages, dict.fromkeys(able, 1.0)))
+            made.append(_dealt(model, _Layout(one, tuple((name, 1) for name in able), able)))
             owners.append(number)
     found: list[Mapping[str, float]] = [{} for _ in bases]
     for number, plan in zip(owners, estimate(model, made), strict=True):
@@ -206,53 +192,43 @@ def _placed(
 
 def _dealt(model: ClusterModel, layout: _Layout, known: Plan | None = None) -> Strategy:
     """The layout with its layers dealt by speed; by the times and the memory of a plan if known."""
+    asked, pools = model.workload, [name for name, count in layout.stages for _ in range(count)]
+    layers, extra = asked.model.num_layers, 0.0
     if known is None:
-        return _strategy(model, layout.base, layout.stages, layout.speeds)
-    layers = [0] * known.strategy.pp
-    for stage in known.strategy.stages:
-        layers[stage.pipeline_rank] += stage.num_layers
-    seconds = [
-        one.pass_seconds / max(n, 1) for one, n in zip(known.stage_seconds, layers, strict=True)
-    ]
-    most = []
-    for memory, n in zip(known.memory, layers, strict=True):
-        each = (memory.peak_bytes - memory.reserved) / max(n, 1)
-        most.append(max(int((ROOM * memory.capacity_bytes - memory.reserved) / each), 1))
-    return _strategy(model, layout.base, layout.stages, {}, (seconds, most))
+        blocks = asked.model.flops_per_token(asked.seq_length) / 3
+        head = asked.model.head_flops_per_token(asked.seq_length)
+        extra = head / (blocks - head) * layers
+        seconds, most = [1 / layout.speeds[pool] for pool in pools], [layers] * len(pools)
+    else:
+        had: Counter[int] = Counter()
+        for stage in known.strategy.stages:
+            had[stage.pipeline_rank] += stage.num_layers
+        seconds = [one.pass_seconds / max(had[i], 1) for i, one in enumerate(known.stage_seconds)]
+        most = []
+        for rank, memory in enumerate(known.memory):
+            each = (memory.peak_bytes - memory.reserved) / max(had[rank], 1)
+            most.append(max(int((ROOM * memory.capacity_bytes - memory.reserved) / each), 1))
+    return _strategy(model, layout.base, pools, deal(layers, seconds, most, extra))
 
 
 def _strategy(
-    model: ClusterModel,
-    base: Strategy,
-    stages: Sequence[tuple[str, int]],
-    speeds: Mapping[str, float],
-    known: tuple[Sequence[float], Sequence[int]] | None = None,
+    model: ClusterModel, base: Strategy, pools: Sequence[str], layers: Sequence[int]
 ) -> Strategy:
-    pools = [name for name, count in stages for _ in range(count)]
-    layers, crew = model.workload.model.num_layers, base.tp * base.cp * base.dp
-    if known is None:
-        blocks = model.workload.model.flops_per_token(model.workload.seq_length) / 3
-        head = model.workload.model.head_flops_per_token(model.workload.seq_length)
-        extra = head / (blocks - head) * layers
-        counts = deal(layers, [1 / speeds[pool] for pool in pools], [layers] * len(pools), extra)
-    else:
-        counts = deal(layers, *known)
-    chunks = [
-        counts[rank] // base.virtual_stages + (chunk < counts[rank] % base.virtual_stages)
-        for chunk in range(base.virtual_stages)
-        for rank in range(len(pools))
-    ]
+    """A stage on each of the pools, with so many layers."""
+    crew, virtual = base.tp * base.cp * base.dp, base.virtual_stages
+    places = [(chunk, rank) for chunk in range(virtual) for rank in range(len(pools))]
+    chunks = [layers[rank] // virtual + (chunk < layers[rank] % virtual) for chunk, rank in places]
     bounds = np.concatenate([[0], np.cumsum(chunks)]).tolist()
     made = tuple(
         Stage(
-            gpu=model.cluster.pool(pools[index % len(pools)]).gpu.name,
-            layers=(bounds[index], bounds[index + 1]),
+            gpu=model.cluster.pool(pools[rank]).gpu.name,
+            layers=span,
             devices=crew,
-            pipeline_rank=index % len(pools),
-            chunk=index // len(pools),
-            pools={pools[index % len(pools)]: crew},
+            pipeline_rank=rank,
+            chunk=chunk,
+            pools={pools[rank]: crew},
         )
-        for index in range(len(chunks))
+        for (chunk, rank), span in zip(places, pairwise(bounds), strict=True)
     )
     split = LayerSplit.EVEN if len(set(chunks)) == 1 else LayerSplit.FREE
     return replace(base, pp=len(pools), split=split, stages=made)
@@ -266,15 +242,16 @@ def deal(
     `seconds` are those of a layer, `most` the layers that a rank has room for (which is exceeded if
     nothing else is left), `extra` the work of the head, in layers of the last rank.
     """
-    counts = [0] * len(seconds)
-    crowded = sum(most) < layers
-    begin = [0.0] * (len(seconds) - 1) + [extra]
-    heap = [((begin[i] + 1) * seconds[i], i) for i in range(len(seconds))]
+    counts, is_crowded = [0] * len(seconds), sum(most) < layers
+    begin = [1.0] * (len(seconds) - 1) + [1.0 + extra]
+    heap = [
+        (first * each, rank) for rank, (first, each) in enumerate(zip(begin, seconds, strict=True))
+    ]
     heapify(heap)
     for _ in range(layers):
-        while heap[0][0] < np.inf and not crowded and counts[heap[0][1]] >= most[heap[0][1]]:
-            heapreplace(heap, (np.inf, heap[0][1]))
-        rank = heap[0][1]
+        _, rank = heap[0]
         counts[rank] += 1
-        heapreplace(heap, ((begin[rank] + counts[rank] + 1) * seconds[rank], rank))
+        is_full = counts[rank] >= most[rank] and not is_crowded
+        after = np.inf if is_full else (begin[rank] + counts[rank]) * seconds[rank]
+        heapreplace(heap, (after, rank))
     return counts

@@ -13,6 +13,7 @@ replicas by itself, as FSDP and Megatron's buckets nearly do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -110,17 +111,22 @@ def _part(index: Ints, of: int) -> tuple[Floats, Floats]:
 
 def _places(strategy: Strategy, cluster: Cluster, stage: Ints) -> tuple[Ints, Ints]:
     """The pool of every rank, and its GPU there: ranks take the GPUs of a pool in order."""
-    pool = np.zeros(len(stage), np.int64)
-    if not strategy.pipeline_inside:  # those have one pool
-        parts = placement(strategy, cluster)
-        pool = np.concatenate(
-            [np.repeat([p for p, _ in one], [n for _, n in one]) for one in parts]
-        )
+    parts = placement(strategy, cluster)
+    pool = np.full(len(stage), parts[0][0][0])  # that of all with `pipeline_inside`
+    if not strategy.pipeline_inside:
+        pool = np.repeat(*np.concatenate(parts).T)
     slot = np.empty_like(pool)
-    for index in range(len(cluster.pools)):
-        here = pool == index
-        slot[here] = np.arange(int(here.sum()))
+    for index in np.unique(pool).tolist():
+        slot[pool == index] = np.arange(np.count_nonzero(pool == index))
     return pool, slot
+
+
+def alive_ranks(layout: RankLayout, cluster: Cluster, lost: Mapping[str, int]) -> Bools:
+    """Ranks whose GPUs are left; what is lost are the last GPUs in use of each pool."""
+    used = np.bincount(layout.pool, minlength=len(cluster.pools))
+    left = used - np.array([lost.get(pool.name, 0) for pool in cluster.pools])
+    alive: Bools = layout.slot < left[layout.pool]
+    return alive
 
 
 def is_complete(layout: RankLayout, alive: Bools) -> bool:
@@ -165,16 +171,13 @@ def moved(
 def _common(before: RankLayout, after: RankLayout, sizes: Sequence[StateBytes]) -> list[Floats]:
     """Bytes of the layers that stages share: (stages before, stages after) of each sort."""
     found = []
-    runs = before.chunks(), after.chunks()
     for size in (part for one in sizes for part in (one.dense, one.expert)):
-        table = np.zeros((len(runs[0]), len(runs[1])))
-        for i, mine in enumerate(runs[0]):
-            for j, theirs in enumerate(runs[1]):
-                table[i, j] = sum(
-                    size[max(min(b, d), max(a, c))] - size[max(a, c)]
-                    for a, b in mine
-                    for c, d in theirs
-                )
+        table = np.zeros((before.strategy.pp, after.strategy.pp))
+        for (i, mine), (j, theirs) in product(
+            enumerate(before.chunks()), enumerate(after.chunks())
+        ):
+            for (a, b), (c, d) in product(mine, theirs):
+                table[i, j] += size[max(min(b, d), a, c)] - size[max(a, c)]
         found.append(table)
     return found
 
@@ -187,14 +190,12 @@ def _bytes_got(
     own: Sequence[Floats],
 ) -> Floats:
     """What every rank lacks; `old` is its rank before, -1 for a GPU that held nothing."""
-    got = np.zeros(len(after.stage))
-    known = old >= 0
-    was = np.where(known, old, 0)
+    got, known = np.zeros(len(after.stage)), old >= 0
     for sort, (begin, end) in enumerate(after.parts):
         had_begin, had_end = before.parts[sort]
+        shared = common[sort][before.stage[old], after.stage] * known
+        overlap = np.minimum(end, had_end[old]) - np.maximum(begin, had_begin[old])
         whole = own[sort][after.stage, after.stage]
-        shared = common[sort][before.stage[was], after.stage] * known
-        overlap = np.minimum(end, had_end[was]) - np.maximum(begin, had_begin[was])
         got += whole * (end - begin) - shared * np.maximum(overlap, 0.0)
     return got
 
@@ -229,6 +230,7 @@ def _kept_rank(
 
 
 def _seconds(got: Floats, after: RankLayout, cluster: Cluster, senders: int) -> float:
+    """At link speed: until the busiest node has what it gets, and all senders have sent."""
     slowest, rates = 0.0, []
     one_node = sum(pool.nodes for pool in cluster.pools) == 1
     for index, pool in enumerate(cluster.pools):
@@ -239,13 +241,3 @@ def _seconds(got: Floats, after: RankLayout, cluster: Cluster, senders: int) -> 
         slowest = max(slowest, float(of_node.max(initial=0.0)) / rate)
         rates.append(rate / size)
     return max(slowest, float(got.sum()) / (senders * min(rates))) if senders else slowest
-
-
-def alive_ranks(layout: RankLayout, cluster: Cluster, lost: Mapping[str, int]) -> Bools:
-    """Ranks whose GPUs are left; what is lost are the last GPUs in use of each pool."""
-    alive = np.ones(len(layout.stage), bool)
-    for index, pool in enumerate(cluster.pools):
-        here = layout.pool == index
-        used = int(here.sum())
-        alive &= ~(here & (layout.slot >= used - lost.get(pool.name, 0)))
-    return alive
