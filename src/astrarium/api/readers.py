@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib import import_module
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from astrarium.errors import InputError, Repair, did_you_mean, flag, instead, refusal
@@ -186,6 +187,16 @@ def factor(name: str, given: Given) -> float:
     if value < 1:
         raise refusal(name, f" {value:g}: the least is 1, which is an even load")
     return value
+
+
+def lengths(_: str, given: Given) -> str:
+    """A distribution of lengths: its text, a file with a length in each line, or a list."""
+    from astrarium.model.lengths import binned, checked_lengths, lengths_of_file
+
+    if isinstance(given, str | PathLike):
+        path = Path(given)
+        return lengths_of_file(path) if path.is_file() else checked_lengths(str(given))
+    return binned(entries(given))
 
 
 def share(name: str, given: Given) -> float:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster.build import GpusGiven
     from astrarium.model.adapters import Adapters
+    from astrarium.model.lengths import Lengths
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
 
@@ -50,6 +51,7 @@ PROFILE_ENDINGS = (".json", ".yaml", ".yml", ".toml")
 NAME_KEY = "_name_or_path"  # where a config.json says what its model is called
 NAMELESS = "model"
 DEFAULT_RUNTIME = "megatron"
+EXAMPLE_LENGTHS = "lognormal:600,3000"
 FINETUNING_RUNTIME = "fsdp"  # Accelerate with PEFT, which has all kinds of adapters
 ALL = "all"  # runtimes, or ways to fine-tune, side by side
 
@@ -149,7 +151,10 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         expert_messages_of(asked, loaded),
         kind,
         adapters,
+        lengths_of(asked),
     )
+    if workload.lengths is not None:
+        notes.append(_on_lengths(workload))
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))
@@ -168,6 +173,31 @@ def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
     if messages is not ExpertMessages.ALLTOALL and "expert_messages" in asked.given:
         raise refusal("expert_messages", f" {messages}: {lacks}")
     return ExpertMessages.ALLTOALL  # also where a configuration says more: it has no effect
+
+
+def lengths_of(asked: AskedValues) -> Lengths | None:
+    """The lengths of the sequences, where they are stated."""
+    from astrarium.model.lengths import Lengths, Packing
+
+    packed = asked.packing is Packing.ON
+    if asked.lengths is not None:
+        return Lengths(asked.lengths, packed=packed)
+    if packed and "packing" in asked.given:
+        needed = f" on is about sequences of unequal length; {flag('lengths')} states them"
+        example = Repair("Half below 600 tokens, 95 % below 3,000", {"lengths": EXAMPLE_LENGTHS})
+        raise refusal("packing", needed, [example])
+    return None
+
+
+def _on_lengths(workload: Workload) -> str:
+    """What is counted of sequences of unequal length."""
+    assert workload.draws is not None and workload.lengths is not None
+    mean, length = workload.draws.mean, workload.seq_length
+    if workload.lengths.packed:
+        how = f"rows of {length:,} hold {length / mean:.1f} of them, and attend to each alone"
+    else:
+        how = "they are padded; memory is that of the longest, tokens are without padding"
+    return f"sequences of {mean:,.0f} tokens on average, cut at {length:,}: {how}"
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:

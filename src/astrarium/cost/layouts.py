@@ -40,11 +40,11 @@ from astrarium.cost.groups import (
     data_ranks,
     dense_group,
     message_calls,
-    slowest_of,
 )
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
+from astrarium.cost.lengths import at_lengths, pace_of
 from astrarium.cost.shard_memory import remembered
 from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
@@ -239,7 +239,10 @@ class CostModel:
         return ShardCosts(*remembered(of, shards, self._priced_shards), shard_of)
 
     def _priced_shards(self, shards: Shards) -> tuple[LayerCosts, EndCosts]:
-        given = (self.workload, shards, self.ops, self.fabric, self.runtime)
+        return at_lengths(self.workload, shards, self.runtime, self._priced_as)
+
+    def _priced_as(self, workload: Workload, shards: Shards) -> tuple[LayerCosts, EndCosts]:
+        given = (workload, shards, self.ops, self.fabric, self.runtime)
         return layer_costs(*given, self.tuning), end_costs(*given)
 
     def layouts(
@@ -283,7 +286,7 @@ class CostModel:
         held_of = {name: dealt(getattr(costs, name)) for name in _DEALT}
         held_of["dense_parameters"] += of_ends * trained
         held_of["frozen_dense"] += of_ends * (1 - trained)
-        pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
+        pace, hop = self.pace(degrees, job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
         counts = held.sum(axis=2)
         dense = (*_both(held_of, "dense"), counts, dense_group(degrees, domain))
@@ -327,8 +330,9 @@ class CostModel:
         more = self.optimizer.end_state_bytes - self.optimizer.state_bytes
         return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
-    def _pace(self, gpus: Ints) -> Floats:
-        return slowest_of(gpus) * self.tuning.compute
+    def pace(self, degrees: Degrees, gpus: Ints) -> Floats:
+        """How much longer computation takes than on one GPU as modelled."""
+        return pace_of(self.workload, self.runtime, degrees, gpus) * self.tuning.compute
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""

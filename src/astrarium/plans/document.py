@@ -63,6 +63,8 @@ class WorkloadPart(Value, frozen=True):
     optimizer: str = "adamw"
     lora_rank: int | None = None  # of adapters, where a plan trains them
     lora_modules: tuple[str, ...] = ()
+    lengths: str | None = None  # of sequences, where they differ
+    packed: bool = False
     model_config: dict[str, Any] | None = None
 
     @property

@@ -17,6 +17,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, checked, default_modules
 from astrarium.model.blocks import Model
+from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
@@ -114,7 +115,8 @@ def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
         modules = part.lora_modules or default_modules(model)
         adapters = checked(model, Adapters(Finetune(plan.finetune), rank, modules))
     asked = part.numerics, part.expert_imbalance, part.expert_messages, kind, adapters
-    return Workload(model, length, batch, tokens, precision, *asked)
+    lengths = None if part.lengths is None else Lengths(part.lengths, packed=part.packed)
+    return Workload(model, length, batch, tokens, precision, *asked, lengths)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:

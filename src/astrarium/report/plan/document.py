@@ -371,6 +371,8 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         optimizer=workload.optimizer,
         lora_rank=None if workload.adapters is None else workload.adapters.rank,
         lora_modules=() if workload.adapters is None else workload.adapters.modules,
+        lengths=None if workload.lengths is None else workload.lengths.text,
+        packed=workload.lengths is not None and workload.lengths.packed,
         model_config=_plain(workload.model.config),
     )
 
