@@ -47,9 +47,7 @@ def test_sequences_that_are_all_as_long_as_they_may_be(runtime: str, packed: boo
     assert same.iteration_seconds == pytest.approx(whole.iteration_seconds, rel=1e-12)
     assert same.breakdown_seconds == pytest.approx(whole.breakdown_seconds)
     assert same.memory == whole.memory
-    assert (same.tokens_per_second, same.mfu) == pytest.approx(
-        (whole.tokens_per_second, whole.mfu)
-    )
+    assert (same.tokens_per_second, same.mfu) == pytest.approx((whole.tokens_per_second, whole.mfu))
 
 
 def test_padded_to_the_longest_they_take_the_time_of_their_length_and_the_memory_of_any() -> None:

@@ -12,7 +12,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from astrarium.errors import InputError, Repair, did_you_mean, flag, instead, refusal
+from astrarium.errors import InputError, Repair, about, did_you_mean, flag, instead, refusal
 
 if TYPE_CHECKING:
     from astrarium.cluster.build import GpusGiven
@@ -189,14 +189,18 @@ def factor(name: str, given: Given) -> float:
     return value
 
 
-def lengths(_: str, given: Given) -> str:
+def lengths(name: str, given: Given) -> str:
     """A distribution of lengths: its text, a file with a length in each line, or a list."""
     from astrarium.model.lengths import binned, checked_lengths, lengths_of_file
 
-    if isinstance(given, str | PathLike):
+    with about(name):
+        if not isinstance(given, str | PathLike):
+            return binned(entries(given))
+        is_text = "*" in str(given) or str(given).startswith("lognormal:")
         path = Path(given)
-        return lengths_of_file(path) if path.is_file() else checked_lengths(str(given))
-    return binned(entries(given))
+        if not is_text and path.is_file():
+            return lengths_of_file(path)
+        return checked_lengths(str(given))
 
 
 def share(name: str, given: Given) -> float:

@@ -153,8 +153,8 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         adapters,
         lengths_of(asked),
     )
-    if workload.lengths is not None:
-        notes.append(_on_lengths(workload))
+    if workload.draws is not None:
+        notes.append(_on_lengths(workload, workload.draws.mean))
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))
@@ -189,11 +189,10 @@ def lengths_of(asked: AskedValues) -> Lengths | None:
     return None
 
 
-def _on_lengths(workload: Workload) -> str:
+def _on_lengths(workload: Workload, mean: float) -> str:
     """What is counted of sequences of unequal length."""
-    assert workload.draws is not None and workload.lengths is not None
-    mean, length = workload.draws.mean, workload.seq_length
-    if workload.lengths.packed:
+    length = workload.seq_length
+    if workload.packed:
         how = f"rows of {length:,} hold {length / mean:.1f} of them, and attend to each alone"
     else:
         how = "they are padded; memory is that of the longest, tokens are without padding"

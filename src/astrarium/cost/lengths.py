@@ -44,13 +44,15 @@ def at_lengths(
     priced: Callable[[Workload, Shards], Costs],
 ) -> Costs:
     """Costs of shards under a workload whose sequences may be of unequal length."""
-    whole = priced(workload, shards)
-    if not _differ(workload, runtime):
+    whole, draws = priced(workload, shards), _draws_that_matter(workload, runtime)
+    if draws is None:
         return whole
     sizes, of_size = np.unique(shards.micro_batch, return_inverse=True)
     for number, size in enumerate(sizes.tolist()):
         rows = np.flatnonzero(of_size == number)
-        tokens, seen = _tokens_and_seen(workload, size)
+        longest = draws if workload.packed else draws.longest_of(size)
+        tokens = workload.seq_length if workload.packed else longest.mean
+        seen = max(round(longest.seen), 1)
         alike = replace(workload, seq_length=seen, lengths=None)
         columns = {one.name: getattr(shards, one.name)[rows] for one in fields(Shards)}
         columns["micro_batch"] = columns["micro_batch"] * (tokens / seen)
@@ -59,22 +61,9 @@ def at_lengths(
     return whole
 
 
-def _differ(workload: Workload, runtime: Runtime) -> bool:
-    """Whether micro-batches do other work than as many tokens of equal sequences."""
-    lengths = workload.lengths
-    return lengths is not None and (lengths.packed or runtime.pads_to_longest)
-
-
-def _tokens_and_seen(workload: Workload, micro_batch: int) -> tuple[float, int]:
-    """Tokens of a row, padding included, and how long the document of a token is."""
-    draws = _rows(workload, micro_batch)
-    tokens = workload.seq_length if workload.lengths and workload.lengths.packed else draws.mean
-    return float(tokens), max(round(draws.seen), 1)
-
-
-def _rows(workload: Workload, micro_batch: int) -> Draws:
-    assert workload.draws is not None and workload.lengths is not None
-    return workload.draws if workload.lengths.packed else workload.draws.longest_of(micro_batch)
+def _draws_that_matter(workload: Workload, runtime: Runtime) -> Draws | None:
+    """The lengths, if micro-batches do other work than as many rows of equal sequences."""
+    return workload.draws if workload.packed or runtime.pads_to_longest else None
 
 
 def _with_rows(whole: Part, part: Part, rows: Ints) -> Part:
@@ -90,18 +79,17 @@ def _with_rows(whole: Part, part: Part, rows: Ints) -> Part:
 
 def pace_of(workload: Workload, runtime: Runtime, degrees: Degrees, gpus: Ints) -> Floats:
     """How much longer the slowest GPU, with the most work, takes than one in the middle."""
-    pace = slowest_of(gpus)
-    if not _differ(workload, runtime):
+    pace, draws = slowest_of(gpus), _draws_that_matter(workload, runtime)
+    if draws is None:
         return pace
     batch, dp = degrees.micro_batch, degrees.dp
     together = np.where(runtime.gradients_copied, 1, degrees.num_micro_batches)
-    assert workload.lengths is not None and workload.draws is not None
-    if workload.lengths.packed:
-        deviation = workload.draws.unevenness(workload.seq_length) * _attention_share(workload)
+    if workload.packed:
+        deviation = draws.unevenness(workload.seq_length) * _attention_share(workload)
         late = deviation / np.sqrt(batch) * largest_of(dp)
     else:
         pairs, of_pair = np.unique(np.stack([batch, dp]), axis=1, return_inverse=True)
-        late = np.array([_late(workload.draws, *pair) for pair in pairs.T.tolist()])[of_pair]
+        late = np.array([_late(draws, *pair) for pair in pairs.T.tolist()])[of_pair]
     return pace * (1.0 + late / np.sqrt(together))
 
 

@@ -1,8 +1,8 @@
 """Sequences of unequal length: their distribution, and how they are brought into a batch.
 
-A distribution is read from a text: `lognormal:MEDIAN,P95`, or `LENGTH*COUNT,...`, which is what a file
-of lengths becomes: bins a twentieth wide, each with the mean of its lengths. Lengths are cut at that
-of the workload. Draws are independent.
+A distribution is read from a text: `lognormal:MEDIAN,P95`, or `LENGTH*COUNT,...`, which is what a
+file of lengths becomes: bins a twentieth wide, each with the mean of its lengths. Lengths are cut
+at that of the workload. Draws are independent.
 
 *Padded* sequences are as long as the longest of their micro-batch, or of the workload where the
 software pads to that (`Runtime.pads_to_longest`). *Packed* ones fill rows of the workload's length,

@@ -94,9 +94,14 @@ class Workload(Value, frozen=True):
         return None if self.lengths is None else self.lengths.draws(self.seq_length)
 
     @property
+    def packed(self) -> bool:
+        """Whether sequences fill rows of `seq_length`, each attending to itself."""
+        return self.lengths is not None and self.lengths.packed
+
+    @property
     def tokens_per_iteration(self) -> int:
         """Without padding."""
-        if self.draws is None or (self.lengths and self.lengths.packed):
+        if self.draws is None or self.packed:
             return self.seq_length * self.global_batch
         return round(self.draws.mean * self.global_batch)
 

@@ -372,7 +372,7 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         lora_rank=None if workload.adapters is None else workload.adapters.rank,
         lora_modules=() if workload.adapters is None else workload.adapters.modules,
         lengths=None if workload.lengths is None else workload.lengths.text,
-        packed=workload.lengths is not None and workload.lengths.packed,
+        packed=workload.packed,
         model_config=_plain(workload.model.config),
     )
 
