@@ -499,6 +499,7 @@ def strategy(
     *,
     name: str = "strategy",
     gpus: int | None = None,
+    rule_set: str = DEFAULT_RUNTIME,
 ) -> Strategy:
     """The strategy of a flag or of its keys, completed for the GPUs (all) and the batch."""
     layers = asked.workload.model.num_layers
@@ -520,4 +521,5 @@ def strategy(
             " none have to be said: `stages` of a strategy file"
         )
     pools = asked.cluster.pools
-    return with_permitted_overlap(asked.workload, pools, given.strategy, given.overlap_given)
+    left_open = asked.workload, pools, given.strategy, given.overlap_given
+    return with_permitted_overlap(*left_open, rule_set)
