@@ -57,6 +57,7 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     finetune: str | None = None  # None: all weights
     lora_rank: int | None = None
     lora_modules: str | None = None  # joined by commas
+    freeze: str | None = None  # the name of layers at the front; None: all train
     lengths: str | None = None  # of sequences, as `model/lengths.py` reads them; None: all alike
     packing: Packing | None = None  # None: off, or as a configuration has it
     expert_imbalance: float = 1.0

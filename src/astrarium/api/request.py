@@ -18,11 +18,13 @@ from astrarium.cost.training_run import Evaluation, RunTerms, Spot, run_tokens
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, Repair, about, did_you_mean, flag, instead, refusal
 from astrarium.model import Model, load_model
+from astrarium.model.frozen import with_frozen_front
 from astrarium.model.load import load_as, model_of_config
 from astrarium.model.workload import ExpertMessages, Numerics, Workload
 from astrarium.search.formats import runnable
 from astrarium.search.refusals import with_permitted_overlap
 from astrarium.strategy.document import given_strategy, read_strategy
+from astrarium.units import format_count
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
@@ -119,6 +121,10 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     assert asked.model is not None
     with about("model"):
         loaded = model(asked.model, asked.as_type)
+    if asked.freeze is not None:
+        loaded = with_frozen_front(loaded, asked.freeze)
+        kept = sum(block.parameters for block in loaded.frozen_front)
+        notes.append(f"{format_count(kept)} parameters ({asked.freeze}) do not train")
     length = asked.seq_length
     if length is None:
         length, why = default_length(loaded)

@@ -119,7 +119,7 @@ class Workload(Value, frozen=True):
     @property
     def trained_parameters(self) -> int:
         if self.adapters is None:
-            return self.model.parameters
+            return self.model.parameters - sum(one.parameters for one in self.model.frozen_front)
         return adapter_parameters(self.model, self.adapters)
 
     @property
