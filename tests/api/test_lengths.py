@@ -90,7 +90,7 @@ def test_configurations_say_whether_rows_are_packed(
 ) -> None:
     path = tmp_path / "axolotl.yaml"
     path.write_text(AXOLOTL.replace("deepspeed: zero3\n", "fsdp: [full_shard]\n") + line + "\n")
-    given = {"gpus": "h100:8", "lengths": TEXT}
+    given: dict[str, Any] = {"gpus": "h100:8", "lengths": TEXT}
     found = astrarium.predict(None, path, **given)
     assert found.document.workload.packed == packed
     off = astrarium.predict(None, path, packing="off", **given)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from small import brute_force, pool_of
 
@@ -84,7 +86,12 @@ def test_plans_equal_brute_force(runtime: str, gpus: str, memory_gb: float) -> N
 
 
 def test_a_plan_keeps_what_is_frozen() -> None:
-    asked = {"gpus": "h100:8", "global_batch": 64, "seq_length": 2048, "runtime": "fsdp"}
+    asked: dict[str, Any] = {
+        "gpus": "h100:8",
+        "global_batch": 64,
+        "seq_length": 2048,
+        "runtime": "fsdp",
+    }
     found = astrarium.plan("llava-1.5-7b", freeze="vision", **asked)
     assert found.document.workload.freeze == "vision"
     assert "303.5M parameters (vision) do not train" in found.document.notes
