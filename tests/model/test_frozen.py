@@ -26,7 +26,7 @@ TOWERS = {
 CASES = {model_type: (name, values) for model_type, name, values in reversed(JOINED)}
 
 
-def _module(model_type: str, device: str) -> Any:  # noqa: ANN401  of torch
+def _module(model_type: str, device: str) -> Any:
     torch, transformers = (importlib.import_module(name) for name in ("torch", "transformers"))
     class_name, values = CASES[model_type]
     image = {"image_token_index": IMAGE_TOKEN, "image_token_id": IMAGE_TOKEN}

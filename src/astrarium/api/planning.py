@@ -359,11 +359,11 @@ def prediction(given: AskedValues) -> PlanDocument:
             asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
         )
     name = filled.called(asked)
-    notes = (*asked.notes, *_beyond_files(asked, predicted.strategy, program))
+    notes = (*asked.notes, *_outside_plans(asked, predicted.strategy, program))
     return document_of_prediction(asked.workload, asked.cluster, predicted, name, notes)
 
 
-def _beyond_files(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
+def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
     """What no file of the software can say; code of one's own may."""
     if program.parses_as_megatron or not program.rules:
         return ()  # refused, or not known

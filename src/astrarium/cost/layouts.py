@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -236,12 +237,10 @@ class CostModel:
         shards = Shards(**{name: column[first] for name, column in columns.items()})
         alike = replace(self.workload, global_batch=1, tokens=None)
         of = (alike, self.pool.gpu, self.fabric, self.runtime, self.tuning)
-        return ShardCosts(*remembered(of, shards, self._priced_shards), shard_of)
+        priced = partial(at_lengths, self.workload, self.runtime, self._priced)
+        return ShardCosts(*remembered(of, shards, priced), shard_of)
 
-    def _priced_shards(self, shards: Shards) -> tuple[LayerCosts, EndCosts]:
-        return at_lengths(self.workload, shards, self.runtime, self._priced_as)
-
-    def _priced_as(self, workload: Workload, shards: Shards) -> tuple[LayerCosts, EndCosts]:
+    def _priced(self, workload: Workload, shards: Shards) -> tuple[LayerCosts, EndCosts]:
         given = (workload, shards, self.ops, self.fabric, self.runtime)
         return layer_costs(*given, self.tuning), end_costs(*given)
 

@@ -39,9 +39,9 @@ _MOST: Final = (
 
 def at_lengths(
     workload: Workload,
-    shards: Shards,
     runtime: Runtime,
     priced: Callable[[Workload, Shards], Costs],
+    shards: Shards,
 ) -> Costs:
     """Costs of shards under a workload whose sequences may be of unequal length."""
     whole, draws = priced(workload, shards), _draws_that_matter(workload, runtime)
