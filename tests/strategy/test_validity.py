@@ -234,6 +234,7 @@ ZERO: Mapping[str, Any] = {**ALONE, "cp": 1, "dp": 64, "num_micro_batches": 1}
 EXPERTS = {"experts": 64, "topk": 8, "ffn": 0, "moe_ffn": 1408}
 OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "replicas_are_neighbours": ("torchtitan", TITAN, {"pipeline_inside": True}),
+    "no_scans": ("torchtitan", TITAN, {"scan_heads": 8, "scan_groups": 8}),
     "scan_without_splits": ("fsdp", ALONE, {"scan_heads": 8, "scan_groups": 8}),
     "no_tensor_parallel": ("fsdp", ALONE, {"tp": 2, "dp": 16, "num_micro_batches": 4}),
     "no_pipeline": ("deepspeed", ZERO, {"pp": 2, "dp": 32, "num_micro_batches": 2}),

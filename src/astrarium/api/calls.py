@@ -28,6 +28,8 @@ Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
 PlanPrecision = Literal["bf16", "fp16", "fp8", "best"]
 Numerics = Literal["strict", "reduced"]
+Packing = Literal["off", "on"]
+Lengths = str | Path | Sequence[float]  # a text, a file, or all of them
 ExpertMessages = Literal["alltoall", "overlapped", "deepep", "deepep-overlapped"]
 
 
@@ -86,6 +88,9 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     finetune: str | None = None,
     lora_rank: Amount | None = None,
     lora_modules: str | None = None,
+    freeze: str | None = None,
+    lengths: Lengths | None = None,
+    packing: Packing | None = None,
     expert_imbalance: Amount = 1.0,
     expert_messages: ExpertMessages | None = None,
     rules: Sequence[str] = (),
@@ -126,6 +131,9 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     finetune: str | None = None,
     lora_rank: Amount | None = None,
     lora_modules: str | None = None,
+    freeze: str | None = None,
+    lengths: Lengths | None = None,
+    packing: Packing | None = None,
     expert_imbalance: Amount = 1.0,
     expert_messages: ExpertMessages = "alltoall",
     **terms: Unpack[PriceTerms],

@@ -157,6 +157,21 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "NAME,...",
         readers.text,
     ),
+    "freeze": Flag(
+        "Layers at the front that do not train: vision, of models that see and read.",
+        "NAME",
+        readers.text,
+    ),
+    "lengths": Flag(
+        "Lengths of the sequences: a file with one in each line, or lognormal:MEDIAN,P95.",
+        "LENGTHS",
+        readers.lengths,
+    ),
+    "packing": Flag(
+        "Fill rows with sequences of --lengths, each for itself, instead of padding. Default: off.",
+        read=readers.choice("model.lengths:Packing"),
+        words=("off", "on"),
+    ),
     "expert_imbalance": Flag(
         "Tokens of the busiest rank of experts over the mean.",
         "FACTOR",
@@ -335,6 +350,7 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 OF_TRAINING: Final = (
     *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules"),
+    *("freeze", "lengths", "packing"),
     *("expert_imbalance", "expert_messages"),
 )
 NEEDED: Final = {"required": True}

@@ -32,7 +32,7 @@ from astrarium.search.outcome import (
     Prefer,
 )
 from astrarium.search.planner import Planned, plan, side_by_side
-from astrarium.search.refusals import rules_against
+from astrarium.search.refusals import rules_against, why_refused
 from astrarium.search.rules import UserRule, user_rules
 from astrarium.units import format_bytes, format_seconds, format_usd
 from astrarium.value import Value, replace
@@ -348,9 +348,10 @@ def prediction(given: AskedValues) -> PlanDocument:
     if filled.imported is not None:
         imports.check_accepted(filled.imported)
     assert given.strategy is not None
-    with about("strategy"):
-        chosen = request.strategy(filled.imported or given.strategy, asked)
     program = find_runtime(request.runtime_of(filled.asked))
+    rule_set = program.rules or request.DEFAULT_RUNTIME
+    with about("strategy"):
+        chosen = request.strategy(filled.imported or given.strategy, asked, rule_set=rule_set)
     asked = request.under(asked, program)
     asked, tuning = request.tuned(asked, given.profile, program.name)
     with about("strategy"):
@@ -358,7 +359,16 @@ def prediction(given: AskedValues) -> PlanDocument:
             asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
         )
     name = filled.called(asked)
-    return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
+    notes = (*asked.notes, *_outside_plans(asked, predicted.strategy, program))
+    return document_of_prediction(asked.workload, asked.cluster, predicted, name, notes)
+
+
+def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
+    """What no file of the software can say; code of one's own may."""
+    if program.parses_as_megatron or not program.rules:
+        return ()  # refused, or not known
+    reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
+    return tuple(f"no plan for {program.name} would say this: {reason}" for reason in reasons)
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:

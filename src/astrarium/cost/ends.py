@@ -91,7 +91,7 @@ def end_costs(
         # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
         embedding_backward=passed(Pointwise.EMBEDDING, entered / element, backward=True)
         + summed_seconds(ops, runtime, table)
-        if trains
+        if trains and not model.frozen_front
         else np.zeros(len(shards)),
         # Without sequence parallelism the way back needs no message.
         embedding_message=enter_reduce + np.where(sequence, enter_gather, 0.0),

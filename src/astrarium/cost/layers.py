@@ -90,10 +90,30 @@ def layer_costs(
             for name in PASSES:
                 layer.add(f"launch_{name}", layer.out[f"tp_{name}"])
             layer.add("launch_again", layer.out["tp_forward"])
+        if isinstance(kind, Block) and kind.frozen:
+            _leave_out_gradients(layer)
         layers.append(layer.out)
     return LayerCosts(
         **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
     )
+
+
+# What only layers with gradients have.
+_OF_GRADIENTS: Final = (
+    *("backward", "tp_backward", "tp_backward_overlapped", "cp_backward", "ep_backward"),
+    *("module_recompute", "dropped", "stand_ins", "matrix_update", "expert_matrix_update"),
+    *("launch_backward", "weight_tensors", "expert_tensors"),
+)
+
+
+def _leave_out_gradients(layer: Tally) -> None:
+    """Only the forward pass is left, and weights that do not train."""
+    for name in _OF_GRADIENTS:
+        layer.out[name][:] = 0.0
+    layer.out["activations"] = layer.out["inputs"].copy()
+    for kind in ("dense", "expert"):
+        layer.add(f"frozen_{kind}", layer.out[f"{kind}_parameters"])
+        layer.out[f"{kind}_parameters"][:] = 0.0
 
 
 def _seen_by(block: Block, shards: Shards, workload: Workload) -> tuple[Shards, Workload]:

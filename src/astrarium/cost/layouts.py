@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -40,11 +41,11 @@ from astrarium.cost.groups import (
     data_ranks,
     dense_group,
     message_calls,
-    slowest_of,
 )
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
+from astrarium.cost.lengths import at_lengths, pace_of
 from astrarium.cost.shard_memory import remembered
 from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
@@ -236,10 +237,11 @@ class CostModel:
         shards = Shards(**{name: column[first] for name, column in columns.items()})
         alike = replace(self.workload, global_batch=1, tokens=None)
         of = (alike, self.pool.gpu, self.fabric, self.runtime, self.tuning)
-        return ShardCosts(*remembered(of, shards, self._priced_shards), shard_of)
+        priced = partial(at_lengths, self.workload, self.runtime, self._priced)
+        return ShardCosts(*remembered(of, shards, priced), shard_of)
 
-    def _priced_shards(self, shards: Shards) -> tuple[LayerCosts, EndCosts]:
-        given = (self.workload, shards, self.ops, self.fabric, self.runtime)
+    def _priced(self, workload: Workload, shards: Shards) -> tuple[LayerCosts, EndCosts]:
+        given = (workload, shards, self.ops, self.fabric, self.runtime)
         return layer_costs(*given, self.tuning), end_costs(*given)
 
     def layouts(
@@ -283,7 +285,7 @@ class CostModel:
         held_of = {name: dealt(getattr(costs, name)) for name in _DEALT}
         held_of["dense_parameters"] += of_ends * trained
         held_of["frozen_dense"] += of_ends * (1 - trained)
-        pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
+        pace, hop = self.pace(degrees, job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
         counts = held.sum(axis=2)
         dense = (*_both(held_of, "dense"), counts, dense_group(degrees, domain))
@@ -327,8 +329,10 @@ class CostModel:
         more = self.optimizer.end_state_bytes - self.optimizer.state_bytes
         return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
-    def _pace(self, gpus: Ints) -> Floats:
-        return slowest_of(gpus) * (self.tuning.compute * self.pool.slowdown)
+    def pace(self, degrees: Degrees, gpus: Ints) -> Floats:
+        """How much longer computation takes than on one GPU as modelled."""
+        slowdown = self.tuning.compute * self.pool.slowdown
+        return pace_of(self.workload, self.runtime, degrees, gpus) * slowdown
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""

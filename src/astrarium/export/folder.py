@@ -60,6 +60,21 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
+    """What the files leave to the user, and what the plan leaves out."""
+    return (*_on_lengths(job), *_on_predicted_tokens(job))
+
+
+def _on_lengths(job: Job) -> tuple[str, ...]:
+    if job.workload.lengths is None:
+        return ()
+    how = "packed, each attending to itself" if job.workload.packed else "padded"
+    return (
+        f"The plan is for sequences of unequal length, {how}. The data that these files train on"
+        f" without a change are rows of {job.workload.seq_length:,} tokens: bring your own.",
+    )
+
+
+def _on_predicted_tokens(job: Job) -> tuple[str, ...]:
     """What published trainings of such models have, and plans do not."""
     config = job.config
     if not any(config.get(key) for key in _MTP_KEYS) and (

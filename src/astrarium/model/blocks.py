@@ -176,7 +176,8 @@ class Block(Value, frozen=True, dict=True):
 
     A sample is `sequences` sequences of `seq_length` tokens to this layer (images, windows of one);
     by default it is one of the workload's length. Cross attention reads `context_length` tokens of
-    a sample. `embedding` makes the tokens of an input that comes in here.
+    a sample. `embedding` makes the tokens of an input that comes in here. A `frozen` layer, at the
+    front of its model, has no backward pass.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Block(Value, frozen=True, dict=True):
     context_length: int | None = None
     embedding: Embedding | None = None
     timings: Timings = msgspec.field(default_factory=dict)
+    frozen: bool = False
 
     @cached_property
     def parameters(self) -> int:
@@ -381,17 +383,26 @@ class Model:
         return self.embedding.parameters + body + self.head.parameters
 
     @cached_property
+    def frozen_front(self) -> tuple[Block, ...]:
+        """Layers that only have a forward pass."""
+        return tuple(one for one in self.blocks if isinstance(one, Block) and one.frozen)
+
+    @cached_property
     def active_parameters(self) -> int:
         """Parameters one token meets: experts scaled by the share of them a token uses."""
         body = sum(block.active_parameters for block in self.blocks)
         return self.embedding.parameters + body + self.head.parameters
 
     def flops_per_token(self, seq_length: int) -> float:
-        """Model FLOPs of one training token: forward, and backward at twice the forward."""
+        """Model FLOPs of one training token: forward, and backward at twice the forward.
+
+        Frozen layers have no backward pass.
+        """
         of_block = {id(b): b for b in self.blocks}  # equal layers are mostly one object
         flops = {key: block.flops_per_token(seq_length) for key, block in of_block.items()}
         forward = sum(flops[id(block)] for block in self.blocks)
-        return 3.0 * (forward + self.head_flops_per_token(seq_length))
+        once = sum(flops[id(block)] for block in self.frozen_front)
+        return 3.0 * (forward + self.head_flops_per_token(seq_length)) - 2.0 * once
 
     def head_flops_per_token(self, seq_length: int) -> float:
         """Forward FLOPs of the head, which sees the tokens of the last layer."""
