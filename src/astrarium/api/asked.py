@@ -56,6 +56,7 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     finetune: str | None = None  # None: all weights
     lora_rank: int | None = None
     lora_modules: str | None = None  # joined by commas
+    mtp_layers: int | None = None  # None: none, or as a configuration has it
     expert_imbalance: float = 1.0
     # None: alltoall, or as a configuration has it; `plan` chooses.
     expert_messages: ExpertMessages | None = None

@@ -157,6 +157,11 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "NAME,...",
         readers.text,
     ),
+    "mtp_layers": Flag(
+        "Layers that predict further tokens and train beside the model (MTP), such as 1.",
+        "N",
+        readers.count(8),
+    ),
     "expert_imbalance": Flag(
         "Tokens of the busiest rank of experts over the mean.",
         "FACTOR",
@@ -334,7 +339,7 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 
 OF_TRAINING: Final = (
-    *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules"),
+    *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules", "mtp_layers"),
     *("expert_imbalance", "expert_messages"),
 )
 NEEDED: Final = {"required": True}

@@ -11,6 +11,7 @@ from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
 from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
 from astrarium.catalog.optimizers import find_optimizer
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Cluster, load_cluster, parse_gpus
 from astrarium.configs.imported import Imported
 from astrarium.cost.checkpoints import Storage
@@ -116,7 +117,7 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     notes += on_prices
     assert asked.model is not None
     with about("model"):
-        loaded = model(asked.model, asked.as_type)
+        loaded = _with_predictions(asked, model(asked.model, asked.as_type))
     length = asked.seq_length
     if length is None:
         length, why = default_length(loaded)
@@ -155,6 +156,19 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         return Request(workload, pools, (*notes, *unable))
     used, fallbacks = usable_format(workload, pools)
     return Request(used, pools, (*notes, *fallbacks))
+
+
+def _with_predictions(asked: AskedValues, loaded: Model) -> Model:
+    """The model with layers that predict further tokens, which Megatron alone trains."""
+    from astrarium.model.prediction import with_predictions
+
+    if asked.mtp_layers and (
+        asked.runtime == ALL or not find_runtime(asked.runtime).parses_as_megatron
+    ):
+        says = f" {asked.mtp_layers}: layers that predict further tokens are Megatron's"
+        use = Repair("Plan for Megatron-LM", {"runtime": "megatron"})
+        raise refusal("mtp_layers", f"{says} ({flag('runtime', 'megatron')})", [use])
+    return with_predictions(loaded, asked.mtp_layers or 0)
 
 
 def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:

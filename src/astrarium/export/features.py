@@ -96,6 +96,13 @@ def _empty_stages(job: Job) -> str:
     return f"{empty} of the stages without any layer" if empty else ""
 
 
+def _predicts_apart(job: Job) -> bool:
+    """Whether layers that predict further tokens are on several (virtual) stages."""
+    layers = layers_of_stages(job.strategy)
+    held = [count for count in layers if count]
+    return bool(held) and held[-1] < job.model.mtp_layers
+
+
 def _tied_pipeline(job: Job) -> str:
     tied = job.model.head.tied and job.strategy.pp > 1
     return f"tied embeddings with pp {job.strategy.pp}" if tied else ""
@@ -379,6 +386,16 @@ class Feature(Enum):
         "tokens sent to experts by DeepEP or beside another micro-batch",
         lambda job: "" if job.workload.expert_messages == "alltoall" else "expert_messages",
         None,  # the whole plan rests on it
+    )
+    MTP = (
+        "layers that predict further tokens",
+        lambda job: f"mtp_layers {job.model.mtp_layers}" if job.model.mtp_layers else "",
+        None,  # the whole plan rests on it
+    )
+    MTP_APART = (
+        "layers that predict further tokens, on several stages",
+        lambda job: f"mtp_layers {job.model.mtp_layers} apart" if _predicts_apart(job) else "",
+        None,
     )
     OPTIMIZER = (
         "the optimizer",

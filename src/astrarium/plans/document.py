@@ -63,6 +63,7 @@ class WorkloadPart(Value, frozen=True):
     optimizer: str = "adamw"
     lora_rank: int | None = None  # of adapters, where a plan trains them
     lora_modules: tuple[str, ...] = ()
+    mtp_layers: int = 0  # of the layers, those that predict further tokens
     model_config: dict[str, Any] | None = None
 
     @property

@@ -32,6 +32,7 @@ from astrarium.export.software.model_facts import differing, trained_facts
 from astrarium.export.target import Target
 from astrarium.model import model_of_entry
 from astrarium.model.blocks import Model
+from astrarium.model.prediction import without_predictions
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -58,8 +59,9 @@ def recipe_of(job: Job) -> str:
 
     Some models differ only in what they were trained on; then the name decides.
     """
-    alike = [entry.name for entry in _as_large(job.model) if not _differences(job.model, entry)]
-    names = sorted(alike, key=lambda name: name != job.model.name)
+    model = without_predictions(job.model)
+    alike = [entry.name for entry in _as_large(model) if not _differences(model, entry)]
+    names = sorted(alike, key=lambda name: name != model.name)
     return RECIPES[names[0]] if names else ""
 
 
@@ -117,8 +119,11 @@ def _degrees(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.tensor_model_parallel_size", strategy.tp
     yield "model.pipeline_model_parallel_size", strategy.pp
     yield "model.virtual_pipeline_model_parallel_size", chunks
-    uneven = len(set(layers)) > 1
-    yield "model.pipeline_model_parallel_layout", megatron.layout(layers) if uneven else None
+    further = job.model.mtp_layers
+    stated = len(set(layers)) > 1 or (further and len(layers) > 1)
+    layout = megatron.layout(layers, further) if stated else None
+    yield "model.pipeline_model_parallel_layout", layout
+    yield "model.mtp_num_layers", further or None
     yield "model.context_parallel_size", strategy.cp
     yield "model.sequence_parallel", strategy.sequence_parallel
     if job.model.max_experts:

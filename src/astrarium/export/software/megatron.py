@@ -6,7 +6,7 @@ default, `strategy/data/megatron_options.json`), the model, and a training run w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
@@ -110,22 +110,28 @@ def strategy_flags(job: Job) -> Iterator[tuple[str, object]]:
 def _stages(job: Job) -> Iterator[tuple[str, object]]:
     strategy = job.strategy
     layers = layers_of_stages(strategy)
+    further = job.model.mtp_layers
     if is_hybrid(job.model):
         pass  # its pattern of layers says where stages end
-    elif len(set(layers)) > 1:
-        yield "pipeline-model-parallel-layout", layout(layers)
+    elif len(set(layers)) > 1 or (further and len(layers) > 1):
+        yield "pipeline-model-parallel-layout", layout(layers, further)
     elif strategy.virtual_stages > 1:
         yield "num-virtual-stages-per-pipeline-rank", strategy.virtual_stages
     if strategy.virtual_stages > 1 and not strategy.overlap.p2p:
         yield "no-overlap-p2p-communication", True
 
 
-def layout(layers: Iterable[int]) -> str:
+def layout(layers: Sequence[int], further: int = 0) -> str:
     """Stages as Megatron's layout: the embedding first, the loss last, a letter for each layer.
 
-    Stages without layers are empty: E|t|t||L.
+    Stages without layers are empty: E|t|t||L. The last layers may predict further tokens: m.
     """
-    stages = [f"t*{count}" if count > 1 else "t" * count for count in layers]
+    stages, left = list[str](), further
+    for count in reversed(layers):
+        ahead = min(left, count)
+        left -= ahead
+        plain = count - ahead
+        stages.insert(0, (f"t*{plain}" if plain > 1 else "t" * plain) + "m" * ahead)
     return "E" + "|".join(stages) + "L"
 
 
@@ -346,6 +352,7 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.OFFLOAD_SHARDS: "host memory holds the optimizer alone there (zero_stage 1)",
     Feature.SHARD_GROUPS_BEYOND_ZERO_1: "instances of its distributed optimizer divide the states"
     " of the optimizer alone (zero_stage 1)",
+    Feature.MTP_APART: "its layout has them all in one stage",
 }
 TARGET = Target(
     name="megatron",

@@ -371,6 +371,7 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         optimizer=workload.optimizer,
         lora_rank=None if workload.adapters is None else workload.adapters.rank,
         lora_modules=() if workload.adapters is None else workload.adapters.modules,
+        mtp_layers=workload.model.mtp_layers,
         model_config=_plain(workload.model.config),
     )
 

@@ -138,7 +138,7 @@ def facts(
     yield (
         "model",
         f"{workload.model}: {format_count(workload.parameters)} parameters{active},"
-        f" {workload.layers} layers",
+        f" {workload.layers} layers{_further_words(workload.mtp_layers)}",
     )
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
     reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
@@ -162,6 +162,14 @@ def facts(
         yield "price", price_words(pool)
     for note in notes:
         yield "note", note
+
+
+def _further_words(layers: int) -> str:
+    """Layers that predict further tokens."""
+    if not layers:
+        return ""
+    each = "the last predicts" if layers == 1 else f"the last {layers} predict"
+    return f", of which {each} a further token (MTP)"
 
 
 def _adapters_words(workload: WorkloadPart, trains: Collection[str | None]) -> str:
