@@ -1,4 +1,4 @@
-"""Layers that predict further tokens: what they hold, what the head does, where their input goes."""
+"""Layers that predict further tokens: what they hold, what the head does, where inputs go."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     expert_messages: ExpertMessages | None = None
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
-    runtime: str = "megatron"
+    runtime: str | None = "megatron"  # None: the usual one
     strategy: str | Mapping[str, Any] | None = None
     given: frozenset[str] = frozenset()  # the flags that were given, and not left at their defaults
 

@@ -80,7 +80,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
     precision: PlanPrecision = "bf16",
-    runtime: str = "megatron",
+    runtime: str | None = None,
     numerics: Numerics = "strict",
     optimizer: str = "adamw",
     finetune: str | None = None,

@@ -356,7 +356,11 @@ PLAN_FLAGS: Final = flags(
         "help": "How tokens travel to experts. Default: alltoall or overlapped, as is faster.",
         "default": None,
     },
-    runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
+    runtime={
+        "help": "Software to plan for (`astrarium catalog runtimes`), or all side by side. Default:"
+        " megatron, with CUDA graphs where layers are launch-bound.",
+        "default": None,
+    },
 )
 # One strategy, as if it were an answer.
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}

@@ -162,9 +162,8 @@ def _with_predictions(asked: AskedValues, loaded: Model) -> Model:
     """The model with layers that predict further tokens, which Megatron alone trains."""
     from astrarium.model.prediction import with_predictions
 
-    if asked.mtp_layers and (
-        asked.runtime == ALL or not find_runtime(asked.runtime).parses_as_megatron
-    ):
+    runtime = runtime_of(asked)
+    if asked.mtp_layers and (runtime == ALL or not find_runtime(runtime).parses_as_megatron):
         says = f" {asked.mtp_layers}: layers that predict further tokens are Megatron's"
         use = Repair("Plan for Megatron-LM", {"runtime": "megatron"})
         raise refusal("mtp_layers", f"{says} ({flag('runtime', 'megatron')})", [use])
@@ -464,10 +463,9 @@ def _device_profile(path: Path) -> UsedProfile:
 
 def runtime_of(asked: AskedValues) -> str:
     """The runtime that was named, or the usual one, which is another where adapters train."""
-    full = asked.finetune in (None, "full")
-    if full or "runtime" in asked.given or asked.runtime != DEFAULT_RUNTIME:
-        return asked.runtime
-    return FINETUNING_RUNTIME
+    usual = DEFAULT_RUNTIME if asked.finetune in (None, "full") else FINETUNING_RUNTIME
+    named = "runtime" in asked.given or asked.runtime != DEFAULT_RUNTIME
+    return (asked.runtime if named else None) or usual
 
 
 def under(asked: Request, runtime: RuntimeProfile) -> Request:

@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import product
 from typing import Any, Final
 
+from astrarium.catalog.runtimes import GRAPHS
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
@@ -386,6 +387,11 @@ class Feature(Enum):
         "tokens sent to experts by DeepEP or beside another micro-batch",
         lambda job: "" if job.workload.expert_messages == "alltoall" else "expert_messages",
         None,  # the whole plan rests on it
+    )
+    GRAPHS = (
+        "layers captured as CUDA graphs",
+        lambda job: "CUDA graphs" if job.runtime.name == GRAPHS else "",
+        _NOTHING,
     )
     MTP = (
         "layers that predict further tokens",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
+from astrarium.catalog.runtimes import GRAPHS
 from astrarium.configs.megatron.hybrid import segments_of
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
@@ -75,9 +76,18 @@ def _runtime(s: Settings) -> str:
     if s.flag("deepspeed"):
         return "deepspeed"
     implementation = s.text("transformer_impl")
+    if _captures_layers(s):
+        return GRAPHS
     if implementation:
         return "megatron" if implementation == "transformer_engine" else "megatron-local"
     return "megatron-local" if s.flag("use_flash_attn") else "megatron-2021"
+
+
+def _captures_layers(s: Settings) -> bool:
+    """Whether whole layers run as CUDA graphs; graphs of parts of them are not predicted."""
+    whole = not s.text("cuda_graph_modules").strip("[]") and not s.text("cuda_graph_scope")
+    kinds = ("local", "transformer_engine")
+    return s.text("cuda_graph_impl") in kinds and whole and not s.count("num_experts")
 
 
 def _precision(s: Settings) -> Precision:

@@ -270,6 +270,7 @@ TARGET = Target(
     lacks={
         **megatron.LACKS,
         Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
+        Feature.GRAPHS: "its recipe here launches layers one by one",
         Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     },
     model_refused=model_refused,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
+from astrarium.catalog.runtimes import GRAPHS
 from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
@@ -74,6 +75,7 @@ def flags(job: Job) -> Flags:
         **dict(strategy_flags(job)),
         **dict(precision_flags(job)),
         **dict(fixed_flags(job)),
+        **({"cuda-graph-impl": "local"} if job.runtime.name == GRAPHS else {}),
         **model_flags(job),
         "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
         **dict(run_flags(job)),
