@@ -39,6 +39,7 @@ from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.6.2"
 SOFTWARE: Final = f"Megatron-Bridge {VERSION}"
+OVERLAPPED: Final = "overlap-moe-expert-parallel-comm"
 OVERRIDES: Final = "overrides.txt"
 KEPT: Final = 3  # checkpoints that stay
 WARM_UP: Final = 100  # one iteration in so many, at the start
@@ -106,7 +107,7 @@ def overrides(job: Job) -> dict[str, object]:
         **dict(_sharing(job)),
         **dict(_overlap(job)),
         **_DATA["fixed"],
-        **(_DATA["fixed_for_experts"] if job.model.max_experts else {}),
+        **({**_DATA["fixed_for_experts"], **_messages(job)} if job.model.max_experts else {}),
         **(BRIDGE_OFF if on_amd(job) else {}),
         **dict(_run(job)),
     }
@@ -178,6 +179,14 @@ def _overlap(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.overlap_p2p_comm", behind
     yield "model.batch_p2p_comm", not behind
     yield "model.tp_comm_overlap", overlap.tp and strategy.sequence_parallel
+
+
+def _messages(job: Job) -> dict[str, object]:
+    """How tokens travel to experts, as settings of the model; `comm_overlap` is not asked."""
+    asked = dict(megatron.expert_messages(job))
+    overlapped = asked.pop(OVERLAPPED, False)
+    named = {f"model.{name.replace('-', '_')}": value for name, value in asked.items()}
+    return {**named, f"model.{OVERLAPPED.replace('-', '_')}": overlapped}
 
 
 def _run(job: Job) -> Iterator[tuple[str, object]]:
@@ -271,7 +280,6 @@ TARGET = Target(
         **megatron.LACKS,
         Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
         Feature.GRAPHS: "its recipe here launches layers one by one",
-        Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     },
     model_refused=model_refused,
 )

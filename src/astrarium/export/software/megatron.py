@@ -208,12 +208,13 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
             yield option.flags[0].removeprefix("--"), _value(option)
     if job.model.max_experts:
         yield "moe-grouped-gemm", True
-        yield from _expert_messages(job)
+        yield from expert_messages(job)
     if on_amd(job):
         yield from ((switch, True) for switch in MEGATRON_OFF)
 
 
-def _expert_messages(job: Job) -> Iterator[tuple[str, object]]:
+def expert_messages(job: Job) -> Iterator[tuple[str, object]]:
+    """How tokens travel to experts."""
     messages = job.workload.expert_messages
     if job.strategy.ep == 1:
         messages = ExpertMessages.ALLTOALL
