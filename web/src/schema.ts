@@ -392,5 +392,6 @@ export interface Workload {
   readonly optimizer?: string;
   readonly lora_rank?: number | null;
   readonly lora_modules?: readonly string[];
+  readonly mtp_layers?: number;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }
