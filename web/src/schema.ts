@@ -396,5 +396,6 @@ export interface Workload {
   readonly freeze?: string | null;
   readonly lengths?: string | null;
   readonly packed?: boolean;
+  readonly mtp_layers?: number;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -60,12 +60,13 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     freeze: str | None = None  # the name of layers at the front; None: all train
     lengths: str | None = None  # of sequences, as `model/lengths.py` reads them; None: all alike
     packing: Packing | None = None  # None: off, or as a configuration has it
+    mtp_layers: int | None = None  # None: none, or as a configuration has it
     expert_imbalance: float = 1.0
     # None: alltoall, or as a configuration has it; `plan` chooses.
     expert_messages: ExpertMessages | None = None
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
-    runtime: str = "megatron"
+    runtime: str | None = "megatron"  # None: the usual one
     strategy: str | Mapping[str, Any] | None = None
     given: frozenset[str] = frozenset()  # the flags that were given, and not left at their defaults
 

@@ -172,6 +172,11 @@ FLAGS: Final[Mapping[str, Flag]] = {
         read=readers.choice("model.lengths:Packing"),
         words=("off", "on"),
     ),
+    "mtp_layers": Flag(
+        "Layers that predict further tokens and train beside the model (MTP), such as 1.",
+        "N",
+        readers.count(8),
+    ),
     "expert_imbalance": Flag(
         "Tokens of the busiest rank of experts over the mean.",
         "FACTOR",
@@ -349,7 +354,7 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 
 OF_TRAINING: Final = (
-    *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules"),
+    *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules", "mtp_layers"),
     *("freeze", "lengths", "packing"),
     *("expert_imbalance", "expert_messages"),
 )
@@ -367,7 +372,11 @@ PLAN_FLAGS: Final = flags(
         "help": "How tokens travel to experts. Default: the faster of alltoall and overlapped.",
         "default": None,
     },
-    runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
+    runtime={
+        "help": "Software to plan for (`astrarium catalog runtimes`), or all side by side. Default:"
+        " megatron, with CUDA graphs where layers are launch-bound.",
+        "default": None,
+    },
 )
 # One strategy, as if it were an answer.
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}

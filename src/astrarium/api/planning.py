@@ -79,6 +79,7 @@ class Question(Value, frozen=True):
     finetunes: tuple[Adapters | None, ...]  # likewise
     precisions: tuple[Precision, ...]  # likewise; empty: the workload's
     messages_open: bool  # whether the search decides how tokens travel to experts
+    graphs_open: bool  # and whether layers run as CUDA graphs
     yours: comparison.Yours | None
 
     @property
@@ -144,6 +145,7 @@ def read(given: PlanAsked) -> Question:
         finetunes=request.adapters_of(stated, asked.workload.model),
         precisions=precisions,
         messages_open=given.expert_messages is None and how is Mode.EXACT,
+        graphs_open=how is Mode.EXACT and "runtime" not in given.given and not given.sensitivity,
         yours=yours,
     )
 
@@ -209,7 +211,9 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
-        return answer(workload)
+        found = answer(workload)
+        is_open = question.graphs_open and len(ways) == 1
+        return _with_graphs(question, workload, found) if is_open else found
 
     ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
     if len(ways) == 1:
@@ -260,6 +264,16 @@ def _with_messages(
         runtime=runtime,
     )
     return answered(workload, ways, answer)
+
+
+def _with_graphs(question: Question, workload: Workload, found: Planned) -> Planned:
+    """The answer with layers captured as CUDA graphs, where that makes it faster."""
+    from astrarium.search.graphs import with_graphs
+
+    def captured(runtime: Runtime) -> Planned:
+        return _answer(question, runtime, no_progress, workload)
+
+    return with_graphs(found, workload, question.asked.cluster, question.runtime, captured)
 
 
 def _called(

@@ -11,6 +11,7 @@ from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
 from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
 from astrarium.catalog.optimizers import find_optimizer
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Cluster, load_cluster, parse_gpus
 from astrarium.configs.imported import Imported
 from astrarium.cost.checkpoints import Storage
@@ -120,7 +121,7 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     notes += on_prices
     assert asked.model is not None
     with about("model"):
-        loaded = model(asked.model, asked.as_type)
+        loaded = _with_predictions(asked, model(asked.model, asked.as_type))
     if asked.freeze is not None:
         loaded = with_frozen_front(loaded, asked.freeze)
         kept = sum(block.parameters for block in loaded.frozen_front)
@@ -166,6 +167,18 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         return Request(workload, pools, (*notes, *unable))
     used, fallbacks = usable_format(workload, pools)
     return Request(used, pools, (*notes, *fallbacks))
+
+
+def _with_predictions(asked: AskedValues, loaded: Model) -> Model:
+    """The model with layers that predict further tokens, which Megatron alone trains."""
+    from astrarium.model.prediction import with_predictions
+
+    runtime = runtime_of(asked)
+    if asked.mtp_layers and (runtime == ALL or not find_runtime(runtime).parses_as_megatron):
+        says = f" {asked.mtp_layers}: layers that predict further tokens are Megatron's"
+        use = Repair("Plan for Megatron-LM", {"runtime": "megatron"})
+        raise refusal("mtp_layers", f"{says} ({flag('runtime', 'megatron')})", [use])
+    return with_predictions(loaded, asked.mtp_layers or 0)
 
 
 def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
@@ -485,10 +498,9 @@ def _device_profile(path: Path) -> UsedProfile:
 
 def runtime_of(asked: AskedValues) -> str:
     """The runtime that was named, or the usual one, which is another where adapters train."""
-    full = asked.finetune in (None, "full")
-    if full or "runtime" in asked.given or asked.runtime != DEFAULT_RUNTIME:
-        return asked.runtime
-    return FINETUNING_RUNTIME
+    usual = DEFAULT_RUNTIME if asked.finetune in (None, "full") else FINETUNING_RUNTIME
+    named = "runtime" in asked.given or asked.runtime != DEFAULT_RUNTIME
+    return (asked.runtime if named else None) or usual
 
 
 def under(asked: Request, runtime: RuntimeProfile) -> Request:

@@ -19,6 +19,7 @@ from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
+GRAPHS: Final = "megatron-graphs"
 
 
 class ReportedMemory(StrEnum):
@@ -153,9 +154,14 @@ class Runtime(Value, frozen=True):
     reported_memory: ReportedMemory
 
     @property
+    def program(self) -> str:
+        """The program whose rules hold, perhaps with further ones: megatron of megatron-graphs."""
+        return self.rules.partition("-")[0]
+
+    @property
     def parses_as_megatron(self) -> bool:
         """Whether strategies become arguments of Megatron's parser, which refuses what it must."""
-        return self.rules == DEFAULT
+        return self.program == DEFAULT
 
     def __post_init__(self) -> None:
         for name, words in WORDS.items():

@@ -73,6 +73,7 @@ class Described:
     precision: Precision = Precision.BF16
     numerics: Numerics = Numerics.STRICT
     expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
+    mtp_layers: int | None = None  # that predict further tokens, beside those of the model
     optimizer: str = "adamw"  # a name of `catalog/optimizers.py`
     finetune: str | None = None  # what trains, if not all weights
     lora_rank: int | None = None

@@ -49,7 +49,16 @@ from astrarium.cost.tally import (
     weight_products,
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.model.blocks import Block, CustomBlock, Embedding, Linear, Module, Norm, Split
+from astrarium.model.blocks import (
+    PREDICTION,
+    Block,
+    CustomBlock,
+    Embedding,
+    Linear,
+    Module,
+    Norm,
+    Split,
+)
 from astrarium.model.build import PRE_NORMS
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
@@ -254,6 +263,8 @@ def _entries(block: Block) -> tuple[int, int]:
         return (0, 1) if block.experts else (1, 0)
     mixing = max(len(block.attentions), len(block.scans))  # side by side they read one input
     whole = len(block.attentions) * _has_latent_attention(block) + (block.experts > 0)
+    if block.name == PREDICTION:  # two streams enter one product
+        mixing += 2
     return mixing + 1 - whole, whole
 
 

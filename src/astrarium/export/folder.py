@@ -77,13 +77,16 @@ def _on_lengths(job: Job) -> tuple[str, ...]:
 def _on_predicted_tokens(job: Job) -> tuple[str, ...]:
     """What published trainings of such models have, and plans do not."""
     config = job.config
+    if job.model.mtp_layers:
+        return ()
     if not any(config.get(key) for key in _MTP_KEYS) and (
         config.get("model_type") not in _MTP_TYPES or any(key in config for key in _MTP_KEYS)
     ):
         return ()
     return (
         "Layers that predict further tokens (MTP, num_nextn_predict_layers), with which such models"
-        " are often trained, are neither in the plan nor in these files.",
+        " are often trained, are neither in the plan nor in these files; plan with"
+        f" {flag('mtp_layers')} 1 to have one.",
     )
 
 

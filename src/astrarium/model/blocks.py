@@ -23,6 +23,7 @@ from astrarium.model.scans import Scan
 from astrarium.value import Value
 
 ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
+PREDICTION = "mtp"  # the name of layers that predict a further token
 
 
 class Split(StrEnum):
@@ -292,7 +293,8 @@ class Head:
 
     `tied` heads reuse the token table: no parameters of their own in the model, but a copy on
     the last pipeline stage. `outputs` is the vocabulary for language models, classes for ViT.
-    `timings` are of the projection alone, without the loss.
+    `timings` are of the projection alone, without the loss. `passes` are those of its tokens: one
+    for the next token, and one for each further token that is predicted.
     """
 
     inputs: int
@@ -301,6 +303,7 @@ class Head:
     bias: bool = False
     other_parameters: int = 0
     timings: Timings = field(default_factory=dict, hash=False)
+    passes: int = 1
 
     @property
     def projection_parameters(self) -> int:
@@ -313,7 +316,7 @@ class Head:
 
     @property
     def flops_per_token(self) -> float:
-        return 2.0 * self.inputs * self.outputs
+        return 2.0 * self.inputs * self.outputs * self.passes
 
 
 class Carried(Value, frozen=True):
@@ -354,7 +357,11 @@ class Model:
     def later_inputs(self) -> tuple[tuple[int, Block], ...]:
         """The layers at which another input comes in than at the first: text behind a tower."""
         blocks = enumerate(self.blocks)
-        return tuple((i, b) for i, b in blocks if isinstance(b, Block) and b.embedding)
+        return tuple(
+            (i, b)
+            for i, b in blocks
+            if isinstance(b, Block) and b.embedding and b.name != PREDICTION
+        )
 
     @cached_property
     def reads_first_table(self) -> tuple[bool, ...]:
@@ -365,6 +372,11 @@ class Model:
     @property
     def num_layers(self) -> int:
         return len(self.blocks)
+
+    @property
+    def mtp_layers(self) -> int:
+        """Layers that predict further tokens; the last ones."""
+        return self.head.passes - 1
 
     @cached_property
     def kinds(self) -> tuple[Block | CustomBlock, ...]:
@@ -413,7 +425,7 @@ class Model:
 
         The last one, and those that made something for layers that are still to come.
         """
-        if not 0 < cut < self.num_layers:
+        if not 0 < cut <= self.num_layers or (cut == self.num_layers and not self.mtp_layers):
             return ()
         # What the last layer itself made is the stream already.
         beside = {x.source for x in self.carried if x.source < cut - 1 and x.until >= cut}

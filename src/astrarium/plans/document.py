@@ -67,6 +67,7 @@ class WorkloadPart(Value, frozen=True):
     freeze: str | None = None  # the name of the layers that do not train
     lengths: str | None = None  # of sequences, where they differ
     packed: bool = False
+    mtp_layers: int = 0  # of the layers, those that predict further tokens
     model_config: dict[str, Any] | None = None
 
     @property

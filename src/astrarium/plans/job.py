@@ -125,6 +125,7 @@ def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
 def _model(part: WorkloadPart, where: str) -> Model:
     """The model of the plan; it must still be the one that was planned."""
     from astrarium.model.load import load_model, model_of_config
+    from astrarium.model.prediction import with_predictions
 
     if part.model_config is None:
         try:
@@ -135,6 +136,7 @@ def _model(part: WorkloadPart, where: str) -> Model:
             ) from None
     else:
         model = model_of_config(part.model_config, part.model, f"{where}: workload.model_config")
+    model = with_predictions(model, part.mtp_layers)
     for what, now, then in (
         ("parameters", model.parameters, part.parameters),
         ("layers", model.num_layers, part.layers),

@@ -239,6 +239,8 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8_EXPERTS: "float8 of experts is a converter of its own, which is not written",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
+    Feature.GRAPHS: "its layers are launched one by one",
+    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
     Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
     Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"

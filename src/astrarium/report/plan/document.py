@@ -376,6 +376,7 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         else None,
         lengths=None if workload.lengths is None else workload.lengths.text,
         packed=workload.packed,
+        mtp_layers=workload.model.mtp_layers,
         model_config=_plain(workload.model.config),
     )
 

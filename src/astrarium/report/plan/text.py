@@ -138,7 +138,7 @@ def facts(
     yield (
         "model",
         f"{workload.model}: {format_count(workload.parameters)} parameters{active},"
-        f" {workload.layers} layers",
+        f" {workload.layers} layers{_prediction_words(workload.mtp_layers)}",
     )
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
     reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
@@ -170,6 +170,14 @@ def _rows_words(workload: WorkloadPart) -> str:
     if workload.lengths is None:
         return f"sequences of {length}"
     return f"packed rows of {length}" if workload.packed else f"sequences of up to {length}"
+
+
+def _prediction_words(layers: int) -> str:
+    """Layers that predict further tokens."""
+    if not layers:
+        return ""
+    each = "the last predicts" if layers == 1 else f"the last {layers} predict"
+    return f", of which {each} a further token (MTP)"
 
 
 def _adapters_words(workload: WorkloadPart, trains: Collection[str | None]) -> str:
