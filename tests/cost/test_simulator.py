@@ -304,8 +304,9 @@ def test_pipelines_of_any_shapes_side_by_side_are_those_of_their_own_runs(
     rng = np.random.default_rng(0)
     several = []
     for pp, virtual, groups, n in ((2, 2, 3, 8), (4, 3, 6, 1), (3, 4, 7, 2), (4, 3, 1, 3)):
-        passes = rng.uniform(0.0, 3.0, (2, n, pp, virtual))
-        several.append(ChunkPasses(*passes, rng.uniform(0.0, 1.0, (n, pp)), groups * pp))
+        forward, backward = rng.uniform(0.0, 3.0, (2, n, pp, virtual))
+        links = rng.uniform(0.0, 1.0, (n, pp))
+        several.append(ChunkPasses(forward, backward, links, groups * pp))
     together = seconds_together(several, overlap_p2p=overlap_p2p)
     for found, one in zip(together, several, strict=True):
         each = zip(one.forward, one.backward, one.p2p, strict=True)

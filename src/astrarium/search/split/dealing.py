@@ -105,8 +105,8 @@ def seconds_of(rings: Sequence[Ring], ways: Sequence[Floats | Ints]) -> list[Flo
         seconds = roughly_executed_seconds(asked, overlap_p2p=overlap)
         for i, own in zip(members, seconds, strict=True):
             found[i] = own
-    for index, (ring, own) in enumerate(zip(rings, ways, strict=True)):
-        after = ring.fixed + own.sum(axis=1) * ring.after
+    for index, (ring, way) in enumerate(zip(rings, ways, strict=True)):
+        after = ring.fixed + way.sum(axis=1) * ring.after
         found[index] = found[index] + after.max(axis=1, initial=0.0)
     return found
 
