@@ -11,7 +11,7 @@ from astrarium.cluster import Cluster, parse_gpus
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
 from astrarium.search import remembered
-from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.outcome import Limits, Mode, Objective, SearchResult
 from astrarium.search.planner import Planned, plan
 
 
@@ -26,7 +26,7 @@ def forgotten() -> Iterator[None]:
 def asked(
     batch: int = 64,
     price: float | None = 2.0,
-    tokens: float | None = 1e9,
+    tokens: int | None = 10**9,
     gpus: str = "a100:8",
     **more: object,
 ) -> Planned:
@@ -44,7 +44,7 @@ def same(one: Planned, other: Planned) -> bool:
     [
         {"price": 3.0},
         {"price": None},
-        {"tokens": 5e9},
+        {"tokens": 5 * 10**9},
         {"tokens": None},
         {"batch": 128},
         {"gpus": "h100:8"},
@@ -67,7 +67,7 @@ def test_an_answer_after_another_is_the_answer_alone(change: dict[str, object]) 
 def test_prices_and_tokens_ask_for_no_new_search(monkeypatch: pytest.MonkeyPatch) -> None:
     first = asked()
     monkeypatch.setattr("astrarium.search.pools.Search.run", None)  # nobody may call it
-    again = asked(price=4.0, tokens=2e9)
+    again = asked(price=4.0, tokens=2 * 10**9)
     assert [p.strategy for p in again.plans] == [p.strategy for p in first.plans]
     hourly = [one.plans[0].usd_per_hour for one in (first, again)]
     assert hourly == [16.0, 32.0]
@@ -76,7 +76,7 @@ def test_prices_and_tokens_ask_for_no_new_search(monkeypatch: pytest.MonkeyPatch
 
 def test_few_answers_are_kept() -> None:
     for number in range(remembered.MOST_KEPT + 5):
-        result = remembered.SearchResult.of_few(number)
+        result = SearchResult.of_few(number)
         (pool,) = parse_gpus("a100:8").pools
         workload = Workload(load_model("llama-2-7b"), 4096, 8)
         remembered.remembered(workload, pool, (number,), lambda: result)  # noqa: B023
