@@ -27,7 +27,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 UPSTREAM = "tools/install_upstream.py"
 FRONT = "tools/check_front.py"
-MAKE_READS = ("Makefile", "pyproject.toml", UPSTREAM, "tests/upstream/packages.toml")
+PACKAGES = ("pyproject.toml", "constraints.txt", "tests/upstream/packages.toml")
+MAKE_READS = ("Makefile", *PACKAGES, UPSTREAM)
 PLAN = "astrarium plan llama-2-70b --gpus h100:64 --seq-length 4096 --global-batch 1024 --tokens 2T"
 CORE_MODULES = ("errors", "units", "documents")
 
@@ -102,6 +103,8 @@ def test_the_makefile_has_the_commands() -> None:
         "web",
         "bench",
         "accuracy",
+        "lock",
+        "audit",
         "clean",
     ]
     phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.MULTILINE)
@@ -120,6 +123,8 @@ def test_the_makefile_has_the_commands() -> None:
         ("web", ["-m venv", f"{FRONT} --write"]),
         ("bench", ["pip install --quiet --editable .", "benchmarks/search.py"]),
         ("accuracy", ["pip install --quiet --editable .", "benchmarks/accuracy.py"]),
+        ("lock", ["[dev]", "--upgrade", "pip freeze"]),
+        ("audit", ["[dev]", "cyclonedx-py environment", "pip-audit --no-deps"]),
     ],
 )
 def test_commands_set_everything_up(tmp_path: Path, command: str, steps: list[str]) -> None:

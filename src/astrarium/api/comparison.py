@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ def _of_plan_file(reference: str) -> ComparedWith | None:
     from astrarium.plans.document import load_document
 
     path = Path(reference)
-    if "=" in reference or not path.is_file():
+    if "=" in reference or not os.path.isfile(path):
         return None
     content = documents.read(path)
     if not isinstance(content, dict) or "plans" not in content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -50,10 +51,10 @@ def read_config(
             from astrarium.configs.megatron.overrides import read_overrides
 
             return read_overrides(reference, flag)
-        if "," in reference or not Path(reference).is_file():
+        if "," in reference or not os.path.isfile(reference):
             return None
     path = Path(reference)
-    if not reference.strip() or not path.is_file():
+    if not reference.strip() or not os.path.isfile(path):
         return None
     return _of_file(path, answers)
 
@@ -136,11 +137,12 @@ def _content_of_text(text: str, path: Path) -> object:
     from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text
 
     language = language_of(text)
-    promised = format_of(path) if has_known_suffix(path) else Format(language)
+    is_named = has_known_suffix(path) or language == SHELL
+    promised = format_of(path) if is_named else Format(language)
     try:
         return parse_text(path, text, promised, repeated_keys=True)
     except InputError:
-        if promised == language:
+        if language in (promised, SHELL):
             raise
     return parse_text(path, text, Format(language), repeated_keys=True)
 

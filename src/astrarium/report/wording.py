@@ -245,7 +245,7 @@ def short_types(names: Iterable[str]) -> dict[str, str]:
 
 def gpus_words(gpus: Mapping[str, int], short: Mapping[str, str]) -> str:
     """GPUs by type: 8 H100 + 16 A100."""
-    return " + ".join(f"{count:,} {short[name]}" for name, count in gpus.items())
+    return " + ".join(f"{count:,} {short.get(name, name)}" for name, count in gpus.items())
 
 
 def pipeline_words(plan: Plan) -> str:
