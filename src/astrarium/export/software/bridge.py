@@ -124,7 +124,7 @@ def _degrees(job: Job) -> Iterator[tuple[str, object]]:
     stated = len(set(layers)) > 1 or (predictions and len(layers) > 1)
     layout = megatron.layout(layers, predictions) if stated else None
     yield "model.pipeline_model_parallel_layout", layout
-    yield "model.mtp_num_layers", further or None
+    yield "model.mtp_num_layers", predictions or None
     yield "model.context_parallel_size", strategy.cp
     yield "model.sequence_parallel", strategy.sequence_parallel
     if job.model.max_experts:
