@@ -255,7 +255,7 @@ class _Labels(Value, frozen=True):
 def _next(
     moves: Moves, position: int, layer: _Labels, known: _BestKnown, width: int
 ) -> tuple[_Labels, float, int]:
-    """The labels of the next place, the bound of the best left out, and how many were seen."""
+    """The labels of the next place, the bound of the best left out, and the number seen."""
     numbers: dict[State, int] = {}
     taken: list[Move] = []
     prices, states, parents, which = [], [], [], []

@@ -1,11 +1,10 @@
 """The number of granules of every axis that each class of devices gets: an integer program.
 
-The program of instructions stays as it is; what is chosen is how many granules of every axis a
-device of every class takes (devices of a class are alike, so they take alike). The objective is
-the one of the search: devices meet after every instruction, so a step takes the sum, over
-instructions, of the slowest device's seconds, and over messages, of those of the largest piece.
-Both are the largest of a few rows that are linear in granules (`Lines`), and so are the bytes that
-a device keeps. That is a linear program in whole numbers; HiGHS solves it.
+The program of instructions stays as it is. Devices of a class are alike and take alike numbers of
+granules. The objective is that of the search: devices meet after every instruction, so a step takes
+the sum, over instructions, of the slowest device's seconds, and over messages, of those of the
+largest piece. Both are the largest of a few rows that are linear in granules (`Lines`); the bytes
+that a device keeps are linear, too. HiGHS solves the program.
 
 It is over the *largest* part in every class: a class of n devices whose largest part is m takes
 anything up to n m granules, at the same price. So equal devices may differ by one granule, memory
@@ -43,12 +42,12 @@ SLACK: Final = 1e-9  # of memory, relative: for rounding errors of the solver
 class Lines(Value, frozen=True, dict=True):
     """Seconds and bytes of a program as functions of granules per device, by axis and class."""
 
-    granules: Ints  # [axis]: how many there are to deal out
+    granules: Ints  # [axis]: the number to deal out
     members: Ints  # [class]: devices in it
     base: Floats  # [row]: seconds of a row without any granule
     slopes: Floats  # [row, axis, class]: seconds of a row for each granule of one device
     term: Ints  # [row]: the term it belongs to; a term takes its largest row
-    counts: Floats  # [term]: how many instructions are like it
+    counts: Floats  # [term]: the number of instructions like it
     bytes_base: Floats  # [class]
     bytes_slopes: Floats  # [axis, class]
     room: Floats  # [class]; inf where memory does not matter
