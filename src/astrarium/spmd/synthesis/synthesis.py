@@ -426,7 +426,7 @@ def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
     peak = memory.peak
     worst = int(np.argmax(peak / devices.room))
     device_class, room = int(devices.class_of[worst]), float(devices.room[worst])
-    return NoRoomError(device_class, float(peak[worst]), room, proven=False)
+    return NoRoomError(device_class, float(peak[worst]), room)
 
 
 def _programmed(
