@@ -35,7 +35,7 @@ from astrarium.spmd.solve import without_library_output
 from astrarium.value import Value
 
 NODES: Final = 2000  # of the integer program's tree: a limit by count gives the same every time
-GAP: Final = 1e-4  # of the integer program: rounding need not be better than prices are
+GAP: Final = 1e-6  # of the integer program, relative
 SLACK: Final = 1e-9  # of memory, relative: for rounding errors of the solver
 
 
