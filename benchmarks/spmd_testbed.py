@@ -19,7 +19,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import scipy.optimize  # noqa: F401  its import is not the synthesis's time
@@ -35,8 +35,8 @@ from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import Devices, devices_of
 from astrarium.spmd.program import DeviceProgram
 from astrarium.spmd.synthesis import synthesize
-from astrarium.spmd.synthesis.baselines import SPACES
-from astrarium.spmd.synthesis.synthesis import Synthesis, without_limits
+from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace
+from astrarium.spmd.synthesis.synthesis import Synthesis
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NETWORK = 10.4e9 / 8  # bytes per second between machines
@@ -97,6 +97,10 @@ MODELS: Mapping[str, Callable[[int], Graph]] = {
 }
 
 
+def without_memory(space: ProgramSpace) -> ProgramSpace:
+    return replace(space, memory=False)
+
+
 def fits(program: DeviceProgram, devices: Devices) -> bool:
     """Whether every device has room for its part."""
     return all(size <= room for size, room in zip(program.bytes, devices.room, strict=True))
@@ -104,9 +108,9 @@ def fits(program: DeviceProgram, devices: Devices) -> bool:
 
 def compared(name: str, graph: Graph, devices: Devices) -> Row:
     """Our program beside the best of every other space."""
-    endless = without_limits(devices)
     programs: dict[str, DeviceProgram] = {
-        space.name: synthesize(graph, endless, space=space).program for space in SPACES
+        space.name: synthesize(graph, devices, space=without_memory(space)).program
+        for space in SPACES
     }
     fitting = [program for program in programs.values() if fits(program, devices)]
     ours = synthesize(graph, devices, candidates=fitting)  # as `astrarium synthesize` does

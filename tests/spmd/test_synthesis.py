@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +13,14 @@ from spmd_priced import perceptron, repriced
 from spmd_small import chain, mixed_devices
 
 from astrarium.arrays import Floats
+from astrarium.errors import InputError
 from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import Devices, price_program
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.rules import PARTIAL, Division, ShardRule
+from astrarium.spmd.rules import Division
 from astrarium.spmd.solve import NoRoomError
 from astrarium.spmd.synthesis import space_of, synthesize
-from astrarium.spmd.synthesis.baselines import SPACES, Place, ProgramSpace, Ratios
+from astrarium.spmd.synthesis.baselines import SPACES, ProgramSpace, Ratios
 from astrarium.spmd.synthesis.ratios import lines_of
 from astrarium.spmd.synthesis.synthesis import Synthesis, _candidate, _Found, task_of
 
@@ -62,17 +62,11 @@ def test_never_worse_than_a_start_or_a_baseline(
         assert ours.program.seconds <= other.seconds * (1 + 1e-9), space.name
 
 
-def _without_sums(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
-    is_number = place.graph.nodes[node].shape == ()
-    return [rule for rule in rules if is_number or rule.gives != PARTIAL]
-
-
 def test_programs_are_compared_by_the_step_not_by_the_sum_of_instructions() -> None:
     """Sums of gradients that others are computed beside make a longer program the faster one."""
     graph, devices = chain(1024, (2048, 512, 2048)), mixed_devices({"v100-16gb": 4})
-    unsummed = ProgramSpace("no sums of products", _without_sums, Ratios.FREE)
-    spaces = (space_of("tensor parallel, even"), unsummed)
-    shorter, faster = (found(graph, devices, space).program for space in spaces)
+    spaces = ("tensor parallel, even", "HAP's rules")
+    shorter, faster = (found(graph, devices, space_of(name)).program for name in spaces)
     assert summed(shorter) < summed(faster)
     assert faster.seconds < 0.95 * shorter.seconds
     task, best = task_of(graph, devices), _Found()
@@ -231,6 +225,12 @@ def test_a_mesh_of_two_levels_gives_slower_nodes_less() -> None:
     assert fits(program, devices)
 
 
+def test_a_baseline_by_name() -> None:
+    assert [space_of(space.name) for space in SPACES] == [*SPACES]
+    with pytest.raises(InputError, match="there are: data parallel, even"):
+        space_of("data paralel")
+
+
 def test_data_parallel_divides_the_batch_alone() -> None:
     graph = chain(64, (256, 256), blocks=True)
     program = found(graph, mixed_devices(MIXED), space_of("data parallel, even")).program
@@ -250,6 +250,15 @@ def test_tensor_parallel_never_divides_the_batch() -> None:
     for one in program.instructions:
         if one.gives[0].is_shard:
             assert program.axes.of[one.node][one.gives[0].dim] != batch
+
+
+def test_haps_rules_have_no_row_parallel_products() -> None:
+    graph = chain(64, (1024, 1024))
+    task = task_of(graph, mixed_devices(MIXED), space=space_of("HAP's rules"))
+    for node, rules in zip(graph.nodes, task.rules, strict=True):
+        if "linear" in node.op:
+            assert {rule.name for rule in rules} >= {"replicate", "shard 0", "shard o"}
+            assert all(str(rule.gives) != "partial" for rule in rules)
 
 
 def test_axes_of_equal_blocks_are_tied() -> None:

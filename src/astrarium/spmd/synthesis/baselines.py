@@ -6,7 +6,10 @@ fewer rules. The search takes the best program inside of it, so a baseline is ne
 - data parallel: all that has a batch is divided along it, parameters are whole everywhere. It is
   priced as DDP runs it (`as_run`): batch norm takes its statistics from each device's own images;
 - tensor parallel: only dimensions that parameters have are divided (heads, columns, rows, words,
-  experts), never the batch.
+  experts), never the batch;
+- HAP: the rules that its release has. Of its limits three are not kept, each to its advantage: a
+  tensor may be exchanged more than once, gathers may be grouped, and a value that is whole may
+  have a whole gradient (`replicate`).
 """
 
 from __future__ import annotations
@@ -16,9 +19,25 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+
+from astrarium.errors import InputError, did_you_mean
 from astrarium.spmd.graph import INPUT, PARAMETER, Graph
-from astrarium.spmd.program import DeviceProgram, Instruction
-from astrarium.spmd.rules import SYNCHRONISED_NORM, Axes, ShardRule
+from astrarium.spmd.program import DeviceProgram, Instruction, Priced
+from astrarium.spmd.rules import (
+    CAUSAL_ROWS,
+    DIVIDED_GROUPS,
+    DIVIDED_NORM,
+    DIVIDED_SOFTMAX,
+    PARTIAL,
+    SYNCHRONISED_NORM,
+    VOCABULARY_LOSS,
+    Axes,
+    MessageKind,
+    ShardRule,
+    operator_name,
+)
+from astrarium.spmd.solve import Conversions, SearchProblem
 from astrarium.value import Value
 
 Rules = tuple[tuple[ShardRule, ...], ...]  # of every node
@@ -60,6 +79,9 @@ class ProgramSpace(Value, frozen=True):
     name: str
     allowed: Allowed
     ratios: Ratios
+    memory: bool = True  # whether devices' memory limits it
+    # Nodes whose values may be exchanged; parameters' gradients always are.
+    sends: Callable[[Place, int], bool] = lambda _place, _node: True
     own_statistics: bool = False  # whether batch norm is that of each device's own images
 
 
@@ -98,11 +120,44 @@ def restricted(space: ProgramSpace, graph: Graph, axes: Axes, rules: Rules) -> R
     return tuple(tuple(space.allowed(place, node, found)) for node, found in enumerate(rules))
 
 
+def silenced(
+    space: ProgramSpace, graph: Graph, axes: Axes, problem: SearchProblem[Priced]
+) -> SearchProblem[Priced]:
+    """The problem without the exchanges that a space does not have."""
+    place = place_of(graph, axes)
+    conversions = list(problem.conversions)
+    known: dict[tuple[int, bool], Conversions[Priced]] = {}
+    for node, prices in enumerate(problem.conversions):
+        if not space.sends(place, node):
+            key = id(prices), graph.nodes[node].op == PARAMETER
+            if key not in known:
+                known[key] = _without_messages(prices, parameter=key[1])
+            conversions[node] = known[key]
+    return replace(problem, conversions=tuple(conversions))
+
+
+def _without_messages(conversions: Conversions[Priced], *, parameter: bool) -> Conversions[Priced]:
+    """Of a parameter only the sum of its gradients is left."""
+    seconds = conversions.seconds.copy()
+    for pair, what in conversions.what.items():
+        conversion = what.conversion
+        if conversion is None or (parameter and conversion.forward == "none"):
+            continue
+        if conversion.forward in _COLLECTIVES or conversion.backward in _COLLECTIVES:
+            seconds[pair] = np.inf
+    return replace(conversions, seconds=seconds)
+
+
+_COLLECTIVES: Final = frozenset(each.value for each in MessageKind)
+
+
 def _whole(rules: Sequence[ShardRule]) -> list[ShardRule]:
     """Rules that divide nothing."""
-    return [
-        rule for rule in rules if not any(layout.is_shard for layout in (*rule.needs, rule.gives))
-    ]
+    return [rule for rule in rules if not _shards(rule)]
+
+
+def _shards(rule: ShardRule) -> bool:
+    return any(layout.is_shard for layout in (*rule.needs, rule.gives))
 
 
 def _data_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
@@ -118,13 +173,67 @@ def _tensor_parallel(place: Place, node: int, rules: Sequence[ShardRule]) -> Seq
     return [rule for rule in rules if place.divided(node, rule) <= place.trained]
 
 
+# Operators for which HAP's release has more than rules that divide operands and result alike.
+_HAP_SUMS: Final = frozenset({"cross_entropy_loss", "nll_loss_nd", "sum", "mean", "einsum"})
+_HAP_HANDS_PARTS_ON: Final = frozenset({"add", "mul"})
+_NOT_HAP: Final = frozenset(
+    {VOCABULARY_LOSS, DIVIDED_SOFTMAX, DIVIDED_NORM, DIVIDED_GROUPS, CAUSAL_ROWS}
+)
+_HAP_BATCH_ALONE: Final = frozenset({"scaled_dot_product_attention"})
+
+
+def _hap(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardRule]:
+    return [rule for rule in rules if _in_hap(place, node, rule)]
+
+
+def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
+    """Without row-parallel products, heads, and words by row or in losses.
+
+    Softmax and norms take whole rows.
+    """
+    kind = place.graph.nodes[node]
+    name = operator_name(kind.op)
+    if kind.is_source:
+        return True
+    if rule.local in _NOT_HAP:
+        return False
+    if PARTIAL in (*rule.needs, rule.gives) and not _shards(rule):
+        return name in _HAP_HANDS_PARTS_ON or place.graph.nodes[node].shape == ()
+    if rule.gives == PARTIAL:
+        return name in _HAP_SUMS
+    if name in _HAP_BATCH_ALONE:
+        return place.divided(node, rule) <= place.batch
+    return True
+
+
+# Operators whose results HAP may exchange; parameters, inputs, activations and views it may not.
+_HAP_SENDS: Final = frozenset(
+    {
+        "linear", "addmm", "matmul", "bmm", "scaled_dot_product_attention", "add", "mul",
+        "layer_norm", "conv2d", "max_pool2d", "adaptive_avg_pool2d", "avg_pool2d", "embedding",
+        "einsum", "topk", "cross_entropy_loss", "nll_loss_nd", "sum", "mean", "div",
+    }
+)  # fmt: skip
+
+
+def _hap_sends(place: Place, node: int) -> bool:
+    return operator_name(place.graph.nodes[node].op) in _HAP_SENDS
+
+
 SPACES: Final = (
     ProgramSpace("data parallel, even", _data_parallel, Ratios.EVEN, own_statistics=True),
     ProgramSpace("data parallel, by speed", _data_parallel, Ratios.SPEED, own_statistics=True),
     ProgramSpace("tensor parallel, even", _tensor_parallel, Ratios.EVEN),
+    ProgramSpace("HAP's rules", _hap, Ratios.FREE, memory=False, sends=_hap_sends),
 )
 
 
 def space_of(name: str) -> ProgramSpace:
     """The space of this name."""
-    return next(space for space in SPACES if space.name == name)
+    for space in SPACES:
+        if space.name == name:
+            return space
+    names = [space.name for space in SPACES]
+    raise InputError(
+        f"no baseline is called '{name}'{did_you_mean(name, names)}; there are: {', '.join(names)}"
+    )

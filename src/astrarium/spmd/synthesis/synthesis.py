@@ -56,6 +56,7 @@ from astrarium.spmd.synthesis.baselines import (
     Ratios,
     Rules,
     restricted,
+    silenced,
 )
 from astrarium.spmd.synthesis.build import USUAL, build_problem, unpriced_program
 from astrarium.spmd.synthesis.ratios import divided_anew, kinds_of, lines_of
@@ -196,6 +197,8 @@ def synthesize(  # noqa: PLR0913  what a user can say
     found, began = _Found(effort or Effort()), time.perf_counter()
     task = task_of(graph, devices, allow_replicate, space)
     task = replace(task, settings=PriceSettings(micro_batches, optimizer, recompute))
+    if space is not None and not space.memory:
+        task = replace(task, devices=without_limits(devices))
     for program in candidates:
         found.offer(_candidate(task, program, program.divisions), task.devices, None)
     main = main_axes(task)
@@ -418,7 +421,10 @@ def _steps(task: Task, found: _Found) -> float:
 
 def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Priced]:
     given = (task.graph, task.rules, task.axes, divisions, task.devices, task.settings)
-    return build_problem(*given, alike=task.alike)
+    problem = build_problem(*given, alike=task.alike)
+    if task.space is None:
+        return problem
+    return silenced(task.space, task.graph, task.axes, problem)
 
 
 def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
