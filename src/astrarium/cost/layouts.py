@@ -537,7 +537,7 @@ class CostModel:
     def hop_seconds(self, degrees: Degrees, gpus: Ints, shards: ShardCosts) -> Floats:
         """One transfer to the next stage: (rows, cuts), or (rows, 1) where cuts are alike.
 
-        Stages are whole blocks of ranks: neighbours share a domain only if both fit in it.
+        Stages are whole crews: neighbours share a domain only if both fit in it.
         Where a domain holds several stages, those at its ends, the slowest, have one link to the
         outside and one inside. On slow networks the mean of both stands for each; elsewhere links
         to the outside stand for all.
@@ -557,7 +557,7 @@ class CostModel:
         return np.asarray(together < stages)
 
     def _stages_of_domain(self, degrees: Degrees, gpus: Ints) -> tuple[Ints, Ints]:
-        """Stages that share a domain, of how many; stages are whole blocks of ranks."""
+        """Stages that share a domain, and the number of all stages; stages are whole crews."""
         stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
         placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
         return placed.per_domain, stages

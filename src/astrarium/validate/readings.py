@@ -24,7 +24,7 @@ class TableCorrection(Value, frozen=True):
     """What one published table leaves out, or states otherwise than it was run.
 
     `address` and `models` are patterns; `fills` gives cells that are blank, `replaces` cells
-    whatever they say, `runtime` constants of the program, `program` the runtime to start from.
+    that are filled, too, `runtime` constants of the program, `program` the runtime to start from.
     """
 
     title: str

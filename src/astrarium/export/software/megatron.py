@@ -29,7 +29,7 @@ from astrarium.export.run_length import (
 from astrarium.export.software.megatron_hybrid import SCRIPT as HYBRID_SCRIPT
 from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer
 from astrarium.export.software.megatron_model import model_flags, model_refused
-from astrarium.export.software.megatron_rebuilt import Flags
+from astrarium.export.software.megatron_rebuilt import Flags, words
 from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
@@ -245,22 +245,6 @@ def run_flags(job: Job) -> Iterator[tuple[str, object]]:
     else:
         yield "eval-interval", evaluation.every
         yield "eval-iters", evaluation.iterations
-
-
-def words(options: Flags) -> tuple[str, ...]:
-    """Options as words of a command line."""
-    return tuple(word for name, value in options.items() for word in _words(name, value))
-
-
-def _words(name: str, value: object) -> Iterator[str]:
-    yield f"--{name}"
-    if value is True:
-        return
-    yield from map(_text, value if isinstance(value, list) else [value])
-
-
-def _text(value: object) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def padded_vocabulary(job: Job) -> int:
