@@ -113,6 +113,7 @@ class Runtime(Value, frozen=True):
     scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
     scaled_product_ratio: float  # time of its 8-bit products against those of the operator model
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
+    expert_cast_ratio: float  # how much longer the casts of experts' rows take
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
     dispatch: str  # a word of Dispatch
