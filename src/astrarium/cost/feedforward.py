@@ -110,9 +110,9 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     _add_routing(layer, scores, routed * block.hidden * layer.element_bytes, block)
     permuted_bytes = worked * block.hidden * layer.input_bytes
     layer.keep(permuted_bytes)
-    padded = layer.scaled and layer.input_bytes < layer.element_bytes
+    filled = layer.scaled and layer.input_bytes < layer.element_bytes
     alive = COPIES_ALIVE * layer.element_bytes
-    alive += layer.element_bytes + QUANTISED_BYTES if padded else 0
+    alive += layer.element_bytes + QUANTISED_BYTES if filled else 0
     layer.pass_through(worked * block.hidden * alive)
     for linear in (x for x in block.linears if x.module is Module.EXPERTS):
         out_split = np.where(linear.split is Split.COLUMN, shards.etp, 1)
@@ -165,7 +165,7 @@ def _add_routing(layer: Tally, scores: Floats, copies: Floats, block: Block) -> 
         layer.everywhere(name, seconds)
     several = block.experts > layer.shards.ep
     moved = permuted_copies(block.experts_per_token) + np.where(several, SORTED_COPIES, 0)
-    moved += PADDED_COPIES * layer.scaled
+    moved += PADDED_COPIES * (layer.scaled and layer.runtime.fills_expert_rows)
     permuted = moved * copies / layer.runtime.permute_rate
     layer.stream(permuted, permuted)
 
