@@ -341,13 +341,6 @@ def _long() -> list[TeCase]:
     ]
 
 
-def _captured() -> list[TeCase]:
-    """Models of experts with attention and router captured as CUDA graphs, and without."""
-    chosen = [c for c in _mixtures() if c.precision in ("bf16", "delayed") and not c.skewed]
-    chosen = [c for c in chosen if c.seq * c.micro_batch <= 16384 and not c.shape.latent][:4]
-    return [replace(case, graphs=True) for case in chosen]
-
-
 TINY = TeShape(256, 4, 2, 64, 512, 1024)
 TINY_GPT = replace(TINY, kv_heads=4, gated=False, tied=True)
 HOST_LAYERS = (2, 6)  # the difference is what layers cost
@@ -431,7 +424,6 @@ LISTS = {
     "drawn": _drawn(),
     "mixtures": _mixtures(),
     "long": _long(),
-    "captured": _captured(),
     "host": _host(),
     "graphs": _graphs(),
     "smoke": _smoke(),

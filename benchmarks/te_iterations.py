@@ -369,7 +369,7 @@ def main() -> None:
     left = [case for case in LISTS[options.cases] if options.only in case.label]
     left = [case for case in left if _identity(_stated(case)) not in done]
     again = False
-    with one_rank(device, graphs=options.cases in ("graphs", "captured")):
+    with one_rank(device, graphs=options.cases == "graphs"):
         for case in left:
             again = bool(torch.cuda.memory_allocated() > LEFT_BEHIND)
             if again or time.time() > until:
