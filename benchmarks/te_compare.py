@@ -41,7 +41,8 @@ the passes takes the host at least 0.7 of the time they take.
 with unequal shares, every fifth with latent attention, drawn by a seed and split in halves before
 they were measured; *long* are dense models over 16,384 and 65,536 tokens. Sorting, filling up and
 casting of experts' rows and the memory of their copies were found in kernels of both halves of
-*mixtures*, the law of wide and narrow heads in *long*: blind errors are [above](#against-the-targets).
+*mixtures*, the law of wide and narrow heads in *long*: blind errors are
+[above](#against-the-targets).
 
 Each case has its own compiled kernels. Rows measured before 2026-11-18 shared them: torch compiles
 for sizes that change when it meets a second shape, and such kernels take the gated activation three
@@ -49,8 +50,9 @@ to four times as long, so iterations seemed 2 to 4 % longer than those of a run 
 bound by the device: an error of 7 %, most of it of the measurement). 55 of these rows were measured
 again; 9 that were not are no longer scored.
 """
-KERNELS_TEXT = """The seconds in which any kernel runs, as the profiler saw them in one iteration more, against
-passes and update without waits for the host: what a host that launches fast enough would leave.
+KERNELS_TEXT = """The seconds in which any kernel runs, as the profiler saw them in one iteration
+more, against passes and update without waits for the host: what a host that launches fast enough
+would leave.
 """
 OPERATORS_TEXT = """Operators, both passes together, on a device that never waits for its
 host; predicted over measured is the median. Of 8-bit products and of experts only those are counted
