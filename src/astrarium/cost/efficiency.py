@@ -380,7 +380,7 @@ class OperatorModel(Value, frozen=True, dict=True):
         dtype = next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops)
         rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
         ratio = self.ratio("attention_backward" if backward else "attention_forward")
-        width = (np.asarray(key_dim, np.float64) + value_dim) / 2
+        width = (np.asarray(key_dim, np.float64) + np.asarray(value_dim, np.float64)) / 2
         energy = 1.0 + SCORE_ENERGY[backward] * SCORE_WIDTH / width
         energy = energy * wide_ratio(value_dim, self._best_kernel, backward=backward)
         return np.asarray(flops, np.float64) * ratio * energy / rate
