@@ -1,6 +1,6 @@
-"""The table of flags: what each is called, means, takes and defaults to, once for all who ask.
+"""The table of flags: the name, meaning, values and default of each, for all interfaces.
 
-The command line, the functions of the package, the web form and the REST API are filled from it.
+The command line, the functions of the package, the web form and the REST API are made from it.
 `astrarium.api.asked` holds the values that were read.
 """
 
@@ -15,7 +15,7 @@ from astrarium.api.readers import Reader
 
 
 class Flag(NamedTuple):
-    """What can be given under one name."""
+    """A flag: what it means, what it takes, and its default."""
 
     help: str
     metavar: str = ""
@@ -59,7 +59,7 @@ KEYWORDS: Final[Mapping[str, str]] = {
 
 
 def as_keyword(name: str) -> str:
-    """What the argument of a flag is called."""
+    """The Python argument of a flag."""
     return KEYWORDS.get(name, name)
 
 
@@ -164,7 +164,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         default=1.0,
     ),
     "expert_messages": Flag(
-        "How tokens travel to experts: all to all or with DeepEP, alone or beside a micro-batch.",
+        "How tokens travel to experts: all-to-all or DeepEP, with or without overlap.",
         read=readers.choice("model.workload:ExpertMessages"),
         default="alltoall",
         words=("alltoall", "overlapped", "deepep", "deepep-overlapped"),
@@ -329,7 +329,7 @@ PRICES: Final = (
 
 
 def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
-    """These flags in this order, with what one question says or asks otherwise of them."""
+    """These flags in this order, with the changes that one question makes to them."""
     return {name: FLAGS[name]._replace(**changes.get(name, {})) for name in names}
 
 
@@ -348,7 +348,7 @@ PLAN_FLAGS: Final = flags(
         "words": ("bf16", "fp16", "fp8", "best"),
     },
     expert_messages={
-        "help": "How tokens travel to experts. Default: alltoall or overlapped, as is faster.",
+        "help": "How tokens travel to experts. Default: the faster of alltoall and overlapped.",
         "default": None,
     },
     runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
@@ -398,7 +398,7 @@ CONFIG_FLAGS: Final = flags(
 
 
 def _micro_batches(name: str, given: Any) -> int | None:  # noqa: ANN401
-    """A number, or none: as many as are best."""
+    """A number, or None: the best number."""
     return None if given == "auto" else readers.count(MOST_MICRO_BATCHES)(name, given)
 
 

@@ -22,6 +22,7 @@ from astrarium.errors import InputError, check_printable, did_you_mean
 from astrarium.value import Value
 
 CLUSTER_FILE = "cluster file"  # origin of prices that stand in one
+MOST_POOLS = 100  # that a user lists; a search over more takes minutes
 LARGEST_CLUSTER = 2**24  # GPUs; sixteen times the largest search asked for
 
 

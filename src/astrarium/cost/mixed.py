@@ -404,8 +404,8 @@ def _after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 def _distinct(degrees: Degrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
     """Where each combination of degrees and GPUs first occurs, and which of them every row is."""
     columns = (*degrees.columns(), *pool_gpus.T)
-    unlike = [column for column in columns if (column != column[:1]).any()]
-    return distinct_rows(np.zeros(len(pool_gpus), np.int64), *unlike)
+    varying = [column for column in columns if (column != column[:1]).any()]
+    return distinct_rows(np.zeros(len(pool_gpus), np.int64), *varying)
 
 
 _TABLES = (

@@ -8,6 +8,7 @@ are read with checks that name the key, so that what is read can be relied on.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -398,7 +399,7 @@ def is_plan(path: Path) -> bool:
 
 
 def _plan_file(path: Path) -> Path:
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path
     if not (path / PLAN_FILE).is_file():
         raise InputError(
