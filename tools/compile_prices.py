@@ -38,7 +38,6 @@ from astrarium.catalog.prices import (
     rented_sizes,
 )
 
-DIGITS: Final = 6  # of a median over clouds
 DATA: Final = Path(__file__).parents[1] / "src/astrarium/catalog/data"
 
 # A price per GPU this far from the median over clouds is a slip of a list, not an offer: minimum

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from astrarium.api import planning
 from astrarium.api.asked import AskedValues, ClusterGiven, Kind, ModelGiven, PlanAsked, asked
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, SYNTHESIZE_FLAGS, Flag, as_keyword, read
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword, read
 from astrarium.api.plans import Plans, StrPath
+from astrarium.api.program_flags import SYNTHESIZE_FLAGS
 from astrarium.errors import did_you_mean, naming
 from astrarium.units import Amount
 

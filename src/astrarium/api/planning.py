@@ -110,7 +110,6 @@ def read(given: PlanAsked) -> Question:
     )
     stated, from_yours = comparison.stated(compared, given)
     asked = request.read(stated, terms)
-    asked = replace(asked, notes=(*asked.notes, *from_yours))
     if given.sensitivity:
         _check_open(how, asked)
     run = request.run_terms(given, asked.workload)
@@ -123,7 +122,7 @@ def read(given: PlanAsked) -> Question:
         asked = replace(asked, cluster=request.read(stated, terms).cluster)
     offered = from_book and money.offers_spot(asked.cluster, given)
     on_spot = request.spot_notes(run, asked.cluster, offered=offered)
-    asked = replace(asked, notes=(*asked.notes, *on_spot))
+    asked = replace(asked, notes=(*asked.notes, *from_yours, *on_spot))
     asked, tuning = request.tuned(request.under(asked, runtime), given.profile, runtime.name)
     asked, of_cores = request.rules_of_cores(asked)
     yours = None if compared is None else comparison.read(compared, asked, terms, tuning)

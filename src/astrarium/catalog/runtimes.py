@@ -76,6 +76,7 @@ class Runtime(Value, frozen=True):
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
     gradients_copied: bool  # into the message of every micro-batch, instead of summed
     pads_to_longest: bool  # sequences, to that of their micro-batch
+    fills_expert_rows: bool  # by kernels of their own, in 8 bits, to a multiple that products need
     fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
@@ -115,6 +116,7 @@ class Runtime(Value, frozen=True):
     scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
     scaled_product_ratio: float  # time of its 8-bit products against those of the operator model
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
+    expert_cast_ratio: float  # how much longer the casts of experts' rows take
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
     dispatch: str  # a word of Dispatch

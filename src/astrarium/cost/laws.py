@@ -129,7 +129,9 @@ class LawModel(OperatorModel, frozen=True, dict=True):
         """No power limit is known."""
         return np.zeros_like(np.asarray(flops, np.float64))
 
-    def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
+    def settled_attention_seconds(
+        self, flops: ArrayLike, key_dim: ArrayLike, value_dim: ArrayLike, *, backward: bool
+    ) -> Floats:
         return np.zeros_like(np.asarray(flops, np.float64))
 
     @property

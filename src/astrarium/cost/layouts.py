@@ -7,6 +7,7 @@ Recompute, ZeRO, offload and overlap are applied on top by `memory` and `step`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, replace
@@ -94,6 +95,10 @@ class Exchange(Value, frozen=True):
     reduce: Floats  # gradients summed everywhere
     scatter: Floats  # gradients summed, each rank its part
     gather: Floats  # weights
+
+    def __add__(self, after: Exchange) -> Exchange:
+        reduce, scatter = self.reduce + after.reduce, self.scatter + after.scatter
+        return Exchange(reduce, scatter, self.gather + after.gather)
 
 
 class DataMessages(Value, frozen=True):
@@ -376,7 +381,7 @@ class CostModel:
             ranks = group.size
             exchanges, of_last = self._exchanges(parameters, frozen, layers, group, copies)
             last = np.maximum(last, of_last)
-            sent = tuple(map(_together, sent, exchanges))
+            sent = tuple(map(operator.add, sent, exchanges))
             slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
             moved = self.runtime.gathered_moved_bytes + self.runtime.sharded_moved_bytes / ranks
             unpack = unpack + self.ops.streaming(moved * (parameters + frozen))
@@ -573,13 +578,6 @@ def at_cuts(hop: Floats, stop: Ints) -> Floats:
     if hop.shape[1] == 1:
         return hop
     return np.where(stop < 0, hop.max(axis=1)[:, None], np.take_along_axis(hop, stop, axis=1))
-
-
-def _together(one: Exchange, other: Exchange) -> Exchange:
-    """Both, one after the other."""
-    return Exchange(
-        one.reduce + other.reduce, one.scatter + other.scatter, one.gather + other.gather
-    )
 
 
 def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:
