@@ -116,6 +116,8 @@ WITHOUT: Final = {
     "layer_backward_seconds": 0.00145,
     "cast_rate": 1.0,
     "permute_rate": 1.0,
+    "expert_cast_ratio": 1.0,
+    "fills_expert_rows": False,
     "sole_products": False,
     "starts_level": False,
     "varying_rows_ratio": 1.0,

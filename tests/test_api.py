@@ -17,7 +17,8 @@ from doc_examples import run_command
 
 import astrarium
 from astrarium.api.calls import PriceTerms, RunFlags
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, SYNTHESIZE_FLAGS, Flag, as_keyword
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword
+from astrarium.api.program_flags import SYNTHESIZE_FLAGS
 from astrarium.cli.plan import plan as plan_command
 from astrarium.cli.plan import predict as predict_command
 from astrarium.cli.synthesize import synthesize as synthesize_command

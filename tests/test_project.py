@@ -239,7 +239,7 @@ AGAINST_THE_GLOSSARY = {
     r"training framework": "runtime",
 }
 # A block is an entry of a model; the GPUs of a stage are a crew. The search still says block.
-BLOCKS_OF_GPUS = r"blocks? (?:of (?:tp|GPUs)|straddles?|on two pools)"
+BLOCKS_OF_GPUS = r"blocks? (?:of (?:tp|GPUs|ranks)|straddles?|on two pools)"
 SAYS_BLOCK = ("search",)
 # Names say what they hold; these say only that there is something.
 VAGUE = {"further", "beyond", "unlike", "told", "sieve", "polish", "whatever", "misc", "utils"}

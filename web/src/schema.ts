@@ -393,5 +393,9 @@ export interface Workload {
   readonly optimizer?: string;
   readonly lora_rank?: number | null;
   readonly lora_modules?: readonly string[];
+  readonly freeze?: string | null;
+  readonly lengths?: string | null;
+  readonly packed?: boolean;
+  readonly mtp_layers?: number;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

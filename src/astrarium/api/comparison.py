@@ -17,6 +17,7 @@ from astrarium.cluster import Cluster
 from astrarium.cluster.build import gpus_text, parse_gpus
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, flag, refusal
+from astrarium.model.prediction import with_predictions
 from astrarium.plans.document import to_dict
 from astrarium.value import Value, replace
 
@@ -146,6 +147,7 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     described = imported.described
     workload = replace(
         own.workload,
+        model=with_predictions(own.workload.model, described.mtp_layers or 0),
         precision=described.precision,
         numerics=described.numerics,
         optimizer=described.optimizer,

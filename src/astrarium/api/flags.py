@@ -157,6 +157,26 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "NAME,...",
         readers.text,
     ),
+    "freeze": Flag(
+        "Layers at the front that do not train: vision, of models that see and read.",
+        "NAME",
+        readers.text,
+    ),
+    "lengths": Flag(
+        "Lengths of the sequences: a file with one in each line, or lognormal:MEDIAN,P95.",
+        "LENGTHS",
+        readers.lengths,
+    ),
+    "packing": Flag(
+        "Fill rows with sequences of --lengths, each for itself, instead of padding. Default: off.",
+        read=readers.choice("model.lengths:Packing"),
+        words=("off", "on"),
+    ),
+    "mtp_layers": Flag(
+        "Layers that predict further tokens and train beside the model (MTP), such as 1.",
+        "N",
+        readers.count(8),
+    ),
     "expert_imbalance": Flag(
         "Tokens of the busiest rank of experts over the mean.",
         "FACTOR",
@@ -334,7 +354,8 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 
 OF_TRAINING: Final = (
-    *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules"),
+    *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules", "mtp_layers"),
+    *("freeze", "lengths", "packing"),
     *("expert_imbalance", "expert_messages"),
 )
 NEEDED: Final = {"required": True}
@@ -351,7 +372,11 @@ PLAN_FLAGS: Final = flags(
         "help": "How tokens travel to experts. Default: the faster of alltoall and overlapped.",
         "default": None,
     },
-    runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
+    runtime={
+        "help": "Software to plan for (`astrarium catalog runtimes`), or all side by side. Default:"
+        " megatron, with CUDA graphs where layers are launch-bound.",
+        "default": None,
+    },
 )
 # One strategy, as if it were an answer.
 WHY_NOT_FLAGS: Final = {**PLAN_FLAGS, **flags("strategy", strategy=NEEDED)}
@@ -503,66 +528,6 @@ SITES_FLAGS: Final = {
     ),
     "bits": Flag("Bits of a weight that is sent.", "N", readers.count(32), default=32),
     "overlap": switch("Send messages beside the iterations until the next outer step."),
-}
-
-
-def _micro_batches(name: str, given: Any) -> int | None:  # noqa: ANN401
-    """A number, or None: the best number."""
-    return None if given == "auto" else readers.count(MOST_MICRO_BATCHES)(name, given)
-
-
-MOST_BATCH: Final = 2**24
-MOST_MICRO_BATCHES: Final = 2**16
-MOST_BYTES: Final = 2**50
-SYNTHESIZE_FLAGS: Final = {
-    "model": Flag(
-        "FILE.py:FUNCTION that makes a torch module and its inputs, such as"
-        " examples/bert.py:make; or a name of `astrarium catalog models`, or a config.json.",
-        "MODEL",
-        required=True,
-        is_argument=True,
-    ),
-    "batch": Flag(
-        "Samples in a step, over all devices.", "N", readers.count(MOST_BATCH), required=True
-    ),
-    **flags("gpus", "cluster"),
-    "memory": Flag(
-        "Most memory to use on each device, such as 15GiB. Default: all of it.",
-        "SIZE",
-        readers.number("parse_bytes", MOST_BYTES),
-        read_argument=readers.number("parse_bytes", MOST_BYTES, bare_unit="B"),
-    ),
-    "micro_batches": Flag(
-        "Parts of the batch, one after the other; auto: more than one if memory is short.",
-        "auto|K",
-        _micro_batches,
-        default="auto",
-    ),
-    "mesh": Flag(
-        "All devices side by side, or nodes and the devices inside them; auto: the faster.",
-        read=readers.choice("api.synthesis:Mesh"),
-        default="auto",
-        words=("auto", "flat", "nodes"),
-    ),
-    "all_devices": Flag(
-        "Give work to all devices, even those that cost more time than they save.",
-        default=False,
-        is_switch=True,
-    ),
-    "set": Flag("Argument of the factory; repeatable.", "NAME=VALUE", several=True),
-    "optimizer": Flag(
-        "What updates the weights.",
-        read=readers.choice("api.synthesis:Optimizer"),
-        default="adam",
-        words=("adam", "sgd"),
-    ),
-    "allow_replicate": Flag(
-        "Operator without a rule that every device may repeat; repeatable.",
-        "OP",
-        readers.texts,
-        several=True,
-    ),
-    **flags("profile"),
 }
 
 

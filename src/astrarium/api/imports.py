@@ -121,6 +121,8 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         precision=_precision(asked, imported),
         **_finetuning(asked, imported),
         **_update(asked, imported),
+        packing=asked.packing if "packing" in asked.given else described.packing,
+        mtp_layers=asked.mtp_layers if "mtp_layers" in asked.given else described.mtp_layers,
         expert_messages=asked.expert_messages
         if "expert_messages" in asked.given
         else described.expert_messages,

@@ -32,7 +32,7 @@ from astrarium.search.outcome import (
     Prefer,
 )
 from astrarium.search.planner import Planned, plan, side_by_side
-from astrarium.search.refusals import rules_against
+from astrarium.search.refusals import rules_against, why_refused
 from astrarium.search.rules import UserRule, user_rules
 from astrarium.units import format_bytes, format_seconds, format_usd
 from astrarium.value import Value, replace
@@ -79,6 +79,7 @@ class Question(Value, frozen=True):
     finetunes: tuple[Adapters | None, ...]  # likewise
     precisions: tuple[Precision, ...]  # likewise; empty: the workload's
     messages_open: bool  # whether the search decides how tokens travel to experts
+    graphs_open: bool  # and whether layers run as CUDA graphs
     yours: comparison.Yours | None
 
     @property
@@ -109,7 +110,6 @@ def read(given: PlanAsked) -> Question:
     )
     stated, from_yours = comparison.stated(compared, given)
     asked = request.read(stated, terms)
-    asked = replace(asked, notes=(*asked.notes, *from_yours))
     if given.sensitivity:
         _check_open(how, asked)
     run = request.run_terms(given, asked.workload)
@@ -122,7 +122,7 @@ def read(given: PlanAsked) -> Question:
         asked = replace(asked, cluster=request.read(stated, terms).cluster)
     offered = from_book and money.offers_spot(asked.cluster, given)
     on_spot = request.spot_notes(run, asked.cluster, offered=offered)
-    asked = replace(asked, notes=(*asked.notes, *on_spot))
+    asked = replace(asked, notes=(*asked.notes, *from_yours, *on_spot))
     asked, tuning = request.tuned(request.under(asked, runtime), given.profile, runtime.name)
     asked, of_cores = request.rules_of_cores(asked)
     yours = None if compared is None else comparison.read(compared, asked, terms, tuning)
@@ -144,6 +144,7 @@ def read(given: PlanAsked) -> Question:
         finetunes=request.adapters_of(stated, asked.workload.model),
         precisions=precisions,
         messages_open=given.expert_messages is None and how is Mode.EXACT,
+        graphs_open=how is Mode.EXACT and "runtime" not in given.given and not given.sensitivity,
         yours=yours,
     )
 
@@ -209,7 +210,9 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
-        return answer(workload)
+        found = answer(workload)
+        is_open = question.graphs_open and len(ways) == 1
+        return _with_graphs(question, workload, found) if is_open else found
 
     ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
     if len(ways) == 1:
@@ -260,6 +263,16 @@ def _with_messages(
         runtime=runtime,
     )
     return answered(workload, ways, answer)
+
+
+def _with_graphs(question: Question, workload: Workload, found: Planned) -> Planned:
+    """The answer with layers captured as CUDA graphs, where that makes it faster."""
+    from astrarium.search.graphs import with_graphs
+
+    def captured(runtime: Runtime) -> Planned:
+        return _answer(question, runtime, no_progress, workload)
+
+    return with_graphs(found, workload, question.asked.cluster, question.runtime, captured)
 
 
 def _called(
@@ -348,9 +361,10 @@ def prediction(given: AskedValues) -> PlanDocument:
     if filled.imported is not None:
         imports.check_accepted(filled.imported)
     assert given.strategy is not None
-    with about("strategy"):
-        chosen = request.strategy(filled.imported or given.strategy, asked)
     program = find_runtime(request.runtime_of(filled.asked))
+    rule_set = program.rules or request.DEFAULT_RUNTIME
+    with about("strategy"):
+        chosen = request.strategy(filled.imported or given.strategy, asked, rule_set=rule_set)
     asked = request.under(asked, program)
     asked, tuning = request.tuned(asked, given.profile, program.name)
     with about("strategy"):
@@ -358,7 +372,16 @@ def prediction(given: AskedValues) -> PlanDocument:
             asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
         )
     name = filled.called(asked)
-    return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
+    notes = (*asked.notes, *_outside_plans(asked, predicted.strategy, program))
+    return document_of_prediction(asked.workload, asked.cluster, predicted, name, notes)
+
+
+def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
+    """What no file of the software can say; code of one's own may."""
+    if program.parses_as_megatron or not program.rules:
+        return ()  # refused, or not known
+    reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
+    return tuple(f"no plan for {program.name} would say this: {reason}" for reason in reasons)
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:

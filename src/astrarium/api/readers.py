@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib import import_module
 from os import PathLike, fspath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from astrarium.errors import InputError, Repair, did_you_mean, flag, instead, refusal
+from astrarium.errors import InputError, Repair, about, did_you_mean, flag, instead, refusal
 
 if TYPE_CHECKING:
     from astrarium.cluster.build import GpusGiven
@@ -189,6 +190,20 @@ def factor(name: str, given: Given) -> float:
     if value < 1:
         raise refusal(name, f" {value:g}: the least is 1, which is an even load")
     return value
+
+
+def lengths(name: str, given: Given) -> str:
+    """A distribution of lengths: its text, a file with a length in each line, or a list."""
+    from astrarium.model.lengths import binned, checked_lengths, lengths_of_file
+
+    with about(name):
+        if not isinstance(given, str | PathLike):
+            return binned(entries(given))
+        is_text = "*" in str(given) or str(given).startswith("lognormal:")
+        path = Path(given)
+        if not is_text and path.is_file():
+            return lengths_of_file(path)
+        return checked_lengths(str(given))
 
 
 def share(name: str, given: Given) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from astrarium.api import imports, request
 from astrarium.api.asked import AskedValues
 from astrarium.api.request import Request
-from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.catalog.runtimes import GRAPHS, Runtime, find_runtime
 from astrarium.configs.imported import Imported, OpenQuestionError
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import Tuning
@@ -95,7 +95,7 @@ def _strategy(
         return None, written if imported.conflicts else (str(error), *unknown)
     reasons: tuple[str, ...] = ()
     if runtime.parses_as_megatron:
-        reasons = why_refused(asked.workload, asked.cluster.pools, strategy)
+        reasons = why_refused(asked.workload, asked.cluster.pools, strategy, runtime.rules)
     return None if reasons else strategy, tuple(dict.fromkeys((*written, *reasons)))
 
 
@@ -175,7 +175,8 @@ def _fit(case: ReviewedConfig) -> FitDocument | None:
 
 def _planned_for(case: ReviewedConfig) -> Runtime:
     """Megatron; where it lacks the adapters or the optimizer, what the configuration runs under."""
-    usual, other = find_runtime(), find_runtime(request.FINETUNING_RUNTIME)
+    usual = case.runtime if case.runtime.name == GRAPHS else find_runtime()
+    other = find_runtime(request.FINETUNING_RUNTIME)
     for runtime in (usual, case.runtime, other):
         try:
             check_runtime(runtime, case.asked.workload, case.asked.cluster)

@@ -19,6 +19,7 @@ from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
+GRAPHS: Final = "megatron-graphs"
 
 
 class ReportedMemory(StrEnum):
@@ -74,6 +75,8 @@ class Runtime(Value, frozen=True):
     starved_pipelines: bool  # whether pipelines run with fewer micro-batches than pp - 1
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
     gradients_copied: bool  # into the message of every micro-batch, instead of summed
+    pads_to_longest: bool  # sequences, to that of their micro-batch
+    fills_expert_rows: bool  # by kernels of their own, in 8 bits, to a multiple that products need
     fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
@@ -113,6 +116,7 @@ class Runtime(Value, frozen=True):
     scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
     scaled_product_ratio: float  # time of its 8-bit products against those of the operator model
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
+    expert_cast_ratio: float  # how much longer the casts of experts' rows take
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
     dispatch: str  # a word of Dispatch
@@ -152,9 +156,14 @@ class Runtime(Value, frozen=True):
     reported_memory: ReportedMemory
 
     @property
+    def program(self) -> str:
+        """The program whose rules hold, perhaps with further ones: megatron of megatron-graphs."""
+        return self.rules.partition("-")[0]
+
+    @property
     def parses_as_megatron(self) -> bool:
         """Whether strategies become arguments of Megatron's parser, which refuses what it must."""
-        return self.rules == DEFAULT
+        return self.program == DEFAULT
 
     def __post_init__(self) -> None:
         for name, words in WORDS.items():

@@ -31,6 +31,7 @@ from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import SETTINGS_OF_TRL, TRAINERS, Launch
 from astrarium.configs.tables import table
 from astrarium.errors import in_shell
+from astrarium.model.lengths import Packing
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train adapters; and to train for something else than the next token.
@@ -199,10 +200,11 @@ def _read(
     named = optimizer_called(str(_first(flags, "optimizer") or described.optimizer))
     described.optimizer = named or described.optimizer
     described.finetune, described.lora_rank, described.lora_modules = _adapters(flags)
+    described.packing = _packing(flags)
     recompute = "full" if _recomputes(flags) else "none"
     described.strategy["recompute"] = recompute
     inner = read.strategy_of
-    as_if = tuple(_eight_bits(flags))
+    as_if = (*_eight_bits(flags), *_mixed_documents(flags))
     used = tuple(
         Used(name, shown(str(flags[name])), what)
         for what, names in _NAMES.items()
@@ -278,6 +280,21 @@ def _eight_bits(flags: Mapping[str, Any]) -> Iterator[AsIf]:
     for name, on in (("load_in_8bit", "true"), ("quantization_bit", "8")):
         if str(flags.get(name, "")).lower() == on:
             yield AsIf(name, on, "16 bits", "frozen weights of 8 bits are not modelled")
+
+
+def _packing(flags: Mapping[str, Any]) -> Packing | None:
+    """Whether rows are filled with several sequences; None where that is not said."""
+    said = [str(flags[name]).lower() not in _OFF for name in _NAMES["packing"] if name in flags]
+    return (Packing.ON if any(said) else Packing.OFF) if said else None
+
+
+def _mixed_documents(flags: Mapping[str, Any]) -> Iterator[AsIf]:
+    """LLaMA-Factory fills rows with sequences that see one another, unless it is told not to."""
+    apart = str(flags.get("neat_packing", "")).lower() not in _OFF
+    packs = str(flags.get("packing", "")).lower() not in _OFF
+    if packs and not apart and any(name in flags for name in _OF_LLAMA_FACTORY):
+        why = "without neat_packing sequences of a row see one another"
+        yield AsIf("packing", "true", "each sequence attends to itself", why)
 
 
 def _adapted_modules(flags: Mapping[str, Any], *, all_of_them: bool) -> str:

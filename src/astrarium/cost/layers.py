@@ -49,7 +49,16 @@ from astrarium.cost.tally import (
     weight_products,
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.model.blocks import Block, CustomBlock, Embedding, Linear, Module, Norm, Split
+from astrarium.model.blocks import (
+    PREDICTION,
+    Block,
+    CustomBlock,
+    Embedding,
+    Linear,
+    Module,
+    Norm,
+    Split,
+)
 from astrarium.model.build import PRE_NORMS
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
@@ -90,10 +99,30 @@ def layer_costs(
             for name in PASSES:
                 layer.add(f"launch_{name}", layer.out[f"tp_{name}"])
             layer.add("launch_again", layer.out["tp_forward"])
+        if isinstance(kind, Block) and kind.frozen:
+            _leave_out_gradients(layer)
         layers.append(layer.out)
     return LayerCosts(
         **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
     )
+
+
+# What only layers with gradients have.
+_OF_GRADIENTS: Final = (
+    *("backward", "tp_backward", "tp_backward_overlapped", "cp_backward", "ep_backward"),
+    *("module_recompute", "dropped", "stand_ins", "matrix_update", "expert_matrix_update"),
+    *("launch_backward", "weight_tensors", "expert_tensors"),
+)
+
+
+def _leave_out_gradients(layer: Tally) -> None:
+    """Only the forward pass is left, and weights that do not train."""
+    for name in _OF_GRADIENTS:
+        layer.out[name][:] = 0.0
+    layer.out["activations"] = layer.out["inputs"].copy()
+    for kind in ("dense", "expert"):
+        layer.add(f"frozen_{kind}", layer.out[f"{kind}_parameters"])
+        layer.out[f"{kind}_parameters"][:] = 0.0
 
 
 def _seen_by(block: Block, shards: Shards, workload: Workload) -> tuple[Shards, Workload]:
@@ -234,6 +263,8 @@ def _entries(block: Block) -> tuple[int, int]:
         return (0, 1) if block.experts else (1, 0)
     mixing = max(len(block.attentions), len(block.scans))  # side by side they read one input
     whole = len(block.attentions) * _has_latent_attention(block) + (block.experts > 0)
+    if block.name == PREDICTION:  # two streams enter one product
+        mixing += 2
     return mixing + 1 - whole, whole
 
 

@@ -64,6 +64,10 @@ class WorkloadPart(Value, frozen=True):
     optimizer: str = "adamw"
     lora_rank: int | None = None  # of adapters, where a plan trains them
     lora_modules: tuple[str, ...] = ()
+    freeze: str | None = None  # the name of the layers that do not train
+    lengths: str | None = None  # of sequences, where they differ
+    packed: bool = False
+    mtp_layers: int = 0  # of the layers, those that predict further tokens
     model_config: dict[str, Any] | None = None
 
     @property

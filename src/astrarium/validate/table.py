@@ -74,6 +74,9 @@ class MeasuredRow:
     seq_len: int | None = None
     moe_experts: int | None = None
     moe_topk: int | None = None
+    moe_shared_ffn: int | None = None
+    kv_lora_rank: int | None = None
+    q_lora_rank: int | None = None
     num_gpus: int | None = None
     gpus_per_node: int | None = None
     tp: int | None = None

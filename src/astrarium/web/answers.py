@@ -124,6 +124,11 @@ def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
         given["model"] = _model(body)
     if not isinstance(given.get("strategy", {}), Mapping):
         given["strategy"] = _strategy(str(given["strategy"]))
+    if "lengths" in given:
+        from astrarium.model.lengths import checked_lengths
+
+        with about("lengths"):  # a path would be read from here
+            given["lengths"] = checked_lengths(str(given["lengths"]))
     for name, one in table.items():
         if one.required and given.get(name) is None:
             raise InputError(f"Missing option '{flag(name)}'", name)

@@ -116,6 +116,11 @@ def of_settings(
     return imported(arguments, source, launch or Launch(is_script=False), recipe)
 
 
+def described(words: Sequence[str]) -> Described:
+    """What the options of a command line say, with Megatron's defaults."""
+    return describe_megatron(Settings({**DEFAULTS, **parse_arguments(words).settings()}))
+
+
 def _values_for(option: Option, value: str) -> tuple[str, ...]:
     if option.takes.is_flag:
         return ()

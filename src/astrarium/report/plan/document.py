@@ -371,6 +371,12 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         optimizer=workload.optimizer,
         lora_rank=None if workload.adapters is None else workload.adapters.rank,
         lora_modules=() if workload.adapters is None else workload.adapters.modules,
+        freeze=workload.model.frozen_front[0].name.partition("-")[0]
+        if workload.model.frozen_front
+        else None,
+        lengths=None if workload.lengths is None else workload.lengths.text,
+        packed=workload.packed,
+        mtp_layers=workload.model.mtp_layers,
         model_config=_plain(workload.model.config),
     )
 

@@ -138,7 +138,7 @@ def facts(
     yield (
         "model",
         f"{workload.model}: {format_count(workload.parameters)} parameters{active},"
-        f" {workload.layers} layers",
+        f" {workload.layers} layers{_prediction_words(workload.mtp_layers)}",
     )
     tokens = "" if workload.tokens is None else f"; {format_count(workload.tokens)} tokens in all"
     reduced = ", gradients and moments in bf16 instead of fp32 (--numerics reduced)"
@@ -150,7 +150,7 @@ def facts(
     adapters = _adapters_words(workload, set(trains))
     yield (
         "training",
-        f"{workload.global_batch:,} sequences of {workload.seq_length:,} tokens an iteration,"
+        f"{workload.global_batch:,} {_rows_words(workload)} tokens an iteration,"
         f" {workload.precision}, {optimizer}{states}{adapters}{uneven}{tokens}",
     )
     pools = cluster.pools
@@ -162,6 +162,22 @@ def facts(
         yield "price", price_words(pool)
     for note in notes:
         yield "note", note
+
+
+def _rows_words(workload: WorkloadPart) -> str:
+    """What a batch counts, and how long it is."""
+    length = f"{workload.seq_length:,}"
+    if workload.lengths is None:
+        return f"sequences of {length}"
+    return f"packed rows of {length}" if workload.packed else f"sequences of up to {length}"
+
+
+def _prediction_words(layers: int) -> str:
+    """Layers that predict further tokens."""
+    if not layers:
+        return ""
+    each = "the last predicts" if layers == 1 else f"the last {layers} predict"
+    return f", of which {each} a further token (MTP)"
 
 
 def _adapters_words(workload: WorkloadPart, trains: Collection[str | None]) -> str:

@@ -34,7 +34,7 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.search.single.engine import Search
 
-MOST_LIFTING, MOST_LIFTING_UNEQUAL = 6_000, 12_000  # work on better bounds
+MOST_LIFTING, MOST_LIFTING_UNEQUAL = 6_500, 14_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
 HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
 KEPT = 4  # plans that are dealt anew, whatever their bounds

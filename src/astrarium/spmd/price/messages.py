@@ -13,8 +13,8 @@ Libraries of collectives want equal parts. Unequal ones are sent in one of two w
 The cheaper way is taken. Gloo, between cores of a processor, has a third (`PLAIN` there): every
 device sends its piece to each other one directly, as in an all-to-all with unequal parts.
 
-An all-reduce has no parts of its own: a ring cuts it equally, whatever
-the ratios of devices, and an uneven reduce-scatter and all-gather in its place would pass more
+An all-reduce has no parts of its own: a ring cuts it equally, for any
+ratios of devices, and an uneven reduce-scatter and all-gather in its place would pass more
 over some link; it is never cheaper. Gradients of parameters are summed after the last micro-batch,
 many of them in one message: each pays its part of a full one (`SYNC_BYTES`). All-to-all takes
 unequal parts as they are (`PLAIN`): the device that sends or receives most sets the pace.
