@@ -63,6 +63,20 @@ def test_a_slow_stage_is_a_pool_of_its_own_and_costs_what_its_pace_says(single: 
     assert again == happened.now
 
 
+def test_several_slow_stages_and_pools_keep_their_own_factors(single: Job) -> None:
+    name = single.cluster.pools[0].name
+    change = ClusterChange(slowed_stages={2: 1.5, 0: 2.0}, slowed_pools={name: 1.2})
+    now = situation(single.strategy, single.cluster, change).now
+    assert {pool.name: (pool.nodes, pool.slowdown) for pool in now.pools} == {
+        f"{name} slow": (1, 1.5),
+        f"{name} slow 2": (1, 2.0),
+        name: (2, 1.2),
+    }
+    worse = ClusterChange(slowed_stages={2: 1.1}, slowed_pools={name: 1.2})
+    slowed = situation(single.strategy, single.cluster, worse).now.pools
+    assert [pool.slowdown for pool in slowed] == [1.2, 1.2]
+
+
 def test_staying_keeps_the_split_with_fewer_replicas(single: Job) -> None:
     pool = single.cluster.pools[0].name
     named = situation(single.strategy, single.cluster, ClusterChange(slowed_pools={pool: 1.1}))
@@ -159,6 +173,21 @@ def test_what_cannot_have_happened(
 ) -> None:
     with pytest.raises(InputError, match=says):
         astrarium.replan(single_plans, **change)
+
+
+def test_all_strategies_are_searched_where_none_near_fits() -> None:
+    plans = astrarium.predict("llama-2-7b", "tp=8", gpus="a100:8", global_batch=16)
+    found = astrarium.replan(plans, lost="a100:7")
+    exact = astrarium.replan(plans, lost="a100:7", exact=True)
+    assert "all strategies were searched" in found.document.notes[0]
+    assert (found.answers, exact.document.notes) == (exact.answers, ())
+    assert found.best.num_gpus == 1
+
+
+def test_cheapest_tokens_need_prices() -> None:
+    plans = astrarium.predict("llama-2-7b", "tp=8", gpus="a800:16", global_batch=64)
+    with pytest.raises(InputError, match="no price is known"):
+        astrarium.replan(plans, lost="a800:8", objective="cost")
 
 
 def test_nothing_fits_what_is_left() -> None:

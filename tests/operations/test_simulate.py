@@ -123,6 +123,7 @@ def test_capacity_is_away_as_often_as_stated(single: Job) -> None:
         ("hours,gpu,gpus\n0,a100,nan\n1,a100,8\n", "expected 0 to"),
         ("hours,gpu,gpus\n0,a100,1.5\n1,a100,8\n", "whole number"),
         ("hours,gpu,gpus\n0,,8\n1,a100,8\n", "gpu is empty"),
+        ("hours,gpu,gpus\n0,a100,8\n0,a100,16\n1,a100,8\n", ":3: a second row for a100 at hour 0"),
     ],
 )
 def test_bad_traces(tmp_path: Path, text: str, says: str) -> None:

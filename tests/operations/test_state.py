@@ -105,6 +105,16 @@ def test_state_is_complete_if_no_piece_is_lost(strategy: Strategy, lost: int) ->
     assert is_complete(layout, alive) or empty  # a stage without layers still counts its ranks
 
 
+def test_the_ranks_of_an_inner_pipeline_lie_in_its_pool() -> None:
+    cluster = parse_gpus("a100:8,h100:8")
+    gpu = cluster.pools[1].gpu.name
+    stages = tuple(Stage(gpu, (3 * i, 3 * i + 3), 4, i, 0, {gpu: 4}) for i in range(2))
+    layout = layout_of(Strategy(dp=4, pp=2, pipeline_inside=True, stages=stages), cluster)
+    assert layout.pool.tolist() == [1] * 8
+    assert layout.slot.tolist() == list(range(8))
+    assert alive_ranks(layout, cluster, {gpu: 2}).tolist() == [True] * 6 + [False] * 2
+
+
 def test_nothing_moves_where_nothing_changes(single: Job) -> None:
     layout = layout_of(single.strategy, single.cluster)
     sizes = state_bytes(single.workload, single.runtime, divided=False)

@@ -12,7 +12,7 @@ from astrarium.strategy.placement import placement
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value, replace
 
-SLOW: Final = "slow"  # what the name of a pool of slow nodes ends in
+SLOW: Final = " slow"  # between the name of a pool and the number of its part that is slow
 MOST_SLOWDOWN: Final = 100.0
 
 
@@ -41,13 +41,11 @@ class Situation(Value, frozen=True):
 def situation(strategy: Strategy, cluster: Cluster, change: ClusterChange) -> Situation:
     """Apply a change; InputError names what cannot have happened."""
     strategy = named(strategy, cluster)
-    factors = dict.fromkeys((pool.name for pool in cluster.pools), 1.0)
+    factors = {_pool(cluster, name).name: by for name, by in change.slowed_pools.items()}
     for stage, factor in change.slowed_stages.items():
         strategy, cluster, slow = _apart(strategy, cluster, stage)
-        factors = {pool.name: factors.get(pool.name, 1.0) for pool in cluster.pools}
-        factors[slow] = max(factors[slow], factor)
-    for name, factor in change.slowed_pools.items():
-        factors[_pool(cluster, name).name] = factor
+        usual = factors.get(slow.partition(SLOW)[0], 1.0)
+        factors[slow] = max(factors.get(slow, usual), factor)
     lost, notes, pools = dict[str, int](), list[str](), []
     for name, gpus in change.lost.items():
         pool = _pool(cluster, name)
@@ -62,7 +60,7 @@ def situation(strategy: Strategy, cluster: Cluster, change: ClusterChange) -> Si
         lost[pool.name] = whole
     for pool in cluster.pools:
         left = _without(pool, lost.get(pool.name, 0))
-        slower = pool.slowdown * factors[pool.name]
+        slower = pool.slowdown * factors.get(pool.name, 1.0)
         pools += [replace(left, slowdown=slower)] if left else []
     now = _with_gained(Cluster(tuple(pools)), change.gained)
     if not now.pools:
@@ -149,12 +147,14 @@ def _apart(strategy: Strategy, cluster: Cluster, stage: int) -> tuple[Strategy, 
         )
     held = {s.pipeline_rank: s.pools for s in strategy.stages if s.chunk == 0}
     pool = cluster.pool(max(held[stage], key=lambda name: held[stage][name]))
-    if pool.name.endswith(SLOW):
+    if SLOW in pool.name:
         return strategy, cluster, pool.name
     begin = sum(held[rank].get(pool.name, 0) for rank in range(stage))
     node = pool.gpus_per_node
     first, last = begin // node * node, -(-(begin + held[stage][pool.name]) // node) * node
-    slow = replace(pool, name=f"{pool.name} {SLOW}", nodes=(last - first) // node)
+    parts = sum(one.name.startswith(pool.name + SLOW) for one in cluster.pools)
+    name = f"{pool.name}{SLOW}{f' {parts + 1}' if parts else ''}"
+    slow = replace(pool, name=name, nodes=(last - first) // node)
     rest = replace(pool, nodes=pool.nodes - slow.nodes)
     if strategy.pipeline_inside and rest.nodes:
         raise InputError(

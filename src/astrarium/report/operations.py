@@ -106,7 +106,8 @@ def _reason(document: ReplanDocument) -> str:
     says = f"It has the {measure} over {format_seconds(document.horizon_seconds)}"
     if best is not stay and stay.plan is not None and stay.tokens > 0:
         more = 100 * (best.tokens / stay.tokens - 1)
-        says += f": {abs(more):.1f} % {'more' if more >= 0 else 'fewer'} than staying"
+        compared = f"{abs(more):.1f} % {'more' if more >= 0 else 'fewer'}"
+        says += f": {compared}{' tokens' if document.objective == 'cost' else ''} than staying"
     now = format_seconds(document.plan_document.plans[0].iteration_seconds)
     ran = format_seconds(document.before.iteration_seconds)
     return f"{says}. An iteration takes {now}; it took {ran}."
