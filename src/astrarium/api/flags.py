@@ -440,20 +440,16 @@ RUNNING_FLAGS: Final = {
 }
 REPLAN_FLAGS: Final = {
     **RUNNING_FLAGS,
-    "lost": Flag(
-        "GPUs that the cluster lost, by type or pool; repeatable.",
-        _GPUS,
-        readers.gpu_counts,
-        several=True,
-        is_table=True,
-    ),
-    "gained": Flag(
-        "GPUs that the cluster gained; repeatable.",
-        _GPUS,
-        readers.gpu_counts,
-        several=True,
-        is_table=True,
-    ),
+    **{
+        name: Flag(
+            f"GPUs that the cluster {name}, by type or pool; repeatable.",
+            _GPUS,
+            readers.gpu_counts,
+            several=True,
+            is_table=True,
+        )
+        for name in ("lost", "gained")
+    },
     "slowed": Flag(
         "Factor by which a pipeline stage, or a type or pool, computes more slowly; repeatable.",
         "stage=N:FACTOR|TYPE:FACTOR",

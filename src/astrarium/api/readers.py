@@ -5,6 +5,7 @@ A reader takes the name of the flag, for its messages, and what was given.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from importlib import import_module
@@ -242,14 +243,14 @@ def ramp(name: str, given: Given) -> Ramp:
 
 def gpu_counts(name: str, given: Given) -> dict[str, int]:
     """GPUs by what they are called: TYPE:N,... or a mapping; also several of them."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for entry in entries(given):
-        pairs = [entry] if isinstance(entry, tuple) else [_at_colon(p) for p in entry.split(",")]
+        pairs = [entry] if isinstance(entry, tuple) else map(_at_colon, entry.split(","))
         for gpu, number_of in pairs:
             if not gpu or number_of == "":
                 raise refusal(name, f" '{spelled(entry)}': expected TYPE:N such as a100:8")
-            found[gpu] = found.get(gpu, 0) + count(MOST_LOST)(name, number_of)
-    return found
+            found[gpu] += count(MOST_LOST)(name, number_of)
+    return dict(found)
 
 
 def slowed(name: str, given: Given) -> dict[str, float]:
@@ -279,7 +280,6 @@ def stragglers(name: str, given: Given) -> Stragglers:
     if isinstance(given, Stragglers):
         return given
     found: dict[str, float] = {}
-    wants = "expected spread, or such as gpu=2%,nodes=0.1%:1.5"
     for part in [] if str(given) == "spread" else str(given).split(","):
         what, amount = _before_first(part)
         if what == "gpu" and amount:
@@ -289,6 +289,7 @@ def stragglers(name: str, given: Given) -> Stragglers:
             found["slow_nodes"] = share(name, of_nodes)
             found["slow_factor"] = number("parse_number", MOST_SLOWDOWN)(name, factor_of)
         else:
+            wants = "expected spread, or such as gpu=2%,nodes=0.1%:1.5"
             raise refusal(name, f" '{part}': {wants}")
     if found.get("slow_factor", 1.0) < 1:
         raise refusal(name, f" '{given}': slow nodes take more than 1 times as long; give above 1")

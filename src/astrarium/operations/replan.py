@@ -76,6 +76,18 @@ class ReplanTerms(Value, frozen=True):
     since_checkpoint_seconds: float | None = None  # none: half an interval
     exact: bool = False  # search all strategies, not only those near the running one
 
+    def safe(
+        self, state: float, nodes: Ints | int, iteration_seconds: Floats | float
+    ) -> Protection:
+        """How a run with so many bytes of state is kept safe."""
+        return protection(
+            state,
+            nodes,
+            storage=self.storage,
+            interval_seconds=self.checkpoint_interval_seconds,
+            iteration_seconds=iteration_seconds,
+        )
+
 
 class ReplanAnswer(Value, frozen=True):
     """A way with its plan, or why there is none; `pays_after_seconds` is null if it never does.
@@ -124,38 +136,11 @@ class _Case(Value, frozen=True, dict=True):
     runtime: Runtime
     before: Plan
     terms: ReplanTerms
-
-    @cached_property
-    def layout(self) -> RankLayout:
-        return layout_of(self.situation.strategy, self.situation.before)
-
-    @cached_property
-    def alive(self) -> Bools:
-        return alive_ranks(self.layout, self.situation.before, self.situation.lost)
-
-    @cached_property
-    def is_intact(self) -> bool:
-        """Whether the GPUs that are left hold all state."""
-        return is_complete(self.layout, self.alive)
-
-    @cached_property
-    def state(self) -> float:
-        """Bytes of a checkpoint."""
-        return checkpoint_bytes(self.workload, self.runtime)
-
-    @cached_property
-    def nodes(self) -> int:
-        """Those of the plan as it ran."""
-        return nodes_of(self.situation.strategy, self.situation.before)
-
-    def safe(self, nodes: Ints | int, iteration_seconds: Floats | float) -> Protection:
-        return protection(
-            self.state,
-            nodes,
-            storage=self.terms.storage,
-            interval_seconds=self.terms.checkpoint_interval_seconds,
-            iteration_seconds=iteration_seconds,
-        )
+    layout: RankLayout
+    alive: Bools
+    is_intact: bool  # whether the GPUs that are left hold all state
+    state: float  # bytes of a checkpoint
+    nodes: int  # of the plan as it ran
 
     @cached_property
     def redone(self) -> float:
@@ -163,7 +148,7 @@ class _Case(Value, frozen=True, dict=True):
         given = self.terms.since_checkpoint_seconds
         if given is not None:
             return given
-        safe = self.safe(self.nodes, self.before.iteration_seconds)
+        safe = self.terms.safe(self.state, self.nodes, self.before.iteration_seconds)
         rate = self.nodes * self.terms.failures_per_hour / HOUR
         interval = float(interval_of(rate, self.terms.horizon_seconds, safe))
         return min(interval, self.terms.horizon_seconds) / 2
@@ -171,7 +156,8 @@ class _Case(Value, frozen=True, dict=True):
     def rates(self, plans: Sequence[Plan]) -> list[float]:
         """Tokens a second of plans, failures and checkpoints included."""
         nodes = np.array([nodes_of(plan.strategy, self.situation.now) for plan in plans])
-        safe = self.safe(nodes, np.array([plan.iteration_seconds for plan in plans]))
+        seconds = np.array([plan.iteration_seconds for plan in plans])
+        safe = self.terms.safe(self.state, nodes, seconds)
         failures = nodes * self.terms.failures_per_hour / HOUR
         stretch = protected(failures, self.terms.horizon_seconds, safe).stretch
         rates: list[float] = (np.array([p.tokens_per_second for p in plans]) / stretch).tolist()
@@ -203,7 +189,7 @@ def decide(
     All strategies are searched where none near the running one fits.
     """
     begin = time.perf_counter()
-    case = _Case(situation, workload, runtime, before, terms)
+    case = _case(situation, workload, runtime, before, terms)
     model = ClusterModel(workload, situation.now, runtime)
     choices = _choices(situation)
     stays = list(degraded(situation.strategy, choices[Reaction.MOVE], workload.global_batch))
@@ -235,6 +221,18 @@ def decide(
     # What is as good without a change is left as it is: the first of equals.
     best = max(possible, key=lambda answer: _worth(answer, terms.objective))
     return Decision(tuple(answers), best.way, len(plans), time.perf_counter() - begin)
+
+
+def _case(
+    situation: Situation, workload: Workload, runtime: Runtime, before: Plan, terms: ReplanTerms
+) -> _Case:
+    layout = layout_of(situation.strategy, situation.before)
+    alive = alive_ranks(layout, situation.before, situation.lost)
+    return _Case(
+        *(situation, workload, runtime, before, terms, layout, alive, is_complete(layout, alive)),
+        checkpoint_bytes(workload, runtime),
+        nodes_of(situation.strategy, situation.before),
+    )
 
 
 def _choices(situation: Situation) -> dict[Reaction, dict[str, int]]:

@@ -16,7 +16,7 @@ import numpy as np
 from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster import Cluster, Pool, parse_gpus
-from astrarium.cost.checkpoints import checkpoint_bytes, protection
+from astrarium.cost.checkpoints import checkpoint_bytes
 from astrarium.cost.interruptions import interval_of
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model.workload import Workload
@@ -221,13 +221,7 @@ class _Simulation:
         return nodes_of(self._plan.strategy, Cluster(tuple(pools.values())))
 
     def _interval(self) -> float:
-        safe = protection(
-            self._state,
-            self._nodes,
-            storage=self._terms.storage,
-            interval_seconds=self._terms.checkpoint_interval_seconds,
-            iteration_seconds=self._plan.iteration_seconds,
-        )
+        safe = self._terms.safe(self._state, self._nodes, self._plan.iteration_seconds)
         rate = self._nodes * self._terms.failures_per_hour / HOUR
         return float(interval_of(rate + self._altered / max(self._elapsed, HOUR), np.inf, safe))
 
