@@ -155,6 +155,7 @@ def test_cheapest_tokens(single_plans: astrarium.Plans) -> None:
         ({}, "nothing has changed"),
         ({"lost": "a100:40"}, "has 32 GPUs"),
         ({"lost": "a100:32"}, "no GPUs are left"),
+        ({"lost": "a100:8,A100-SXM4-80GB:32"}, "has 32 GPUs"),
         ({"lost": "h100:8"}, "no pool has this type"),
         ({"lost": "x100:8"}, "no pool is called 'x100'"),
         ({"lost": "a100"}, "expected TYPE:N"),

@@ -76,6 +76,9 @@ def test_spares_of_very_many_nodes() -> None:
     assert few.without > 0 == many.without
     assert many.nodes / few.nodes == pytest.approx(200 / 180, rel=0.02)
     assert 0.999 < many.availability <= 1
+    most = spares_worth_keeping(131_072, 100.0, 30 * 86400.0)
+    assert most.nodes == pytest.approx(131_072 * 100 * 720, rel=1e-3)
+    assert spares_worth_keeping(8, 0.0, 86400.0).nodes == 0
 
 
 def test_python_has_it_too(single_plans: astrarium.Plans) -> None:

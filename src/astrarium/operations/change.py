@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
@@ -46,22 +47,24 @@ def situation(strategy: Strategy, cluster: Cluster, change: ClusterChange) -> Si
         strategy, cluster, slow = _apart(strategy, cluster, stage)
         usual = factors.get(slow.partition(SLOW)[0], 1.0)
         factors[slow] = max(factors.get(slow, usual), factor)
-    lost, notes, pools = dict[str, int](), list[str](), []
+    lost, notes = Counter[str](), list[str]()
     for name, gpus in change.lost.items():
         pool = _pool(cluster, name)
-        if gpus > pool.num_gpus:
+        whole = -(-gpus // pool.gpus_per_node) * pool.gpus_per_node if pool.nodes > 1 else gpus
+        lost[pool.name] += whole
+        if lost[pool.name] > pool.num_gpus:
             raise InputError(
                 f"{name}:{gpus} are lost, but pool {pool.name} has {pool.num_gpus} GPUs"
             )
-        whole = -(-gpus // pool.gpus_per_node) * pool.gpus_per_node if pool.nodes > 1 else gpus
         if whole > gpus:
             nodes = whole // pool.gpus_per_node
             notes.append(f"{name}:{gpus} counts as {nodes} whole nodes, {whole} GPUs")
-        lost[pool.name] = whole
-    for pool in cluster.pools:
-        left = _without(pool, lost.get(pool.name, 0))
-        slower = pool.slowdown * factors.get(pool.name, 1.0)
-        pools += [replace(left, slowdown=slower)] if left else []
+    left = [(pool, _without(pool, lost[pool.name])) for pool in cluster.pools]
+    pools = [
+        replace(rest, slowdown=pool.slowdown * factors.get(pool.name, 1.0))
+        for pool, rest in left
+        if rest
+    ]
     now = _with_gained(Cluster(tuple(pools)), change.gained)
     if not now.pools:
         raise InputError(f"no GPUs are left; {flag('gained')} adds some")

@@ -173,11 +173,16 @@ def spares_worth_keeping(nodes: int, failures_per_hour: float, repair_seconds: f
     broken at a time. A job without enough nodes waits.
     """
     mean = nodes * failures_per_hour * repair_seconds / HOUR
-    spares = np.arange(math.ceil(mean + _TAIL * math.sqrt(mean)) + _FEW)
-    logs = np.concatenate([[0.0], np.log(mean / spares[1:]) if mean else spares[1:] * -np.inf])
-    available = np.minimum(np.cumsum(np.exp(np.cumsum(logs) - mean)), 1.0)
+    if not mean:
+        return Spares(0, 1.0, 1.0)
+    near = _TAIL * math.sqrt(mean)
+    first = max(int(mean - near), 0)
+    spares = np.arange(first, int(mean + near) + _FEW)
+    chance = first * math.log(mean) - mean - math.lgamma(first + 1)  # its logarithm, of `first`
+    logs = np.cumsum(np.concatenate([[chance], np.log(mean / spares[1:])]))
+    available = np.minimum(np.cumsum(np.exp(logs)), 1.0)
     best = int(np.argmax(available / (nodes + spares)))
-    return Spares(best, float(available[best]), float(available[0]))
+    return Spares(int(spares[best]), float(available[best]), math.exp(-mean))
 
 
 class Steadiness(Value, frozen=True):
