@@ -39,19 +39,13 @@ def answer(ctx: click.Context, values: Mapping[str, Any]) -> None:
         with output.progress("looking for what would change the answer"):
             changes = planning.changes(question, planned)
     document = planning.document(question, planned, changes)
-    _hand_over(ctx, document, files, _steady(values, question, document))
+    steady = None
+    if values["stragglers"] is not None:
+        from astrarium.api.operations import under_stragglers
 
-
-def _steady(
-    values: Mapping[str, Any], question: planning.Question, document: PlanDocument
-) -> StragglersDocument | None:
-    """What --stragglers adds."""
-    if values["stragglers"] is None:
-        return None
-    from astrarium.api.operations import under_stragglers
-
-    terms = question.terms
-    return under_stragglers(document, values["stragglers"], terms, values["repair_time"])
+        speeds, repair = values["stragglers"], values["repair_time"]
+        steady = under_stragglers(document, speeds, question.terms, repair)
+    _hand_over(ctx, document, files, steady)
 
 
 def _hand_over(

@@ -46,8 +46,8 @@ def degraded(running: Strategy, sizes: Mapping[str, int], batch: int) -> Iterato
     for dp in range(running.dp, 0, -1):
         if batch % (dp * running.micro_batch) or dp % running.shard_groups:
             continue
-        counts = [n * dp / running.dp / group for one in running.stages for n in one.pools.values()]
-        if dp * group % (running.ep * running.etp) or any(count % 1 for count in counts):
+        gpus = [n * dp for stage in running.stages for n in stage.pools.values()]
+        if dp * group % (running.ep * running.etp) or any(n % (running.dp * group) for n in gpus):
             continue
         stages = tuple(
             replace(

@@ -205,7 +205,7 @@ def steadiness(
     stragglers: Stragglers,
     state_bytes: float,
     terms: RunTerms,
-    repair_seconds: float = DEFAULT_REPAIR_SECONDS,
+    repair_seconds: float,
 ) -> Steadiness:
     """What to expect of a plan whose GPUs are slow and break as stated."""
     expected = expected_seconds(plan, cluster, stragglers)

@@ -165,9 +165,7 @@ def trace_csv(trace: CapacityTrace) -> str:
     text, hours = StringIO(), 0.0
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow([*COLUMNS, PRICE])
-    for span in trace.spans:
+    for span in (*trace.spans, trace.spans[-1]):  # the last once more, at the end
         rows.writerows([hours, n, g, span.usd.get(n, "")] for n, g in span.gpus.items())
         hours += span.hours
-    last = trace.spans[-1]
-    rows.writerows([hours, n, g, last.usd.get(n, "")] for n, g in last.gpus.items())
     return text.getvalue()
