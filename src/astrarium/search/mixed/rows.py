@@ -383,11 +383,10 @@ class RowBounds:
             best = np.minimum(best, passes + after)
         if ramps is not None:
             any_pool = ramps if self.space.exact else ramps.with_any_of(range(len(sizes)))
-            least = self._least_of_ramps(any_pool, taken, stages, batches * lowest)
             after = np.minimum(
                 *(of.least_after(-(-self.space.planner.num_layers // stages)) for of in figures)
             )
-            best = np.maximum(best, least + after)
+            best = np.maximum(best, self._with_ramps(any_pool, taken, batches * lowest, after))
         # Figures know the sharding of pipelines; a single stage may shard more and need less.
         alone = np.flatnonzero(stages == 1)
         sizes_of_pools = self.space.arrangements.sizes
@@ -416,13 +415,11 @@ class RowBounds:
         limited = self.objective in TIMES
         return (self.plans.limit if limited else self.plans.longest) * (1 + 1e-9)
 
-    def _least_of_ramps(self, ramps: Ramps, taken: Floats, stages: Ints, low: Floats) -> Floats:
-        """Passes with the ramp, the update in what is left: rows of one stage have none."""
-        several = np.flatnonzero(stages > 1)
-        total = np.full(len(several), self.worst_seconds)
-        found = np.zeros(len(stages))
-        found[several] = ramps.take(several).least_passes(
-            taken[several], np.minimum(low[several], total), total, total
+    def _with_ramps(self, ramps: Ramps, taken: Floats, passes: Floats, after: Floats) -> Floats:
+        """Seconds with the ramp, shared by passes and update: rows of one stage have none."""
+        found, several = np.zeros(len(passes)), np.flatnonzero(ramps.stages > 1)
+        found[several] = ramps.take(several).least_seconds(
+            taken[several], passes[several], after[several], self.worst_seconds
         )
         return found
 
