@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan serve check test lint front web bench accuracy clean
+.PHONY: help plan serve check test lint front web bench accuracy lock audit clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,19 @@ bench: $(VENV)/.installed  ## measure the search: time, memory, strategies per s
 accuracy: $(VENV)/.installed  ## compare predictions with published measurements: docs/accuracy.md
 	$(BIN)/python benchmarks/accuracy.py
 
+lock: $(VENV)/.installed-dev  ## put the newest versions of all packages into constraints.txt
+	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[all,dev,fit]'
+	head -n 1 constraints.txt > constraints.new
+	$(BIN)/pip freeze --exclude-editable --exclude torch >> constraints.new
+	mv constraints.new constraints.txt
+
+audit: $(VENV)/.installed-dev  ## list known vulnerabilities of the packages; write build/sbom.json
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet pip-audit cyclonedx-bom
+	mkdir -p build
+	$(VENV)/audit/bin/cyclonedx-py environment --output-file build/sbom.json $(BIN)/python
+	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) web/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests tools -name __pycache__ -prune -exec rm -rf {} +
@@ -55,18 +68,18 @@ clean:  ## remove everything that can be made again
 $(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/pip
-	$(BIN)/pip install --quiet --editable .
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/pip install --quiet --editable . --constraint constraints.txt
 	touch $@
 
-$(VENV)/.installed-web: pyproject.toml | $(BIN)/pip
-	$(BIN)/pip install --quiet --editable '.[web]'
+$(VENV)/.installed-web: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/pip install --quiet --editable '.[web]' --constraint constraints.txt
 	touch $@ $(VENV)/.installed
 
 # torch first, on its own: otherwise transformers may choose another build of it.
-$(VENV)/.installed-dev: pyproject.toml | $(BIN)/pip
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip install --quiet --editable '.[dev]' --constraint constraints.txt
 	touch $@ $(VENV)/.installed $(VENV)/.installed-web
 
 # The programs whose parsers read what is exported, for tests alone: each in a folder of its own.

@@ -44,7 +44,13 @@ class TeShape(Shape):
 
     experts: int = 0
     topk: int = 0
+    shared: int = 0  # width of the shared expert
     latent: bool = False
+
+    @property
+    def query_rank(self) -> int | None:
+        """Latent width of queries, where they have one."""
+        return 1536 if self.latent and self.heads > 16 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +79,7 @@ def _dense(shape: Shape) -> TeShape:
 
 
 def _experts(
-    hidden: int, heads: tuple[int, int, int], ffn: int, experts: int, topk: int, **more: bool
+    hidden: int, heads: tuple[int, int, int], ffn: int, experts: int, topk: int, **more: int
 ) -> TeShape:
     count, kv_heads, head_dim = heads
     return TeShape(
@@ -127,11 +133,18 @@ EXPERTS: dict[str, tuple[TeShape, int, Batches]] = {
 }
 
 
+MIXTURE_SEED = 20261120
+MIXTURE = "mixture"
+MIXTURES = 44
+
+
 def unseen() -> frozenset[str]:
     """Names of the shapes that no constant may be chosen by: half of each kind."""
     rng = random.Random(SEED)
     kinds = (sorted(DENSE), sorted(EXPERTS))
-    return frozenset(name for names in kinds for name in rng.sample(names, len(names) // 2))
+    drawn = [f"{MIXTURE}-{place:02}" for place in range(MIXTURES)]
+    apart = random.Random(MIXTURE_SEED).sample(drawn, MIXTURES // 2)
+    return frozenset([n for names in kinds for n in rng.sample(names, len(names) // 2)] + apart)
 
 
 def kept_apart(shape: str) -> bool:
@@ -202,8 +215,10 @@ def _drawn_shape(rng: random.Random, experts: bool) -> TeShape:
 def _weights(shape: TeShape) -> tuple[int, int]:
     """Parameters of a layer and of both ends."""
     attention = 2 * shape.hidden * shape.head_dim * (shape.heads + shape.kv_heads)
-    products = (3 if shape.gated else 2) * shape.hidden * shape.ffn * max(1, shape.experts)
-    return attention + products, 2 * shape.hidden * shape.vocab
+    wide = shape.ffn * max(1, shape.experts) + shape.shared
+    return attention + (
+        3 if shape.gated else 2
+    ) * shape.hidden * wide, 2 * shape.hidden * shape.vocab
 
 
 def _drawn() -> list[TeCase]:
@@ -232,6 +247,98 @@ def _drawn() -> list[TeCase]:
             )
         )
     return cases
+
+
+MIXTURE_ROOM = 3.4e9  # parameters
+MOST_COPIES = 3.2e9  # bytes of the copies of tokens that experts work on, with what they make
+
+
+def _mixture_shape(rng: random.Random, place: int) -> TeShape:
+    """From 8 large to 128 small experts; every fifth with latent attention."""
+    hidden = rng.choice((1536, 2048, 2048, 2880, 4096, 4096, 5120, 6144, 7168))
+    experts = (8, 16, 32, 64, 128)[place % 5]
+    widths = {8: (2048, 3584, 7168, 14336), 16: (1408, 2880, 6400), 32: (1024, 1408, 2880)}
+    ffn = rng.choice(widths.get(experts, (512, 768, 1024, 1408)))
+    topk = rng.choice((1, 2, 2) if experts == 8 else (2, 4) if experts == 16 else (4, 6, 8))
+    head_dim = 64 if hidden == 2880 else 128
+    latent = place % 5 == (place // 5) % 5
+    heads = rng.choice((16, 32)) if latent else max(8, hidden // head_dim)
+    kv_heads = heads if latent else rng.choice((heads, max(1, heads // 4), max(1, heads // 8)))
+    kv_heads = kv_heads if heads % kv_heads == 0 else heads
+    shared = rng.choice((0, 0, ffn)) if experts >= 32 else 0
+    return _experts(
+        hidden,
+        (heads, kv_heads, 128 if latent else head_dim),
+        ffn,
+        experts,
+        topk,
+        shared=shared,
+        latent=latent,
+    )
+
+
+def _mixtures() -> list[TeCase]:
+    """Models of experts drawn at random, each in bf16 and in a recipe of 8 bits.
+
+    Every fourth has unequal shares, every seventh is there in every recipe.
+    """
+    rng = random.Random(MIXTURE_SEED)
+    recipes = itertools.cycle(SCALED)
+    cases: list[TeCase] = []
+    place = 0
+    while place < MIXTURES:
+        shape = _mixture_shape(rng, place)
+        tokens = rng.choice((8192, 16384, 32768, 32768, 65536))
+        seq = rng.choice([n for n in (2048, 4096, 8192, 16384, 32768) if n <= tokens])
+        count = rng.choice((1, 1, 2)) if tokens < 65536 else 1
+        layer, ends = _weights(shape)
+        layers = min(4, int((MIXTURE_ROOM - ends) / layer))
+        copies = tokens * shape.topk * (4 * shape.hidden + 8 * shape.ffn)
+        if layers < 1 or copies > MOST_COPIES * 3 or layers * copies > 5e10:
+            continue
+        case = TeCase(
+            model=f"{MIXTURE}-{place:02}",
+            shape=shape,
+            layers=layers,
+            seq=seq,
+            micro_batch=tokens // seq,
+            micro_batches=count,
+            fused=True,
+            skewed=place % 4 == 3,
+        )
+        scaled = SCALED if place % 7 == 0 else (next(recipes),)
+        cases += [case, *(replace(case, precision=precision) for precision in scaled)]
+        place += 1
+    rng.shuffle(cases)
+    return cases
+
+
+def _long() -> list[TeCase]:
+    """Dense models over 16,384 to 65,536 tokens: grouped heads, one head of keys, latent widths."""
+    shapes = {
+        "long-gqa": (TeShape(4096, 32, 8, 128, 14336, 32000), 2),
+        "long-mqa": (TeShape(4096, 32, 1, 128, 11008, 32000), 2),
+        "long-64": (TeShape(4096, 64, 8, 64, 14336, 32000), 2),
+        "long-wide": (TeShape(3072, 16, 4, 256, 12288, 32000), 2),
+        "long-mla": (TeShape(2048, 16, 16, 128, 10944, 32000, latent=True), 3),
+        "long-mla-v3": (TeShape(7168, 32, 32, 128, 9216, 32000, latent=True), 1),
+    }
+    recipes = itertools.cycle(SCALED)
+    return [
+        TeCase(
+            model=name,
+            shape=shape,
+            layers=layers,
+            seq=seq,
+            micro_batch=1,
+            micro_batches=1,
+            fused=True,
+            precision=precision,
+        )
+        for name, (shape, layers) in shapes.items()
+        for seq in (16384, 65536)
+        for precision in ("bf16", next(recipes))
+    ]
 
 
 TINY = TeShape(256, 4, 2, 64, 512, 1024)
@@ -315,6 +422,8 @@ def _smoke() -> list[TeCase]:
 LISTS = {
     "iterations": _iterations(),
     "drawn": _drawn(),
+    "mixtures": _mixtures(),
+    "long": _long(),
     "host": _host(),
     "graphs": _graphs(),
     "smoke": _smoke(),

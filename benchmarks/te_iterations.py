@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import json
+import os
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +37,7 @@ from megatron_iterations import (
     one_rank,
     settings_of,
 )
-from te_cases import DRAWN, LISTS, TeCase, unseen
+from te_cases import DRAWN, LISTS, MIXTURE, TeCase, unseen
 
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -48,8 +50,12 @@ COLUMNS = (
     "zero_or_fsdp,distributed_optimizer,micro_batch,global_batch,recompute,attention_impl,overlap,"
     "iter_time_s,tokens_per_s_per_gpu,peak_mem_gb,notes,head_dim,gated_mlp,tied_embeddings,"
     "num_micro_batches,iter_time_min_s,iter_time_max_s,forward_s,forward_backward_s,optimizer_s,"
-    "host_forward_s,host_forward_backward_s,static_mem_gb,kept_mem_gb"
+    "host_forward_s,host_forward_backward_s,static_mem_gb,kept_mem_gb,"
+    "kernel_s,moe_shared_ffn,kv_lora_rank,q_lora_rank,shares"
 )
+PROFILED = (MIXTURE, "long")  # cases whose kernels are summed, too
+TOP_KERNELS = 70
+LEFT_BEHIND = 25e9  # bytes of memory: the largest case needs 110e9
 ENGINE = "TransformerEngine 2.20.2"
 SKEW = 1.0  # standard deviation of the bias added to the logits of experts
 
@@ -121,12 +127,14 @@ def _config(case: TeCase) -> TransformerConfig:
             "moe_aux_loss_coeff": 0.01,
             "moe_router_force_load_balancing": True,
             "moe_router_force_biased": -SKEW if case.skewed else None,
+            "moe_router_pre_softmax": shape.topk == 1,
+            "moe_shared_expert_intermediate_size": shape.shared or None,
         }
     if case.graphs:
         modules = ["attn", "moe_router"] if shape.experts else []
         settings |= {"cuda_graph_impl": "local", "cuda_graph_modules": modules}
     if shape.latent:
-        settings |= {"qk_layernorm": True, "q_lora_rank": 1536 if shape.heads > 16 else None}
+        settings |= {"qk_layernorm": True, "q_lora_rank": shape.query_rank}
     config = (MLATransformerConfig if shape.latent else TransformerConfig)(**settings)
     config.finalize_model_grads_func = finalize_model_grads
     return config
@@ -171,6 +179,15 @@ def _gpt(case: TeCase) -> torch.nn.Module:
 def _measure(case: TeCase, device: torch.device) -> dict[str, Any]:
     before = torch.cuda.memory_allocated() / GB  # what libraries hold on to from earlier cases
     training = TeTraining(case, device)
+    try:
+        return _timed(case, training, device, before)
+    finally:
+        training.release()  # also of a case that found no memory
+
+
+def _timed(
+    case: TeCase, training: TeTraining, device: torch.device, before: float
+) -> dict[str, Any]:
     warm_up = Clock(device)
     for _ in range(WARM_UP):
         warm_up.iteration(training)
@@ -183,9 +200,11 @@ def _measure(case: TeCase, device: torch.device) -> dict[str, Any]:
     times = [row["time"] for row in clock.rows]
     parameters = sum(p.numel() for p in training.model.parameters())
     peak = max(clock.most("forward_backward_peak"), clock.most("optimizer_peak"))
-    training.release()
+    kernels = _kernels(training) if case.model.startswith(PROFILED) else {}
     seconds = clock.median("time")
     return {
+        "kernel_s": f"{kernels['device_s']:.6f}" if kernels else "",
+        "kernels": kernels,
         "params_b": f"{parameters / 1e9:.5f}",
         "iter_time_s": f"{seconds:.6f}",
         "tokens_per_s_per_gpu": f"{case.tokens / seconds:.1f}",
@@ -223,6 +242,10 @@ def _stated(case: TeCase) -> dict[str, Any]:
         "tied_embeddings": str(shape.tied).lower(),
         "moe_experts": shape.experts or "",
         "moe_topk": shape.topk or "",
+        "moe_shared_ffn": shape.shared or "",
+        "kv_lora_rank": 512 if shape.latent else "",
+        "q_lora_rank": shape.query_rank or "",
+        "shares": "unequal" if case.skewed else "",
         "seq_len": case.seq,
         "gpu": "H200",
         **dict.fromkeys(("num_gpus", "gpus_per_node", "tp", "pp", "vpp", "dp", "cp", "ep"), 1),
@@ -236,16 +259,35 @@ def _stated(case: TeCase) -> dict[str, Any]:
         "recompute": case.recompute,
         "attention_impl": "torch SDPA" if case.local else "TransformerEngine",
         "overlap": "CUDA graphs" if case.graphs else "none",
-        "notes": "; ".join(["max_memory_allocated", *_doubts(case)]),
+        "notes": "max_memory_allocated",
     }
 
 
-def _doubts(case: TeCase) -> Iterator[str]:
-    """Why a row is not to be scored."""
-    if case.skewed:
-        yield "WARNING: experts get unequal shares of the tokens"
-    if case.shape.latent:
-        yield "WARNING: latent attention, which no column says"
+def _kernels(training: TeTraining) -> dict[str, Any]:
+    """Device seconds by kernel of one iteration, the longest first, and how many were launched."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        Clock(torch.device("cuda")).iteration(training)
+    kernels: dict[str, list[float]] = {}
+    spans = []
+    for event in recorded.profiler.kineto_results.events():
+        if event.device_type() != torch.autograd.DeviceType.CUDA:
+            continue
+        entry = kernels.setdefault(event.name()[:150], [0, 0.0])
+        entry[0] += 1
+        entry[1] += event.duration_ns() / 1e9
+        spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
+    busy = end = 0
+    for start, stop in sorted(spans):
+        busy += max(0, stop - max(start, end))
+        end = max(end, stop)
+    ranked = sorted(kernels.items(), key=lambda item: -item[1][1])
+    return {
+        "device_s": busy / 1e9,
+        "launches": len(spans),
+        "kernels": [[name, int(count), seconds] for name, (count, seconds) in ranked[:TOP_KERNELS]],
+    }
 
 
 def _row(case: TeCase, device: torch.device) -> dict[str, Any]:
@@ -273,9 +315,11 @@ def _free() -> None:
     from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
     from megatron.core.transformer.cuda_graphs import delete_cuda_graphs
     from megatron.core.transformer.moe import moe_logging
+    from megatron.core.transformer.moe.moe_utils import RandomSTEShared
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
     RotaryEmbedding.forward.cache_clear()
+    RandomSTEShared._cache.clear()  # the shares of experts, by layer
     moe_logging._MOE_METRICS_TRACKER = None  # it has the size of the first model
     FP8GlobalStateManager.reset()
     delete_cuda_graphs()
@@ -288,12 +332,12 @@ def _free() -> None:
 # What tells the cases of one list apart.
 IDENTITY = (
     *("model", "layers", "precision", "seq_len", "micro_batch", "num_micro_batches"),
-    *("overlap", "notes"),
+    *("overlap", "shares"),
 )
 
 
 def _identity(cells: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(cells[name]) for name in IDENTITY)
+    return tuple(str(cells.get(name, "")) for name in IDENTITY)
 
 
 def _measured(tables: Iterable[Path]) -> set[tuple[str, ...]]:
@@ -312,30 +356,38 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--only", default="", help="part of a case's label")
     parser.add_argument("--skip", type=Path, nargs="*", default=[], help="tables already measured")
+    parser.add_argument("--until", type=float, help="seconds since 1970, instead of --seconds")
     options = parser.parse_args()
-    done = _measured(options.skip)
     device = torch.device("cuda")
     torch.manual_seed(1)
     torch._dynamo.config.recompile_limit = 64
     gc.freeze()  # what was imported is not looked through again
-    began = time.monotonic()
+    until = options.until or time.time() + options.seconds
     options.out.mkdir(parents=True, exist_ok=True)
     csv_path = options.out / f"te_{options.cases}.csv"
-    graphs = options.cases == "graphs"
-    with one_rank(device, graphs=graphs), csv_path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS.split(","), lineterminator="\n")
-        writer.writeheader()
-        for case in LISTS[options.cases]:
-            if options.only not in case.label or time.monotonic() - began > options.seconds:
-                continue
-            if _identity(_stated(case)) in done:
-                continue
+    done = _measured([*options.skip, *([csv_path] if csv_path.exists() else [])])
+    left = [case for case in LISTS[options.cases] if options.only in case.label]
+    left = [case for case in left if _identity(_stated(case)) not in done]
+    again = False
+    with one_rank(device, graphs=options.cases == "graphs"):
+        for case in left:
+            again = bool(torch.cuda.memory_allocated() > LEFT_BEHIND)
+            if again or time.time() > until:
+                break
             row = _row(case, device)
-            writer.writerow(row)
-            file.flush()
+            kernels = row.pop("kernels", {})
+            with (options.out / f"kernels_{options.cases}.jsonl").open("a") as file:
+                file.write(json.dumps({"case": case.label} | kernels) + "\n")
+            with csv_path.open("a", newline="") as file:
+                writer = csv.DictWriter(file, COLUMNS.split(","), lineterminator="\n")
+                if not file.tell():
+                    writer.writeheader()
+                writer.writerow(row)
             found = row.get("iter_time_s", row["notes"])
-            spent = time.monotonic() - began
-            sys.stderr.write(f"{spent:6.1f} s  {case.label}: {found}\n")
+            sys.stderr.write(f"{until - time.time():6.1f} s left  {case.label}: {found}\n")
+    if again:  # what a case without memory leaves behind, only a new process gives back
+        rest = [x for x in sys.argv if not x.startswith("--until")]
+        os.execv(sys.executable, [sys.executable, *rest, f"--until={until}"])
 
 
 if __name__ == "__main__":

@@ -373,6 +373,49 @@ def _time(call: Callable[[int], None], launches: int) -> tuple[float, float]:
     return statistics.median(device_us), statistics.median(host_us)
 
 
+def _time_captured(call: Callable[[int], None], copies: int = 2) -> float:
+    """Microseconds of the device for one call, replayed as a CUDA graph: no host is waited for."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for i in range(3 * copies):
+            call(i)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        for i in range(copies):
+            call(i)
+    found = []
+    graph.replay()
+    for _ in range(2 * BATCHES):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(start.elapsed_time(end) * 1e3 / copies)
+    return statistics.median(found)
+
+
+def _measure_captured(op: Operator) -> dict[str, Any]:
+    torch.manual_seed(1)
+    prepared = PREPARE[op.operator](op)
+
+    def both(i: int) -> None:
+        torch.autograd.backward(prepared.forward(i), prepared.gradient)
+        for leaf in prepared.leaves:
+            leaf.grad = None
+
+    def forward(i: int) -> None:
+        prepared.forward(i)
+
+    both_us = _time_captured(both)
+    return {
+        "forward_us": f"{_time_captured(forward):.2f}",
+        "forward_backward_us": f"{both_us:.2f}",
+        "notes": "CUDA graph",
+    }
+
+
 def _measure(op: Operator) -> dict[str, Any]:
     torch.manual_seed(1)
     prepared = PREPARE[op.operator](op)
@@ -462,6 +505,23 @@ def _operators() -> list[Operator]:
     return out
 
 
+def _captured() -> list[Operator]:
+    """Products of 8 to 128 experts: both of a layer, equal and unequal shares, every precision."""
+    shapes = ((8, 2, 6144, 28672), (8, 1, 4096, 7168), (16, 4, 2880, 5760), (32, 4, 2880, 2880))
+    shapes += ((64, 8, 4096, 2048), (128, 8, 4096, 1536), (16, 2, 1408, 5120), (64, 6, 1408, 2048))
+    shapes += ((128, 4, 1024, 2048), (32, 6, 1408, 4096))
+    drawn = [
+        Operator("grouped", precision, dict(zip(names, values, strict=True)))
+        for names in [("tokens", "inputs", "outputs", "experts", "topk", "skewed")]
+        for count, topk, inputs, outputs in shapes
+        for tokens, skewed in ((2048, 0), (8192, 0), (16384, 1), (32768, 0))
+        for values in [(tokens, inputs, outputs, count, topk, skewed)]
+        for precision in PRECISIONS
+    ]
+    random.Random(SEED).shuffle(drawn)
+    return drawn
+
+
 def _smoke() -> list[Operator]:
     """The smallest of every operator and precision."""
     found: dict[tuple[str, str], Operator] = {}
@@ -470,11 +530,11 @@ def _smoke() -> list[Operator]:
     return list(found.values())
 
 
-def _row(op: Operator) -> dict[str, Any]:
+def _row(op: Operator, captured: bool) -> dict[str, Any]:
     apart = str(kept_apart(op.shape)).lower()
     stated = {"operator": op.operator, "apart": apart, "precision": op.precision, **op.sizes}
     try:
-        return stated | _measure(op)
+        return stated | (_measure_captured(op) if captured else _measure(op))
     except Exception as problem:  # one bad case must not cost the others
         return stated | {"notes": f"FAILED: {type(problem).__name__}: {str(problem)[:300]}"}
     finally:
@@ -488,18 +548,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--captured", action="store_true")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     gc.freeze()  # what was imported is not looked through again
     began = time.monotonic()
-    path = options.out / ("te_smoke_operators.csv" if options.smoke else "te_operators.csv")
+    name = "smoke_" * options.smoke + "captured_" * options.captured
+    path = options.out / f"te_{name}operators.csv"
+    chosen = _smoke() if options.smoke else _captured() if options.captured else _operators()
     with one_rank(torch.device("cuda")), path.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS.split(","), lineterminator="\n")
         writer.writeheader()
-        for op in _smoke() if options.smoke else _operators():
+        for op in chosen:
             if time.monotonic() - began > options.seconds:
                 break
-            row = _row(op)
+            row = _row(op, options.captured)
             writer.writerow(row)
             if "notes" in row or options.smoke:
                 spent = time.monotonic() - began

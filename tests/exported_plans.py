@@ -22,6 +22,7 @@ from astrarium.export.folder import folder_of
 from astrarium.export.target import find_target, refusals
 from astrarium.model import load_model
 from astrarium.model.blocks import Model
+from astrarium.model.prediction import with_predictions
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.document import PlanDocument
 from astrarium.plans.job import Job, job_of, nodes_of
@@ -78,6 +79,16 @@ CASES: Final[Mapping[str, tuple[str, str, dict[str, Any], dict[str, Any]]]] = {
         {"seq_length": 4096, "global_batch": 2048, "precision": Precision.FP8},
         {"pp": 16, "ep": 32, "etp": 1, "tp": 2, "split": "balanced", "overlap_tp": False},
     ),
+    "predicting": (
+        "deepseek-v3",
+        "h100:1024",
+        {"seq_length": 4096, "global_batch": 2048, "mtp_layers": 1},
+        {
+            **{"pp": 16, "virtual_stages": 2, "ep": 32, "etp": 1, "tp": 2, "overlap_tp": False},
+            "stages": [{"layers": [max(2 * at - 1, 0), 2 * at + 1]} for at in range(30)]
+            + [{"layers": [59, 62]}, {"layers": [62, 62]}],
+        },
+    ),
     "empty": (
         "llama-3-8b",
         "h100:16",
@@ -109,7 +120,9 @@ CASES: Final[Mapping[str, tuple[str, str, dict[str, Any], dict[str, Any]]]] = {
 def document(model: str, gpus: str, strategy: Mapping[str, Any], **work: Any) -> PlanDocument:
     """The document of one predicted strategy."""
     cluster = parse_gpus(gpus)
-    workload = Workload(load_model(model), **{"seq_length": 2048, "global_batch": 64, **work})
+    further = work.pop("mtp_layers", 0)
+    loaded = with_predictions(load_model(model), further)
+    workload = Workload(loaded, **{"seq_length": 2048, "global_batch": 64, **work})
     asked = strategy_from_dict(
         strategy,
         where="test",

@@ -17,7 +17,8 @@ from doc_examples import run_command
 
 import astrarium
 from astrarium.api.calls import PriceTerms, RunFlags
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, SYNTHESIZE_FLAGS, Flag, as_keyword
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword
+from astrarium.api.program_flags import SYNTHESIZE_FLAGS
 from astrarium.cli.plan import plan as plan_command
 from astrarium.cli.plan import predict as predict_command
 from astrarium.cli.synthesize import synthesize as synthesize_command
@@ -204,6 +205,7 @@ def test_every_flag_is_an_argument_with_its_default(
     names = {*own, *(terms.__annotations__ if terms else ())}
     assert names == {as_keyword(name) for name in table}
     shown = {"json", "out", "front", "plot", "report", "top_instructions"}
+    shown |= {"stragglers", "repair_time"}  # `Plans.under_stragglers` in Python
     assert {one.name for one in command.params} - shown == set(table)
     for name, one in table.items():
         parameter = own.get(as_keyword(name))

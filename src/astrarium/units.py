@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TypeAlias
 
 from astrarium.errors import InputError
@@ -189,14 +189,17 @@ def format_usd(amount: float) -> str:
 def _split(text: Amount, expected: str) -> tuple[Decimal, str]:
     """Separate the number from its unit; a number has none."""
     if isinstance(text, int | float):
-        if isinstance(text, bool) or not math.isfinite(text):
+        if isinstance(text, bool) or (isinstance(text, float) and not math.isfinite(text)):
             raise _refusal(text, "not a number", expected)
         return Decimal(text), ""
     text = str(text)  # JSON may hold anything
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or not re.search(r"\d", match["number"].lower().partition("e")[0]):
         raise _refusal(text, "not a number", expected)
-    return Decimal(re.sub("[,_]", "", match["number"])), match["unit"].strip()
+    try:
+        return Decimal(re.sub("[,_]", "", match["number"])), match["unit"].strip()
+    except InvalidOperation:  # an exponent beyond all that Decimal can hold
+        raise _refusal(text, "far too large", expected) from None
 
 
 def _scale(

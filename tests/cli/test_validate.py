@@ -179,7 +179,7 @@ def test_without_matplotlib(run: Run, path: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("no.csv",), "no such file: 'no.csv'"),
+        (("no.csv",), "no.csv: no such file"),
         ((".",), "is a folder"),
         (("t.csv", "--by", "colour"), "--by 'colour': expected one of source, gpu"),
         (("t.csv", "--score", "none"), "--score 'none': expected one of stated, all"),
@@ -197,8 +197,8 @@ def test_bad_flags(run: Run, path: Path, arguments: tuple[str, ...], message: st
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the file is empty"),
-        (b"\xff\xfe\x00\x01binary", "not a text file"),
+        (b"", "is empty"),
+        (b"\xff\xfe\x00\x01binary", "is not UTF-8 text"),
         ("model,größe\n".encode("latin-1"), "save it as UTF-8"),
         (b"source;framework;model\na;b;c\n", "separated by ';'; save it with commas"),
         (b"model,time\nllama,3\n", "missing columns source, framework"),

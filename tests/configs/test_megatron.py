@@ -387,9 +387,9 @@ def test_two_commands_and_loose_variables() -> None:
 
 def test_models_that_options_do_not_state() -> None:
     sizes = "--num-layers 2 --hidden-size 8 --num-attention-heads 2"
-    assert any(
-        one.option == "--mtp-num-layers" for one in arguments(f"{sizes} --mtp-num-layers 1").as_if
-    )
+    further = arguments(f"{sizes} --mtp-num-layers 1")
+    assert further.described.mtp_layers == 1
+    assert any(one.option == "--mtp-num-layers" for one in further.used)
     bounded = arguments("--num-layers 2 --hidden-size 8 --num-attention-heads 2")
     assert bounded.model().vocab == 262_144
     assert "an upper bound" in bounded.as_if[-1].why

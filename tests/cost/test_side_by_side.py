@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.cost.simulator import simulated_seconds
+from astrarium.cost.simulator import ChunkPasses, seconds_together, simulated_seconds
 
 
 @settings(max_examples=60, deadline=None)
@@ -25,7 +25,8 @@ def test_both_take_what_each_takes(
     forward, backward = (random.uniform(0.1, 2.0, (3, pp, virtual)) for _ in range(2))
     links = random.uniform(0.0, 1.0, (3, pp))
     most, fewer = (groups + less) * pp, groups * pp
-    both = simulated_seconds(forward, backward, links, most, overlap_p2p=overlap, fewer=fewer)
+    asked = [ChunkPasses(forward, backward, links, count) for count in (most, fewer)]
+    both = np.concatenate(seconds_together(asked, overlap_p2p=overlap))
     alone = [
         simulated_seconds(forward, backward, links, count, overlap_p2p=overlap)
         for count in (most, fewer)

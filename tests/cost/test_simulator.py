@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.arrays import Floats
-from astrarium.cost.simulator import Timeline, simulate, simulated_seconds
+from astrarium.cost.simulator import (
+    ChunkPasses,
+    Timeline,
+    seconds_together,
+    simulate,
+    simulated_seconds,
+)
 from astrarium.errors import InputError
 
 Tensor = tuple[str, int, int]  # forward or backward, the virtual stage it leaves, micro-batch
@@ -292,17 +298,23 @@ def test_many_pipelines_at_once(case: Case, overlap_p2p: bool) -> None:
 
 
 @pytest.mark.parametrize("overlap_p2p", [False, True])
-def test_fewer_groups_beside_all_of_them_are_those_of_their_own_run(overlap_p2p: bool) -> None:
+def test_pipelines_of_any_shapes_side_by_side_are_those_of_their_own_runs(
+    overlap_p2p: bool,
+) -> None:
     rng = np.random.default_rng(0)
-    for pp, virtual, groups, fewer in ((2, 2, 3, 2), (4, 3, 6, 5), (3, 4, 7, 2)):
-        forward, backward = rng.uniform(0.0, 3.0, (2, 8, pp, virtual))
-        passes = forward, backward, rng.uniform(0.0, 1.0, (8, pp))
-        both = simulated_seconds(
-            *passes, groups * pp, overlap_p2p=overlap_p2p, fewer=fewer * pp
-        ).reshape(2, 8)
-        for found, number in zip(both, (groups, fewer), strict=True):
-            alone = simulated_seconds(*passes, number * pp, overlap_p2p=overlap_p2p)
-            assert found == pytest.approx(alone, rel=1e-12)
+    several = []
+    for pp, virtual, groups, n in ((2, 2, 3, 8), (4, 3, 6, 1), (3, 4, 7, 2), (4, 3, 1, 3)):
+        forward, backward = rng.uniform(0.0, 3.0, (2, n, pp, virtual))
+        links = rng.uniform(0.0, 1.0, (n, pp))
+        several.append(ChunkPasses(forward, backward, links, groups * pp))
+    together = seconds_together(several, overlap_p2p=overlap_p2p)
+    for found, one in zip(together, several, strict=True):
+        each = zip(one.forward, one.backward, one.p2p, strict=True)
+        alone = [
+            simulate(*given, one.num_micro_batches, overlap_p2p=overlap_p2p).seconds
+            for given in each
+        ]
+        assert found.tolist() == alone
 
 
 @given(cases())

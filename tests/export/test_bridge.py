@@ -16,7 +16,7 @@ from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.target import refusals
 from astrarium.model import load_model
 from astrarium.model.load import model_of_config
-from astrarium.model.workload import Numerics
+from astrarium.model.workload import ExpertMessages, Numerics
 from astrarium.plans.job import Job
 
 
@@ -115,3 +115,28 @@ def test_reduced_numerics_are_refused_not_dropped() -> None:
     reduced = replace(one, workload=replace(one.workload, numerics=Numerics.REDUCED))
     assert refusals(one, TARGET) == ()
     assert [refusal.feature for refusal in refusals(reduced, TARGET)] == [Feature.REDUCED]
+
+
+@pytest.mark.parametrize("messages", ExpertMessages)
+def test_messages_of_experts_are_written_and_read(messages: ExpertMessages) -> None:
+    one = job("experts")
+    chosen = replace(one, workload=replace(one.workload, expert_messages=messages))
+    assert not refusals(chosen, TARGET)
+    keys = overrides(chosen)
+    assert keys["model.overlap_moe_expert_parallel_comm"] is messages.is_overlapped
+    assert keys["comm_overlap"] is None  # the settings of the model hold
+    assert ("model.moe_flex_dispatcher_backend" in keys) is messages.is_deepep
+    text = " ".join(word(key, value) for key, value in keys.items())
+    assert read_overrides(text, "overrides.txt").described.expert_messages is messages
+
+
+def test_layers_that_predict_further_tokens_are_written_and_read() -> None:
+    keys = overrides(job("predicting"))
+    assert keys["model.mtp_num_layers"] == 1
+    text = " ".join(word(key, value) for key, value in keys.items())
+    described = read_overrides(text, "overrides.txt").described
+    assert described.mtp_layers == 1
+    stages = [stage["layers"] for stage in described.strategy["stages"]]
+    planned = job("predicting").strategy.ordered_stages
+    assert stages == [list(stage.layers) for stage in planned]
+    assert overrides(job("even"))["model.mtp_num_layers"] is None

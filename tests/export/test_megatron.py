@@ -14,9 +14,9 @@ from astrarium.catalog.models import model_entries
 from astrarium.configs.megatron.importing import read_launch_script
 from astrarium.export.launchers.torchrun import script
 from astrarium.export.run_length import iterations
-from astrarium.export.software.megatron import TARGET, flags, program, words
+from astrarium.export.software.megatron import TARGET, flags, program
 from astrarium.export.software.megatron_model import flags_of, model_refused
-from astrarium.export.software.megatron_rebuilt import difference, shape_of
+from astrarium.export.software.megatron_rebuilt import difference, shape_of, words
 from astrarium.export.target import refusals
 from astrarium.model import load_model, model_of_entry
 from astrarium.model.build import Architecture, assemble
@@ -141,7 +141,8 @@ def test_every_model_of_the_catalog_is_written_or_refused() -> None:
         refused += bool(why)
         if not why:
             written += 1
-            built = shape_of(dict(flags_of(model, length)), model.vocab)
+            built, _ = shape_of(dict(flags_of(model, length)), model.vocab)
+            assert built is not None
             assert assemble("", "", Architecture.DECODER, built).parameters == model.parameters
             assert {f"--{name}" for name, _ in flags_of(model, length)} <= OPTIONS.keys()
     assert (written, refused) == (102, 88)

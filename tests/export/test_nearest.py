@@ -222,6 +222,7 @@ def test_every_feature_has_a_way_out_or_a_reason_why_not() -> None:
     fixed = {feature for feature in Feature if feature.change is None}
     asked_for = {Feature.RAMP, Feature.EVALUATION, Feature.PROCESSORS, Feature.REDUCED}
     asked_for |= {Feature.EXPERT_MESSAGES, Feature.OPTIMIZER, Feature.ADAPTERS}
+    asked_for |= {Feature.MTP, Feature.MTP_APART}
     assert fixed == asked_for  # by the user, and not found by the search
     known = {field.name for field in fields(Strategy)} | {"precision", "pools"}
     assert all((feature.change or {}).keys() <= known for feature in Feature)
@@ -353,7 +354,7 @@ def test_times_of_software_that_takes_the_plan_are_its_own() -> None:
     assert times["torchtitan"] != 1.0 != times["megatron"]
 
 
-@pytest.mark.parametrize("name", ["torchtitan", "accelerate", "deepspeed", "bridge"])
+@pytest.mark.parametrize("name", ["torchtitan", "accelerate", "deepspeed"])
 def test_messages_of_experts_are_refused_with_a_way_out(name: str) -> None:
     """Their software cannot price such a plan, so it is not asked to."""
     strategy = {"pp": 2, "virtual_stages": 2, "ep": 8, "etp": 1}

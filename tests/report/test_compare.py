@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
+from astrarium.cluster import parse_gpus
+from astrarium.model import load_model
+from astrarium.model.workload import Workload
 from astrarium.plans.document import (
     ComparePart,
     Plan,
@@ -17,8 +20,10 @@ from astrarium.plans.document import (
     from_dict,
     to_dict,
 )
-from astrarium.report.plan.compare import compare_section, saved_words
+from astrarium.report.plan.compare import causes_words, compare_section, saved_words
 from astrarium.report.plan.sensitivity import neighbour_lines, sensitivity_section
+from astrarium.search.planner import predict
+from astrarium.strategy.document import strategy_from_dict
 
 DAY = 86400.0
 GPU = "H100-SXM5-80GB"
@@ -161,3 +166,26 @@ def test_neighbours_are_those_on_the_front(make_front: Callable[..., PlanDocumen
     assert faster.startswith("$9,546 (18.9 %) more buys 11.1 h (50.0 %) less: plan 2, 512 x H100")
     assert cheaper.startswith("22.2 h (100.0 %) more saves $8,027 (15.9 %): plan 3, ")
     assert list(neighbour_lines(make_front(5, priced=False))) == []
+
+
+KEYS = {"tp": 8, "sequence_parallel": True, "overlap_p2p": False}
+RECOMPUTED = {"none": {}, "full": {"recompute": "full"}}
+
+
+def test_the_causes_that_differ_most_are_named() -> None:
+    workload, cluster = Workload(load_model("llama-3-8b"), 8192, 64), parse_gpus("h100:8")
+    (lean, full) = (
+        predict(
+            workload,
+            cluster,
+            strategy_from_dict(
+                KEYS | RECOMPUTED[recompute], where="test", gpus=8, global_batch=64, layers=32
+            ),
+        )
+        for recompute in ("none", "full")
+    )
+    words = causes_words(full, lean)
+    assert "Recomputation" in words or "recomputation" in words
+    assert "less" in words
+    assert "more" not in words
+    assert causes_words(lean, lean) == ""

@@ -117,6 +117,31 @@ def test_fsdp_divides_nothing_but_data_and_sequences() -> None:
         assert not strategy.offload_optimizer
 
 
+@pytest.mark.parametrize(
+    ("runtime", "strategy", "says"),
+    [
+        ("fsdp", "tp=8,dp=1", "no plan for fsdp would say this: tp 8: FSDP divides parameters"),
+        ("torchtitan", "dp=8,zero_stage=1", "no plan for torchtitan would say this: FSDP2 shards"),
+        ("deepspeed", "dp=8,zero_stage=1", ""),
+        ("nanotron", "tp=8,dp=1", ""),
+    ],
+)
+def test_predictions_name_what_no_plan_for_the_software_says(
+    runtime: str, strategy: str, says: str
+) -> None:
+    found = astrarium.predict(
+        "llama-3-8b", strategy, gpus="h100:8", global_batch=64, runtime=runtime
+    )
+    notes = [note for note in found.document.notes if "would say this" in note]
+    assert bool(says) == bool(notes)
+    assert all(note.startswith(says) for note in notes[:1])
+
+
+def test_models_that_torchtitan_cannot_train_are_refused_with_a_way_out() -> None:
+    with pytest.raises(InputError, match=r"models with scans .* plan for Megatron-LM .* or FSDP"):
+        planned("nemotron-h-8b", "h100:16", 4096, 64, "torchtitan")
+
+
 def test_megatron_takes_what_others_do_not() -> None:
     workload = Workload(load_model("llama-3-8b"), 4096, 64)
     pools = parse_gpus("h100:8").pools

@@ -16,7 +16,7 @@ from spmd_search import transformer
 
 from astrarium.spmd.solve import solve, without_library_output
 from astrarium.spmd.solve.quiet import STDOUT
-from astrarium.spmd.synthesis.ratios import best_shares
+from astrarium.spmd.synthesis.ratios import best_parts
 
 
 def test_output_of_libraries_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,7 @@ def test_no_solver_is_heard(
 ) -> None:
     calls: list[str] = []
     monkeypatch.setattr(scipy.optimize, name, noisy(getattr(scipy.optimize, name), calls))
-    best_shares(lines_of([8], [1, 1], [(0, 1.0, 0.0, [1.0, 2.0])]))
+    best_parts(lines_of([8], [1, 1], [(0, 1.0, 0.0, [1.0, 2.0])]))
     problem = transformer(2)
     fastest = solve(problem)
     solve(replace(problem, room=(0.85 * fastest.bytes[0],)))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.arrays import Floats, Ints
-from astrarium.spmd.synthesis.ratios import Lines, best_parts, best_shares, dealt_out
+from astrarium.spmd.synthesis.ratios import Lines, best_parts, dealt_out
 
 
 def lines_of(
@@ -83,23 +83,19 @@ cases = st.builds(
 @given(cases)
 def test_whole_granules_are_as_good_as_the_best_division(lines: Lines) -> None:
     best = brute(lines)
-    shares = best_shares(lines)
-    parts = best_parts(lines, shares) if shares is not None else None
+    parts = best_parts(lines)
     if np.isinf(best):
         assert parts is None
         return
-    assert shares is not None
     assert parts is not None
     assert lines.fits(as_floats(parts))
     assert lines.seconds(as_floats(parts)) == pytest.approx(best, rel=2e-4)
-    assert lines.seconds(shares) <= best * (1 + 1e-6)
 
 
 @settings(max_examples=30, deadline=None)
 @given(cases)
 def test_all_granules_are_dealt_out_and_nobody_has_more_than_was_priced(lines: Lines) -> None:
-    shares = best_shares(lines)
-    parts = best_parts(lines, shares) if shares is not None else None
+    parts = best_parts(lines)
     if parts is None:
         return
     dealt = dealt_out(lines, parts)
@@ -114,32 +110,27 @@ def test_all_granules_are_dealt_out_and_nobody_has_more_than_was_priced(lines: L
 
 def test_a_threefold_device_gets_three_times_as_much() -> None:
     lines = lines_of([12], [1, 3], [(0, 1, 0.0, [1.0, 3.0])])
-    shares = best_shares(lines)
-    assert shares is not None
-    assert shares[0] == pytest.approx([6, 2])
-    assert best_parts(lines, shares) == pytest.approx(np.asarray([[6, 2]]))
+    parts = best_parts(lines)
+    assert parts is not None
+    assert parts.tolist() == [[6, 2]]
 
 
 def test_a_device_that_hardly_moves_gets_nothing() -> None:
     lines = lines_of([8], [2, 1], [(0, 1, 0.0, [1.0, 1e6])])
-    shares = best_shares(lines)
-    assert shares is not None
-    parts = best_parts(lines, shares)
+    parts = best_parts(lines)
     assert parts is not None
     assert dealt_out(lines, parts).tolist() == [[4, 4, 0]]
 
 
 def test_equal_devices_differ_by_one_granule_at_most() -> None:
     lines = lines_of([7], [4], [(0, 1, 0.5, [1.0])])
-    shares = best_shares(lines)
-    assert shares is not None
-    parts = best_parts(lines, shares)
+    parts = best_parts(lines)
     assert parts is not None
     assert dealt_out(lines, parts).tolist() == [[2, 2, 2, 1]]
 
 
 def test_memory_moves_work_to_a_slower_class() -> None:
     lines = lines_of([8], [1, 1], [(0, 1, 0.0, [1.0, 3.0])], room=[4.0, 100.0], kept=[[1.0, 1.0]])
-    shares = best_shares(lines)
-    assert shares is not None
-    assert shares[0] == pytest.approx([4, 4])
+    parts = best_parts(lines)
+    assert parts is not None
+    assert parts.tolist() == [[4, 4]]

@@ -194,6 +194,13 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
             "overlap_p2p": False,
         },
     ),
+    "overlapped_experts_need_micro_batches": (
+        MOE,
+        {
+            **{"expert_messages": "overlapped", "virtual_stages": 1, "schedule": "1f1b"},
+            **{"pp": 1, "dp": 16, "overlap_p2p": False, "num_micro_batches": 4},
+        },
+    ),
     "overlapped_experts_without_full_recompute": (MOE, {"expert_messages": "overlapped", **FULL}),
     "offload_needs_host_memory": (VALID, {"offload_optimizer": True, "host_memory_bytes": 2**34}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
@@ -232,8 +239,13 @@ ALONE: Mapping[str, Any] = {
 TITAN: Mapping[str, Any] = {**VALID, "kv_heads": 8}
 ZERO: Mapping[str, Any] = {**ALONE, "cp": 1, "dp": 64, "num_micro_batches": 1}
 EXPERTS = {"experts": 64, "topk": 8, "ffn": 0, "moe_ffn": 1408}
+WITHOUT_FSDP = {**FSDP, "zero_stage": 1}
 OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
+    "graphs_recompute_no_layer": ("megatron-graphs", VALID, FULL),
+    "graphs_without_fsdp": ("megatron-graphs", WITHOUT_FSDP, {"zero_stage": 2}),
+    "graphs_without_experts": ("megatron-graphs", VALID, {**EXPERTS, "ep": 8}),
     "replicas_are_neighbours": ("torchtitan", TITAN, {"pipeline_inside": True}),
+    "no_scans": ("torchtitan", TITAN, {"scan_heads": 8, "scan_groups": 8}),
     "scan_without_splits": ("fsdp", ALONE, {"scan_heads": 8, "scan_groups": 8}),
     "no_tensor_parallel": ("fsdp", ALONE, {"tp": 2, "dp": 16, "num_micro_batches": 4}),
     "no_pipeline": ("deepspeed", ZERO, {"pp": 2, "dp": 32, "num_micro_batches": 2}),

@@ -25,7 +25,7 @@ OWN = {
 
 def test_keys_are_fields(megatron: Driver) -> None:
     sections = megatron.ask(operation="keys")
-    for case in ("even", "uneven", "experts", "sinks", "sharded"):
+    for case in ("even", "uneven", "experts", "predicting", "sinks", "sharded"):
         made = program(job(case))
         more = {word.partition("=")[0] for word in (*made.checkpoints, *made.smoke)}
         for key in (overrides(job(case)).keys() | more) - OWN:

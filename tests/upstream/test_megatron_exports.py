@@ -17,6 +17,7 @@ from astrarium.export.software.megatron import flags, program
 from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer, pattern_of
 from astrarium.export.software.megatron_model import model_refused
 from astrarium.model import Block, model_of_entry
+from astrarium.model.prediction import without_predictions
 from astrarium.model.scans import Recurrence, Scan
 from astrarium.model.workload import ExpertMessages, Numerics
 from astrarium.plans.document import Evaluation, Ramp, SearchPart
@@ -165,7 +166,9 @@ def check_stages(one: Job, stages: list[list[list[int]]]) -> None:
         assert len(chunks) == one.strategy.virtual_stages
         for chunk, layers in enumerate(chunks):
             stage = held[rank, chunk]
-            assert layers == list(range(stage.first_layer, stage.last_layer))
+            # Layers that predict further tokens are counted apart.
+            behind = one.model.num_layers - one.model.mtp_layers
+            assert layers == list(range(stage.first_layer, min(stage.last_layer, behind)))
 
 
 def check_recompute(one: Job, config: Any) -> None:
@@ -199,7 +202,8 @@ def check_memory(one: Job, args: Any) -> None:
 
 def check_model(one: Job, read: Any) -> None:
     """Sizes of the model as the configuration has them."""
-    config, model = read["config"], one.model
+    config, model = read["config"], without_predictions(one.model)
+    assert (config["mtp_num_layers"] or 0) == one.model.mtp_layers
     parts = parts_per_layer(model) if is_hybrid(model) else 1
     assert config["num_layers"] == model.num_layers * parts
     assert config["hidden_size"] == model.hidden

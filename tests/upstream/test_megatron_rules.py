@@ -247,6 +247,12 @@ CASES: Final = (
         **{**EP4, "pp": 2, "dp": 4, "expert_messages": "overlapped"},
     ),
     case(
+        "overlapped_experts_need_micro_batches",
+        unseen=OURS,
+        model="experts",
+        **{**EP4, "num_micro_batches": 4, "expert_messages": "overlapped"},
+    ),
+    case(
         "overlapped_experts_without_full_recompute",
         "disable full recomputation",
         model="experts",

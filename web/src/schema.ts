@@ -194,6 +194,7 @@ export interface Pool {
   readonly oversubscription?: number;
   readonly block_nodes?: number;
   readonly host_memory_bytes?: number;
+  readonly slowdown?: number;
 }
 
 export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";
@@ -392,5 +393,9 @@ export interface Workload {
   readonly optimizer?: string;
   readonly lora_rank?: number | null;
   readonly lora_modules?: readonly string[];
+  readonly freeze?: string | null;
+  readonly lengths?: string | null;
+  readonly packed?: boolean;
+  readonly mtp_layers?: number;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
 }

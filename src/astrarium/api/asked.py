@@ -1,4 +1,4 @@
-"""What was asked: the values of flags, read. `astrarium.api.flags` says what each of them is."""
+"""The values of flags after reading. `astrarium.api.flags` describes each flag."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Ramp, Spot
     from astrarium.model import Model
+    from astrarium.model.lengths import Packing
     from astrarium.model.workload import ExpertMessages, Numerics, Precision
     from astrarium.search.outcome import Mode, Objective, Prefer
 
@@ -56,18 +57,22 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     finetune: str | None = None  # None: all weights
     lora_rank: int | None = None
     lora_modules: str | None = None  # joined by commas
+    freeze: str | None = None  # the name of layers at the front; None: all train
+    lengths: str | None = None  # of sequences, as `model/lengths.py` reads them; None: all alike
+    packing: Packing | None = None  # None: off, or as a configuration has it
+    mtp_layers: int | None = None  # None: none, or as a configuration has it
     expert_imbalance: float = 1.0
     # None: alltoall, or as a configuration has it; `plan` chooses.
     expert_messages: ExpertMessages | None = None
     tokens: int | None = None
     as_type: str | None = None  # model_type that a config.json is read as
-    runtime: str = "megatron"
+    runtime: str | None = "megatron"  # None: the usual one
     strategy: str | Mapping[str, Any] | None = None
     given: frozenset[str] = frozenset()  # the flags that were given, and not left at their defaults
 
 
 class PlanAsked(AskedValues, frozen=True, kw_only=True):
-    """What `astrarium plan` is asked beside."""
+    """The further flags of `astrarium plan`."""
 
     objective: Objective
     budget: float | None

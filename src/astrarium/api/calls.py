@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from astrarium.api import planning
 from astrarium.api.asked import AskedValues, ClusterGiven, Kind, ModelGiven, PlanAsked, asked
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, SYNTHESIZE_FLAGS, Flag, as_keyword, read
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword, read
 from astrarium.api.plans import Plans, StrPath
+from astrarium.api.program_flags import SYNTHESIZE_FLAGS
 from astrarium.errors import did_you_mean, naming
 from astrarium.units import Amount
 
@@ -28,6 +29,8 @@ Prefer = Literal["recommended", "fastest"]
 Precision = Literal["bf16", "fp16", "fp8"]
 PlanPrecision = Literal["bf16", "fp16", "fp8", "best"]
 Numerics = Literal["strict", "reduced"]
+Packing = Literal["off", "on"]
+Lengths = str | Path | Sequence[float]  # a text, a file, or all of them
 ExpertMessages = Literal["alltoall", "overlapped", "deepep", "deepep-overlapped"]
 
 
@@ -80,12 +83,16 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     deadline_seconds: Amount | None = None,
     mode: Mode = "exact",
     precision: PlanPrecision = "bf16",
-    runtime: str = "megatron",
+    runtime: str | None = None,
     numerics: Numerics = "strict",
     optimizer: str = "adamw",
     finetune: str | None = None,
     lora_rank: Amount | None = None,
     lora_modules: str | None = None,
+    freeze: str | None = None,
+    lengths: Lengths | None = None,
+    packing: Packing | None = None,
+    mtp_layers: int | None = None,
     expert_imbalance: Amount = 1.0,
     expert_messages: ExpertMessages | None = None,
     rules: Sequence[str] = (),
@@ -126,6 +133,10 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     finetune: str | None = None,
     lora_rank: Amount | None = None,
     lora_modules: str | None = None,
+    freeze: str | None = None,
+    lengths: Lengths | None = None,
+    packing: Packing | None = None,
+    mtp_layers: int | None = None,
     expert_imbalance: Amount = 1.0,
     expert_messages: ExpertMessages = "alltoall",
     **terms: Unpack[PriceTerms],

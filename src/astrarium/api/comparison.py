@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from astrarium.cluster import Cluster
 from astrarium.cluster.build import gpus_text, parse_gpus
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, flag, refusal
+from astrarium.model.prediction import with_predictions
 from astrarium.plans.document import to_dict
 from astrarium.value import Value, replace
 
@@ -83,7 +85,7 @@ def _of_plan_file(reference: str) -> ComparedWith | None:
     from astrarium.plans.document import load_document
 
     path = Path(reference)
-    if "=" in reference or not path.is_file():
+    if "=" in reference or not os.path.isfile(path):
         return None
     content = documents.read(path)
     if not isinstance(content, dict) or "plans" not in content:
@@ -133,7 +135,7 @@ def read(given: ComparedWith, asked: Request, terms: MoneyTerms, tuning: Tuning)
     except InputError as error:
         if given.cluster is not None or "GPUs" not in str(error):
             raise
-        ways = f"{flag('compare_gpus')} TYPE:N says how many you have"
+        ways = f"{flag('compare_gpus')} TYPE:N gives the number of GPUs that you have"
         raise InputError(f"{error}; {ways}", "compare_gpus") from None
     return replace(_tuned(own, asked, strategy, tuning), runtime=runtime)
 
@@ -145,6 +147,7 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     described = imported.described
     workload = replace(
         own.workload,
+        model=with_predictions(own.workload.model, described.mtp_layers or 0),
         precision=described.precision,
         numerics=described.numerics,
         optimizer=described.optimizer,

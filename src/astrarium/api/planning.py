@@ -32,7 +32,7 @@ from astrarium.search.outcome import (
     Prefer,
 )
 from astrarium.search.planner import Planned, plan, side_by_side
-from astrarium.search.refusals import rules_against
+from astrarium.search.refusals import rules_against, why_refused
 from astrarium.search.rules import UserRule, user_rules
 from astrarium.units import format_bytes, format_seconds, format_usd
 from astrarium.value import Value, replace
@@ -79,6 +79,7 @@ class Question(Value, frozen=True):
     finetunes: tuple[Adapters | None, ...]  # likewise
     precisions: tuple[Precision, ...]  # likewise; empty: the workload's
     messages_open: bool  # whether the search decides how tokens travel to experts
+    graphs_open: bool  # and whether layers run as CUDA graphs
     yours: comparison.Yours | None
 
     @property
@@ -87,7 +88,7 @@ class Question(Value, frozen=True):
 
 
 def read(given: PlanAsked) -> Question:
-    """The question; all mistakes in it are found here, before the search."""
+    """The question; this finds all mistakes in it before the search."""
     if given.sensitivity:
         _check_one_way(given)
     given, precisions = _precisions(given)
@@ -109,7 +110,6 @@ def read(given: PlanAsked) -> Question:
     )
     stated, from_yours = comparison.stated(compared, given)
     asked = request.read(stated, terms)
-    asked = replace(asked, notes=(*asked.notes, *from_yours))
     if given.sensitivity:
         _check_open(how, asked)
     run = request.run_terms(given, asked.workload)
@@ -122,7 +122,7 @@ def read(given: PlanAsked) -> Question:
         asked = replace(asked, cluster=request.read(stated, terms).cluster)
     offered = from_book and money.offers_spot(asked.cluster, given)
     on_spot = request.spot_notes(run, asked.cluster, offered=offered)
-    asked = replace(asked, notes=(*asked.notes, *on_spot))
+    asked = replace(asked, notes=(*asked.notes, *from_yours, *on_spot))
     asked, tuning = request.tuned(request.under(asked, runtime), given.profile, runtime.name)
     asked, of_cores = request.rules_of_cores(asked)
     yours = None if compared is None else comparison.read(compared, asked, terms, tuning)
@@ -144,6 +144,7 @@ def read(given: PlanAsked) -> Question:
         finetunes=request.adapters_of(stated, asked.workload.model),
         precisions=precisions,
         messages_open=given.expert_messages is None and how is Mode.EXACT,
+        graphs_open=how is Mode.EXACT and "runtime" not in given.given and not given.sensitivity,
         yours=yours,
     )
 
@@ -199,7 +200,7 @@ def _kept_free(given: PlanAsked) -> KeptFree:
 def search(question: Question, progress: Progress | None = None) -> Planned:
     """Ask the search; NoFeasiblePlanError says what bound if nothing is feasible.
 
-    `progress` hears how far it is and what it has found (`astrarium.search.listing`).
+    `progress` is called with the state of the search and its plans (`astrarium.search.listing`).
     """
 
     def under(runtime: Runtime, adapters: Adapters | None, precision: Precision | None) -> Planned:
@@ -209,7 +210,9 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
-        return answer(workload)
+        found = answer(workload)
+        is_open = question.graphs_open and len(ways) == 1
+        return _with_graphs(question, workload, found) if is_open else found
 
     ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
     if len(ways) == 1:
@@ -262,10 +265,20 @@ def _with_messages(
     return answered(workload, ways, answer)
 
 
+def _with_graphs(question: Question, workload: Workload, found: Planned) -> Planned:
+    """The answer with layers captured as CUDA graphs, where that makes it faster."""
+    from astrarium.search.graphs import with_graphs
+
+    def captured(runtime: Runtime) -> Planned:
+        return _answer(question, runtime, no_progress, workload)
+
+    return with_graphs(found, workload, question.asked.cluster, question.runtime, captured)
+
+
 def _called(
     question: Question, runtime: Runtime, adapters: Adapters | None, precision: Precision | None
 ) -> str:
-    """What tells a way apart from the others that are compared."""
+    """The name of a way among those that are compared."""
     if len(question.runtimes) > 1:
         return runtime.name
     return precision or (adapters.kind.value if adapters else "full")
@@ -333,8 +346,8 @@ def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
     states = HOST_BYTES * planned.workload.model.parameters * strategy.shard_groups
     on_node = states / strategy.gpus * max(pool.gpus_per_node for pool in pools)
     return (
-        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node; how much the nodes have"
-        " is not known: state host_memory_gib in a cluster file",
+        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, whose size is not known;"
+        " state host_memory_gib in a cluster file",
     )
 
 
@@ -348,9 +361,10 @@ def prediction(given: AskedValues) -> PlanDocument:
     if filled.imported is not None:
         imports.check_accepted(filled.imported)
     assert given.strategy is not None
-    with about("strategy"):
-        chosen = request.strategy(filled.imported or given.strategy, asked)
     program = find_runtime(request.runtime_of(filled.asked))
+    rule_set = program.rules or request.DEFAULT_RUNTIME
+    with about("strategy"):
+        chosen = request.strategy(filled.imported or given.strategy, asked, rule_set=rule_set)
     asked = request.under(asked, program)
     asked, tuning = request.tuned(asked, given.profile, program.name)
     with about("strategy"):
@@ -358,7 +372,16 @@ def prediction(given: AskedValues) -> PlanDocument:
             asked.workload, asked.cluster, chosen, runtime=program, tuning=tuning
         )
     name = filled.called(asked)
-    return document_of_prediction(asked.workload, asked.cluster, predicted, name, asked.notes)
+    notes = (*asked.notes, *_outside_plans(asked, predicted.strategy, program))
+    return document_of_prediction(asked.workload, asked.cluster, predicted, name, notes)
+
+
+def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
+    """What no file of the software can say; code of one's own may."""
+    if program.parses_as_megatron or not program.rules:
+        return ()  # refused, or not known
+    reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
+    return tuple(f"no plan for {program.name} would say this: {reason}" for reason in reasons)
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:

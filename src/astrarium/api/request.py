@@ -11,6 +11,7 @@ from astrarium.api.asked import AskedValues, ClusterGiven, ModelGiven, PlanAsked
 from astrarium.api.money import NO_TERMS, MoneyTerms, power_terms
 from astrarium.api.readers import both_given
 from astrarium.catalog.optimizers import find_optimizer
+from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Cluster, load_cluster, parse_gpus
 from astrarium.configs.imported import Imported
 from astrarium.cost.checkpoints import Storage
@@ -18,17 +19,20 @@ from astrarium.cost.training_run import Evaluation, RunTerms, Spot, run_tokens
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, Repair, about, did_you_mean, flag, instead, refusal
 from astrarium.model import Model, load_model
+from astrarium.model.frozen import with_frozen_front
 from astrarium.model.load import load_as, model_of_config
 from astrarium.model.workload import ExpertMessages, Numerics, Workload
 from astrarium.search.formats import runnable
 from astrarium.search.refusals import with_permitted_overlap
 from astrarium.strategy.document import given_strategy, read_strategy
+from astrarium.units import format_count
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster.build import GpusGiven
     from astrarium.model.adapters import Adapters
+    from astrarium.model.lengths import Lengths
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
 
@@ -50,6 +54,7 @@ PROFILE_ENDINGS = (".json", ".yaml", ".yml", ".toml")
 NAME_KEY = "_name_or_path"  # where a config.json says what its model is called
 NAMELESS = "model"
 DEFAULT_RUNTIME = "megatron"
+EXAMPLE_LENGTHS = "lognormal:600,3000"
 FINETUNING_RUNTIME = "fsdp"  # Accelerate with PEFT, which has all kinds of adapters
 ALL = "all"  # runtimes, or ways to fine-tune, side by side
 
@@ -63,7 +68,7 @@ class Request(Value, frozen=True):
 
 
 def model(given: ModelGiven, as_type: str | None = None) -> Model:
-    """A model that was built, or is built of what it is called or of the content of a file.
+    """A model: as given, or built from its name or from the content of a file.
 
     `as_type` reads a config.json as one of another type.
     """
@@ -79,7 +84,7 @@ def model(given: ModelGiven, as_type: str | None = None) -> Model:
 
 
 def reference_of(given: ModelGiven, loaded: Model) -> str:
-    """What a document says the model was called."""
+    """The name that a document gives the model."""
     return str(given) if isinstance(given, str | Path) else loaded.name
 
 
@@ -116,7 +121,11 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     notes += on_prices
     assert asked.model is not None
     with about("model"):
-        loaded = model(asked.model, asked.as_type)
+        loaded = _with_predictions(asked, model(asked.model, asked.as_type))
+    if asked.freeze is not None:
+        loaded = with_frozen_front(loaded, asked.freeze)
+        kept = sum(block.parameters for block in loaded.frozen_front)
+        notes.append(f"{format_count(kept)} parameters ({asked.freeze}) do not train")
     length = asked.seq_length
     if length is None:
         length, why = default_length(loaded)
@@ -149,7 +158,10 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         expert_messages_of(asked, loaded),
         kind,
         adapters,
+        lengths_of(asked),
     )
+    if workload.draws is not None:
+        notes.append(_on_lengths(workload, workload.draws.mean))
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))
@@ -157,8 +169,20 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     return Request(used, pools, (*notes, *fallbacks))
 
 
+def _with_predictions(asked: AskedValues, loaded: Model) -> Model:
+    """The model with layers that predict further tokens, which Megatron alone trains."""
+    from astrarium.model.prediction import with_predictions
+
+    runtime = runtime_of(asked)
+    if asked.mtp_layers and (runtime == ALL or not find_runtime(runtime).parses_as_megatron):
+        says = f" {asked.mtp_layers}: layers that predict further tokens are Megatron's"
+        use = Repair("Plan for Megatron-LM", {"runtime": "megatron"})
+        raise refusal("mtp_layers", f"{says} ({flag('runtime', 'megatron')})", [use])
+    return with_predictions(loaded, asked.mtp_layers or 0)
+
+
 def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
-    """How tokens reach experts; what was asked about them is refused where there are none."""
+    """How tokens reach experts; flags about them are refused for models without experts."""
     messages = asked.expert_messages or ExpertMessages.ALLTOALL
     if loaded.max_experts:
         return messages
@@ -170,8 +194,32 @@ def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
     return ExpertMessages.ALLTOALL  # also where a configuration says more: it has no effect
 
 
+def lengths_of(asked: AskedValues) -> Lengths | None:
+    """The lengths of the sequences, where they are stated."""
+    from astrarium.model.lengths import Lengths, Packing
+
+    packed = asked.packing is Packing.ON
+    if asked.lengths is not None:
+        return Lengths(asked.lengths, packed=packed)
+    if packed and "packing" in asked.given:
+        needed = f" on is about sequences of unequal length; {flag('lengths')} states them"
+        example = Repair("Half below 600 tokens, 95 % below 3,000", {"lengths": EXAMPLE_LENGTHS})
+        raise refusal("packing", needed, [example])
+    return None
+
+
+def _on_lengths(workload: Workload, mean: float) -> str:
+    """What is counted of sequences of unequal length."""
+    length = workload.seq_length
+    if workload.packed:
+        how = f"rows of {length:,} hold {length / mean:.1f} of them, and attend to each alone"
+    else:
+        how = "they are padded; memory is that of the longest, tokens are without padding"
+    return f"sequences of {mean:,.0f} tokens on average, cut at {length:,}: {how}"
+
+
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
-    """What trains: None is all weights; several with --finetune all, of which the first."""
+    """What trains, None for all weights; --finetune all has several answers."""
     from astrarium.model.adapters import Adapters, Finetune, checked, default_modules
 
     given = asked.finetune
@@ -201,7 +249,7 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
 
 
 def _check_formats(asked: AskedValues) -> None:
-    """Refuse what no software with adapters has, rather than name software without adapters."""
+    """Refuse number formats that no software with adapters has."""
     if asked.precision == "fp8":
         ways = f"plans with adapters are in bf16 or fp16; choose one, or {flag('finetune')} full"
         raise refusal("precision", f" fp8: {ways}")
@@ -287,8 +335,8 @@ def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
         terms = replace(terms, failures_per_hour=asked.failures)
     if workload.tokens is None and terms != RunTerms():
         raise InputError(
-            "spot, checkpoints, evaluations, the ramp of the batch and CO2 are those of a whole"
-            f" run; give {flag('tokens')}, or {flag('epochs')}: how long is it?",
+            "spot, checkpoints, evaluations, batch ramps and CO2 need the length of the run; give"
+            f" {flag('tokens')} or {flag('epochs')}",
             "tokens",
         )
     if terms.spot is Spot.NEVER and asked.interruptions:
@@ -379,7 +427,7 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
 
 
 def with_profile(cluster: Cluster, file: str) -> tuple[Cluster, UsedProfile]:
-    """The cluster as --profile describes it, which must be about all its devices; the profile."""
+    """The cluster as --profile describes it, and the profile; it must cover all devices."""
     read = used_profile(file)
     others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != read.gpu]
     if others:
@@ -450,10 +498,9 @@ def _device_profile(path: Path) -> UsedProfile:
 
 def runtime_of(asked: AskedValues) -> str:
     """The runtime that was named, or the usual one, which is another where adapters train."""
-    full = asked.finetune in (None, "full")
-    if full or "runtime" in asked.given or asked.runtime != DEFAULT_RUNTIME:
-        return asked.runtime
-    return FINETUNING_RUNTIME
+    usual = DEFAULT_RUNTIME if asked.finetune in (None, "full") else FINETUNING_RUNTIME
+    named = "runtime" in asked.given or asked.runtime != DEFAULT_RUNTIME
+    return (asked.runtime if named else None) or usual
 
 
 def under(asked: Request, runtime: RuntimeProfile) -> Request:
@@ -470,6 +517,7 @@ def strategy(
     *,
     name: str = "strategy",
     gpus: int | None = None,
+    rule_set: str = DEFAULT_RUNTIME,
 ) -> Strategy:
     """The strategy of a flag or of its keys, completed for the GPUs (all) and the batch."""
     layers = asked.workload.model.num_layers
@@ -491,4 +539,5 @@ def strategy(
             " none have to be said: `stages` of a strategy file"
         )
     pools = asked.cluster.pools
-    return with_permitted_overlap(asked.workload, pools, given.strategy, given.overlap_given)
+    left_open = asked.workload, pools, given.strategy, given.overlap_given
+    return with_permitted_overlap(*left_open, rule_set)

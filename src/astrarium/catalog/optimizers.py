@@ -72,7 +72,7 @@ def optimizer_called(word: str) -> str | None:
 def check_software(name: str, runtime: Runtime) -> None:
     """Refuse an optimizer that plans for a runtime cannot have; any may be predicted elsewhere."""
     known = [ADAMW] if runtime.name in _data()["adamw_alone"] else list(_entries())
-    there = [one for one in known if runtime.rules in find_optimizer(one).software]
+    there = [one for one in known if runtime.program in find_optimizer(one).software]
     if not runtime.rules or find_optimizer(name).name in there:
         return
     raise InputError(

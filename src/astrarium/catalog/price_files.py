@@ -9,11 +9,13 @@ Zero is a price: that of machines one owns.
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Final, TypeVar
@@ -30,11 +32,12 @@ from astrarium.catalog.prices import (
     merged,
     region_class,
 )
+from astrarium.documents.parsing import LARGEST_TABLE_BYTES, read_text
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
-LARGEST_FILE_BYTES: Final = 64 * 10**6
 MOST_USD_PER_HOUR: Final = 1e6
+MOST_ROWS: Final = 500_000
 MOST_GPUS: Final = 1024  # of one instance
 SKYPILOT_FILE: Final = "vms.csv"
 SHOWN_NAMES: Final = 3
@@ -103,23 +106,16 @@ def _version(file: Path) -> int:
 
 def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
     """The lines of a CSV file that are not empty, with their numbers."""
+    reader = csv.reader(io.StringIO(read_text(file, LARGEST_TABLE_BYTES), newline=""), strict=True)
+    rows = ((reader.line_num, row) for row in reader if any(map(str.strip, row)))
     try:
-        if file.stat().st_size > LARGEST_FILE_BYTES:
-            limit = f"{LARGEST_FILE_BYTES / 1e6:g} MB"
-            raise InputError(f"{file}: larger than the limit of {limit}; keep the rows that count")
-        with file.open(encoding="utf-8-sig", newline="") as opened:
-            reader = csv.reader(opened, strict=True)
-            lines = [(reader.line_num, row) for row in reader if any(map(str.strip, row))]
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file; name a file of prices") from None
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file}: is not UTF-8 text; save it as UTF-8") from None
+        lines = list(islice(rows, MOST_ROWS + 1))
     except csv.Error as error:
         raise InputError(f"{file}: is not CSV: {error}") from None
     if not lines:
         raise InputError(f"{file}: is empty; expected a header such as gpu,usd_per_gpu_hour")
+    if len(lines) > MOST_ROWS:
+        raise InputError(f"{file}: more than {MOST_ROWS:,} rows; keep the rows that count")
     return lines
 
 

@@ -19,6 +19,7 @@ from astrarium.value import Value
 
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
+GRAPHS: Final = "megatron-graphs"
 
 
 class ReportedMemory(StrEnum):
@@ -74,6 +75,8 @@ class Runtime(Value, frozen=True):
     starved_pipelines: bool  # whether pipelines run with fewer micro-batches than pp - 1
     accumulates_in_product: bool  # weight gradients are added to the fp32 sum by the product
     gradients_copied: bool  # into the message of every micro-batch, instead of summed
+    pads_to_longest: bool  # sequences, to that of their micro-batch
+    fills_expert_rows: bool  # by kernels of their own, in 8 bits, to a multiple that products need
     fuses_mask: bool  # with the softmax, where scores are stored
     dropout: bool  # of attention's scores and of both branches that join the residual stream
     hides_tensor_gradients: bool  # input gradients are reduced beside the weight's gradient
@@ -87,7 +90,7 @@ class Runtime(Value, frozen=True):
     waits_for_messages: bool  # the host launches nothing while a tensor-parallel message runs
     sole_products: bool  # messages wait for matrix products that hold all multiprocessors
     one_adapter: bool  # a ZeRO group leaves its nodes through one adapter each
-    gathers_to_recompute: bool  # ZeRO-3 gathers weights for recomputation and backward apart
+    gathers_to_recompute: bool  # ZeRO-3 gathers weights separately for recomputation and backward
     gathered_layers: float  # whole weights that ZeRO-3 holds at a time
     pads_vocabulary: bool  # to a multiple that tensor cores and tensor parallelism like
     weight_bytes: float
@@ -113,6 +116,7 @@ class Runtime(Value, frozen=True):
     scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
     scaled_product_ratio: float  # time of its 8-bit products against those of the operator model
     cast_rate: float  # of casts to 8 bits, as a share of a plain copy's
+    expert_cast_ratio: float  # how much longer the casts of experts' rows take
     permute_rate: float  # of kernels that bring tokens to their experts, likewise
     expert_product_seconds: float  # to start and finish the product of one expert
     dispatch: str  # a word of Dispatch
@@ -132,17 +136,17 @@ class Runtime(Value, frozen=True):
     optimizer_launch_seconds: float  # to launch the update of one weight tensor
     layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
-    launch_seconds_per_tp_rank: float  # further, for a layer, where a pipeline crosses nodes
-    message_seconds_per_tp_rank: float  # further, for a message, where its group crosses nodes
-    rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
-    router_launch_seconds: float  # further, both passes together, where experts are routed to
+    launch_seconds_per_tp_rank: float  # additional, for a layer, where a pipeline crosses nodes
+    message_seconds_per_tp_rank: float  # additional, for a message, where its group crosses nodes
+    rotary_launch_seconds: float  # additional, in each pass, where rotary embedding is many kernels
+    router_launch_seconds: float  # both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
     latent_launch_seconds: float  # likewise where keys and values come from latent widths
-    cast_launch_seconds: float  # further, for a layer of 8-bit products, both passes together
+    cast_launch_seconds: float  # additional, for a layer of 8-bit products, both passes together
     router_cast_launch_seconds: float  # likewise where experts are routed to
     expert_cast_launch_seconds: float  # likewise for each expert on the rank
     latent_cast_launch_seconds: float  # likewise where keys and values come from latent widths
-    layer_recompute_seconds: float  # further, to set up the repetition of a layer
+    layer_recompute_seconds: float  # additional, to set up the repetition of a layer
     micro_batch_seconds: float  # to launch both ends of the model, for each micro-batch
     step_seconds: float  # for each iteration
     broadcast_seconds: float  # for each rank that hands out its part of the updated weights
@@ -152,9 +156,14 @@ class Runtime(Value, frozen=True):
     reported_memory: ReportedMemory
 
     @property
+    def program(self) -> str:
+        """The program whose rules hold, perhaps with further ones: megatron of megatron-graphs."""
+        return self.rules.partition("-")[0]
+
+    @property
     def parses_as_megatron(self) -> bool:
         """Whether strategies become arguments of Megatron's parser, which refuses what it must."""
-        return self.rules == DEFAULT
+        return self.program == DEFAULT
 
     def __post_init__(self) -> None:
         for name, words in WORDS.items():

@@ -5,6 +5,7 @@ A launch script or configuration of another program in place of a plan is judged
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,7 +142,7 @@ def _check_for_plan(plan: str) -> None:
 
     if plan == "-":
         raise InputError("-: standard input is not read; write it to a file and name that")
-    if "=" in plan and not Path(plan).exists():
+    if "=" in plan and not os.path.exists(plan):
         raise InputError(f"{plan}: {_STRATEGY}")
     content = content_of(Path(plan))
     if isinstance(content, Mapping) and "schema" in content:

@@ -118,9 +118,9 @@ def check_out(
     `mark` stands at the beginning of every file of the kind that may be replaced.
     """
     path = Path(out)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"{flag} {out}: is a folder; name a file")
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not path.is_file():
         raise InputError(f"{flag} {out}: it is not a regular file; name a file")
     check_not_read(flag, path, inputs)
     if path.suffix.lower() != ending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -66,7 +67,7 @@ def _check_factory(path: str, source: SourcePart) -> None:
         load_model(name)
         return
     file = Path(name.rpartition(":")[0])
-    if file.suffix == ".py" and not file.is_file():
+    if file.suffix == ".py" and not os.path.isfile(file):
         raise InputError(
             f"{path}: made from {name}, and {file} is not here; run it where the program was"
             " synthesised"
@@ -76,14 +77,14 @@ def _check_factory(path: str, source: SourcePart) -> None:
 def _check_checkpoints(resume: str | None, checkpoint: str | None) -> None:
     """Notice before any process is started that there is nothing to load, or no place to save."""
     known = (MANIFEST, EARLIER)
-    if resume is not None and not any((Path(resume) / name).is_file() for name in known):
+    if resume is not None and not any(os.path.isfile(Path(resume) / name) for name in known):
         raise InputError(
             f"--resume {resume}: no checkpoint is there (no {MANIFEST}); --checkpoint writes one"
         )
     if checkpoint is None:
         return
     place = Path(checkpoint)
-    if place.exists() and not (place / MANIFEST).is_file():
+    if os.path.exists(place) and not (place / MANIFEST).is_file():
         if not place.is_dir() or any(place.iterdir()):
             raise InputError(
                 f"--checkpoint {checkpoint}: something else is there; name another folder"

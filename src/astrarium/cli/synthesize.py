@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from astrarium.api.flags import SYNTHESIZE_FLAGS, Flag
+from astrarium.api.flags import Flag
+from astrarium.api.program_flags import SYNTHESIZE_FLAGS
 from astrarium.api.readers import count
 from astrarium.cli import output
 from astrarium.cli.shell import JSON, command

@@ -26,7 +26,7 @@ from astrarium.cluster.interconnect import (
     network_of_fabric,
     network_profile,
 )
-from astrarium.cluster.types import LARGEST_CLUSTER, Cluster, Pool, check_cluster
+from astrarium.cluster.types import LARGEST_CLUSTER, MOST_POOLS, Cluster, Pool, check_cluster
 from astrarium.errors import THIS, InputError, Repair, in_shell, repairs_among, repairs_in
 from astrarium.value import Value
 
@@ -167,6 +167,8 @@ def parse_gpus(given: GpusGiven) -> Cluster:
     if not text.strip():
         raise InputError("no GPUs given; expected TYPE:COUNT[,TYPE:COUNT...] such as h100:64")
     entries = _entries(given)
+    if len(entries) > MOST_POOLS:
+        raise InputError(f"{len(entries):,} GPU types; at most {MOST_POOLS} make a cluster")
     typed = [entry for entry, _, _ in entries]
     pools: list[Pool] = []
     for index, entry in enumerate(entries):

@@ -22,6 +22,7 @@ from astrarium.cluster.interconnect import Network
 from astrarium.cluster.types import (
     CLUSTER_FILE,
     LARGEST_CLUSTER,
+    MOST_POOLS,
     Cluster,
     Link,
     Pool,
@@ -71,7 +72,7 @@ class _LinkEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class _ClusterEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    pools: Annotated[list[_PoolEntry], msgspec.Meta(min_length=1)]
+    pools: Annotated[list[_PoolEntry], msgspec.Meta(min_length=1, max_length=MOST_POOLS)]
     links: list[_LinkEntry] = msgspec.field(default_factory=list)
 
 

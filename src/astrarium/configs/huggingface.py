@@ -31,6 +31,7 @@ from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import SETTINGS_OF_TRL, TRAINERS, Launch
 from astrarium.configs.tables import table
 from astrarium.errors import in_shell
+from astrarium.model.lengths import Packing
 
 _NAMES: Final[Mapping[str, Sequence[str]]] = table("names")["trainer"]
 # Ways to train adapters; and to train for something else than the next token.
@@ -119,7 +120,7 @@ def _with_defaults(flags: Mapping[str, Any], defaults: Mapping[str, str]) -> dic
 
 
 def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | None]:
-    """What flags, a file or variables tell accelerate: who shards the model, and its processes."""
+    """Accelerate's settings from flags, a file or variables: who shards the model; processes."""
     given, processes = _flags(launch.launcher), None
     if launch.program.startswith("trl "):  # starts accelerate itself, with flags of its own
         given = _flags(launch.arguments)
@@ -150,7 +151,7 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
 
 
 def _by_variables(launch: Launch, source: str) -> dict[str, Any]:
-    """The flags that say what variables tell accelerate."""
+    """The flags that stand for the variables of accelerate."""
     settings = settings_of(launch.environment)
     if settings is None:
         return {}
@@ -199,17 +200,18 @@ def _read(
     named = optimizer_called(str(_first(flags, "optimizer") or described.optimizer))
     described.optimizer = named or described.optimizer
     described.finetune, described.lora_rank, described.lora_modules = _adapters(flags)
+    described.packing = _packing(flags)
     recompute = "full" if _recomputes(flags) else "none"
     described.strategy["recompute"] = recompute
     inner = read.strategy_of
-    as_if = tuple(_eight_bits(flags))
+    as_if = (*_eight_bits(flags), *_mixed_documents(flags))
     used = tuple(
         Used(name, shown(str(flags[name])), what)
         for what, names in _NAMES.items()
         for name in names
         if name in flags and (what not in _OF_ADAPTERS or described.finetune)
     )
-    told = {one.option for one in used} | {one.option for one in as_if}
+    counted = {one.option for one in used} | {one.option for one in as_if}
     notes = [one for one in read.notes if "activation_checkpointing" not in one]
     if _stage_of_fsdp(flags) is not None and not _first(flags, "file"):
         described.runtime = "fsdp"
@@ -218,7 +220,7 @@ def _read(
         program=PROGRAM,
         strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), "recompute": recompute},
         used=used,
-        neutral=tuple(name for name in flags if name not in told),
+        neutral=tuple(name for name in flags if name not in counted),
         as_if=(*read.as_if, *as_if),
         unknown=(),
         conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
@@ -235,7 +237,7 @@ def _with_open_sharding(read: Imported) -> Imported:
 
 
 def _recomputes(flags: Mapping[str, Any]) -> bool:
-    """Whether layers are recomputed: if that is said, but in LLaMA-Factory unless it is denied."""
+    """Whether layers are recomputed: by default only in LLaMA-Factory."""
     usual = any(name in flags for name in _OF_LLAMA_FACTORY)
     stated = _first(flags, "recompute")
     is_on = usual if stated is None else str(stated).lower() not in _OFF
@@ -280,6 +282,21 @@ def _eight_bits(flags: Mapping[str, Any]) -> Iterator[AsIf]:
             yield AsIf(name, on, "16 bits", "frozen weights of 8 bits are not modelled")
 
 
+def _packing(flags: Mapping[str, Any]) -> Packing | None:
+    """Whether rows are filled with several sequences; None where that is not said."""
+    said = [str(flags[name]).lower() not in _OFF for name in _NAMES["packing"] if name in flags]
+    return (Packing.ON if any(said) else Packing.OFF) if said else None
+
+
+def _mixed_documents(flags: Mapping[str, Any]) -> Iterator[AsIf]:
+    """LLaMA-Factory fills rows with sequences that see one another, unless it is told not to."""
+    apart = str(flags.get("neat_packing", "")).lower() not in _OFF
+    packs = str(flags.get("packing", "")).lower() not in _OFF
+    if packs and not apart and any(name in flags for name in _OF_LLAMA_FACTORY):
+        why = "without neat_packing sequences of a row see one another"
+        yield AsIf("packing", "true", "each sequence attends to itself", why)
+
+
 def _adapted_modules(flags: Mapping[str, Any], *, all_of_them: bool) -> str:
     given = next((flags[name] for name in _MODULES if flags.get(name)), None)
     if str(flags.get("lora_target_linear", "")).lower() == "true" or (all_of_them and not given):
@@ -315,7 +332,7 @@ def _deepspeed(
     folder: Path | None,
     files: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """What DeepSpeed is told, by its file and by flags."""
+    """The settings of DeepSpeed, from its file and from flags."""
     name = _first(flags, "file")
     content: dict[str, Any] = {}
     own = _BY_NAME.fullmatch(name) if isinstance(name, str) else None

@@ -243,7 +243,7 @@ def sizes_of(model: Model) -> dict[str, int]:
     """The sizes of a model that a configuration states as well."""
     blocks = [kind for kind in model.kinds if isinstance(kind, Block)]
     kinds = [kind for kind in blocks if kind.attentions]
-    out = {"layers": model.num_layers, "hidden size": model.hidden}
+    out = {"layers": model.num_layers - model.mtp_layers, "hidden size": model.hidden}
     if kinds:
         out["attention heads"] = kinds[0].attentions[0].heads
         out["key/value heads"] = kinds[0].attentions[0].kv_heads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +27,7 @@ def alone() -> Iterator[None]:
 
 def is_there(path: Path) -> bool:
     """Whether a file lies there that may be read."""
-    return _are_read.get() and path.is_file()
+    return _are_read.get() and os.path.isfile(path)
 
 
 def folder_of(where: str) -> Path | None:

@@ -19,11 +19,11 @@ _REPEATS: Final = (re.compile(r"\(([^)]+)\)\*(\d+)"), re.compile(r"(.)\*(\d+)"))
 
 
 def layout_chunks(text: str) -> list[int]:
-    """Decoder layers of every stage of `--pipeline-model-parallel-layout`.
+    """Layers of every stage of `--pipeline-model-parallel-layout`.
 
-    Stages are divided by `|`; `E` is the embedding, `t` a layer, `m` a layer of multi-token
-    prediction, `L` the loss; `x*n` and `(...)*n` repeat; commas mean nothing. Stages may be empty:
-    `E|t|t||L`. Those of `m` are left out. Embedding and loss are those of the first and the last
+    Stages are divided by `|`; `E` is the embedding, `t` a layer, `m` a layer that predicts a
+    further token, `L` the loss; `x*n` and `(...)*n` repeat; commas mean nothing. Stages may be
+    empty: `E|t|t||L`. Embedding and loss are those of the first and the last
     stage wherever they stand, as Megatron builds them.
     """
     flat = text.replace(",", "")
@@ -38,9 +38,8 @@ def layout_chunks(text: str) -> list[int]:
             f"the layout '{text}' has '{strange[0]}'; it is made of E, t, m, L, | and repeats"
             " such as t*8 or (tt|)*4"
         )
-    flat = flat.replace("m", "")  # layers of multi-token prediction are not counted
     _check_ends(text, flat)
-    return [stage.count("t") for stage in flat.split("|")]
+    return [stage.count("t") + stage.count("m") for stage in flat.split("|")]
 
 
 def _number(digits: str) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from astrarium.model.build import Shape
+from astrarium.model.lengths import Packing
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
@@ -72,10 +73,12 @@ class Described:
     precision: Precision = Precision.BF16
     numerics: Numerics = Numerics.STRICT
     expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
+    mtp_layers: int | None = None  # that predict further tokens, beside those of the model
     optimizer: str = "adamw"  # a name of `catalog/optimizers.py`
     finetune: str | None = None  # what trains, if not all weights
     lora_rank: int | None = None
     lora_modules: str | None = None  # joined by commas
+    packing: Packing | None = None  # whether rows hold several sequences
     strategy: dict[str, Any] = field(default_factory=dict)
     recompute: str = ""  # words for it, where the strategy depends on the number of layers
     sizes: dict[str, int] = field(default_factory=dict)  # of the model, as far as they are stated

@@ -92,7 +92,9 @@ def _add_pass(layer: Tally, attention: Attention, *, backward: bool) -> Floats:
     computed = replace(attention, causal=attention.causal and not stored)
     flops = layer.tokens * computed.flops_per_token(keys) * heads / attention.heads
     flops = flops * (BACKWARD_PRODUCTS if backward else 1.0)
-    layer.products(name, products, layer.ops.settled_attention_seconds(flops, backward=backward))
+    widths = (attention.key_dim, attention.value_dim)
+    least = layer.ops.settled_attention_seconds(flops, *widths, backward=backward)
+    layer.products(name, products, least)
     scores = layer.tokens * heads * keys * stored
     around = layer.ops.streaming(_score_bytes_moved(layer)[backward] * scores)
     layer.add(name, around)

@@ -59,6 +59,7 @@ from astrarium.cost.kernels import (
     in_role,
     law_attention_work,
     of_design,
+    wide_ratio,
 )
 from astrarium.errors import InputError
 from astrarium.value import Value
@@ -77,10 +78,13 @@ WAITING_FLOPS: Final = 4.5e12
 # speed of a GPU is compared with the measured one's.
 TYPICAL_ATTENTION: Final = (1, 32, 8, (2048, 4096, 8192), (2048, 4096, 8192), 128, 128)
 
-# The rate that attention holds at the power limit against that of matrix products, forward and
-# backward: 0.59 and 0.525 of the peak against 0.69 (H200, own measurement, 2026-11-15, kernels of
-# 5 ms and more); 0.41 against 0.495 backward on B200 (SimuMax, Apache-2.0).
-HELD_BY_ATTENTION: Final = (0.86, 0.77)
+# What a score costs beside its products at the power limit, forward and backward, in units of the
+# products of a head of 128: such heads hold 0.59 and 0.525 of the peak against 0.69 (H200, own
+# measurement, 2026-11-15, kernels of 5 ms and more), on B200 0.41 against 0.495 backward (SimuMax,
+# Apache-2.0). Heads of 64, with twice as many scores, take 1.22 and 1.25 times as long as those of
+# 128, heads of 256 0.95 forward, as this says (65,536 tokens on H200, 2026-11-18).
+SCORE_ENERGY: Final = (0.163, 0.299)
+SCORE_WIDTH: Final = 128.0
 
 # Products whose sizes fit into one integer are priced once per shape: bits of m, n and k.
 _PACKED_BITS: Final = (26, 19, 19)
@@ -218,7 +222,9 @@ class OperatorModel(Value, frozen=True, dict=True):
         ratio = self.ratio("attention_backward" if backward else "attention_forward")
         held = np.maximum((fixed + seconds) * ratio, flops / device.flops)
         if settled:
-            held = np.maximum(held, self.settled_attention_seconds(flops, backward=backward))
+            widths = (np.asarray(key_dim, np.float64), np.asarray(value_dim, np.float64))
+            least = self.settled_attention_seconds(flops, *widths, backward=backward)
+            held = np.maximum(held, least)
         return np.where(shape.batch * shape.heads * shape.q_length * shape.kv_length > 0, held, 0.0)
 
     def streaming(self, num_bytes: ArrayLike) -> Floats:
@@ -367,12 +373,17 @@ class OperatorModel(Value, frozen=True, dict=True):
         accumulates = role is GemmRole.WGRAD and dtype in _HALF
         return chips().families[self.design].held_by_accumulation if accumulates else 1.0
 
-    def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
-        """The least seconds of attention at the power limit, by its matrix products."""
+    def settled_attention_seconds(
+        self, flops: ArrayLike, key_dim: ArrayLike, value_dim: ArrayLike, *, backward: bool
+    ) -> Floats:
+        """The least seconds of attention at the power limit, by its products and exponentials."""
         dtype = next(d for d in ("bf16", "fp16", "fp32") if d in self.gpu.peak_flops)
         rate = self._device(dtype).flops * self._gemm_fit(dtype, True).sustained_efficiency
         ratio = self.ratio("attention_backward" if backward else "attention_forward")
-        return np.asarray(flops, np.float64) * ratio / (rate * HELD_BY_ATTENTION[backward])
+        width = (np.asarray(key_dim, np.float64) + np.asarray(value_dim, np.float64)) / 2
+        energy = 1.0 + SCORE_ENERGY[backward] * SCORE_WIDTH / width
+        energy = energy * wide_ratio(value_dim, self._best_kernel, backward=backward)
+        return np.asarray(flops, np.float64) * ratio * energy / rate
 
     def _gemm_fit(self, dtype: str, settled: bool) -> GemmFit:
         narrow = chips().families[self.design].narrow.get(dtype)

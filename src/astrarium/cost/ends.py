@@ -63,7 +63,7 @@ def end_costs(
     model, tp, element = workload.model, shards.tp, workload.precision.element_bytes
     # The ends see the tokens of the layers beside them: patches here, text there.
     first, last = (model.blocks[end].tokens(workload.seq_length) for end in (0, -1))
-    tokens = shards.tokens(last)
+    tokens = shards.tokens(last) * model.head.passes
     residual = tokens / shards.residual_split * model.hidden * element
     entered = shards.tokens(first) * _entry_width(model) * element
     sequence = shards.sequence_parallel
@@ -91,7 +91,7 @@ def end_costs(
         # A lookup's gradient is a whole 16-bit table, which no product adds to the fp32 sum.
         embedding_backward=passed(Pointwise.EMBEDDING, entered / element, backward=True)
         + summed_seconds(ops, runtime, table)
-        if trains
+        if trains and not model.frozen_front
         else np.zeros(len(shards)),
         # Without sequence parallelism the way back needs no message.
         embedding_message=enter_reduce + np.where(sequence, enter_gather, 0.0),
@@ -139,7 +139,7 @@ def _projection(
     workload: Workload, shards: Shards, ops: OperatorModel, runtime: Runtime
 ) -> _Projection:
     head = workload.model.head
-    tokens = shards.tokens(workload.model.blocks[-1].tokens(workload.seq_length))
+    tokens = shards.tokens(workload.model.blocks[-1].tokens(workload.seq_length)) * head.passes
     outputs = dealt(head.outputs, shards.tp, pads=runtime.pads_vocabulary)
     inputs = np.full(len(shards), float(head.inputs))
     dtype = HEAD_DTYPE.get(workload.precision, workload.precision.value)

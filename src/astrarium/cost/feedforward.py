@@ -31,9 +31,15 @@ QUANTISED_BYTES = 2  # an operand in 8 bits, by rows and by columns
 # H200 with 2 to 16 experts, own measurement, 2026-11-18).
 OUTPUT_BIAS_BYTES = (45.0, 64.0)
 OUTPUT_BIAS_LAUNCHES = 0.73  # of an expert's other launches: 0.12 ms for each, measured likewise
-# Copies of tokens that go to other ranks are put in order of their experts there, and back: two
-# kernels in each pass, which read and write each copy.
+# Copies of tokens are put in order of the experts of a rank, and back: two kernels in each pass,
+# which read and write each copy, on one rank as well (TransformerEngine on H200, kernels of 84
+# iterations, own measurement, 2026-11-18).
 SORTED_COPIES = 4
+# In 8 bits the rows of each expert are filled up for the products, and cut again, likewise.
+PADDED_COPIES = 4
+# Copies of tokens that are alive together in the backward pass: a gradient as it comes, sorted, and
+# as it leaves the products. In 8 bits a filled up one, too, and the two casts of it.
+COPIES_ALIVE = 3
 # Softmax, choice and maps of a fused router: bytes for one byte of scores, at the rate of a copy,
 # and seconds of its small kernels; both passes (TransformerEngine on H200 with 32 to 128 experts,
 # own measurement, 2026-11-18).
@@ -101,12 +107,13 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
     first, shape_of = distinct_rows(tokens_code, shards.ep, shards.etp)
     scores = layer.residual_tokens * block.experts * FLOAT_BYTES
     layer.keep(2 * scores)
-    _add_routing(layer, scores, routed * block.hidden * layer.element_bytes, topk)
+    _add_routing(layer, scores, routed * block.hidden * layer.element_bytes, block)
     permuted_bytes = worked * block.hidden * layer.input_bytes
     layer.keep(permuted_bytes)
-    if layer.scaled and layer.input_bytes < layer.element_bytes:
-        # Rows of an expert are padded: a gradient, its padded copy and that copy cast both ways.
-        layer.pass_through(worked * block.hidden * (2 * layer.element_bytes + QUANTISED_BYTES))
+    filled = layer.scaled and layer.input_bytes < layer.element_bytes
+    alive = COPIES_ALIVE * layer.element_bytes
+    alive += layer.element_bytes + QUANTISED_BYTES if filled else 0
+    layer.pass_through(worked * block.hidden * alive)
     for linear in (x for x in block.linears if x.module is Module.EXPERTS):
         out_split = np.where(linear.split is Split.COLUMN, shards.etp, 1)
         in_split = np.where(linear.split is Split.ROW, shards.etp, 1)
@@ -121,18 +128,20 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
             layer.products(name, product[shape_of], limit[shape_of])
             layer.add(name, summed[shape_of])
             layer.add(name, local_experts * layer.runtime.expert_product_seconds)
-        layer.quantise(worked * (linear.inputs / in_split), worked * (linear.outputs / out_split))
+        layer.quantise(
+            worked * (linear.inputs / in_split),
+            worked * (linear.outputs / out_split),
+            layer.runtime.expert_cast_ratio,
+        )
         if linear.bias and linear.split is Split.ROW:
             layer.stream(*(each * worked * linear.outputs for each in OUTPUT_BIAS_BYTES))
         layer.weigh("expert", linear.parameters / (shards.ep * shards.etp))
         layer.hold_weights(linear.parameters / (shards.ep * shards.etp))
+        each = linear.inputs * linear.outputs / shards.etp
         if not layer.frozen:
-            each = linear.inputs * linear.outputs / shards.etp
             layer.orthogonalise("expert_", linear.outputs / out_split, each, local_experts)
-        if layer.runtime.accumulates_in_product and not layer.frozen:
-            layer.add(
-                "stand_ins", linear.inputs * linear.outputs * layer.element_bytes / shards.etp
-            )
+            if layer.runtime.accumulates_in_product:
+                layer.add("stand_ins", each * layer.element_bytes)
     inner = _feed_forward(layer, block, Module.EXPERTS, worked, shards.etp)
     _add_expert_messages(layer, block, routed)
     if inner is not None:
@@ -147,12 +156,14 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         layer.recompute(RecomputeModule.MOE, *shared)  # the layer is redone as a whole
 
 
-def _add_routing(layer: Tally, scores: Floats, copies: Floats, topk: int) -> None:
+def _add_routing(layer: Tally, scores: Floats, copies: Floats, block: Block) -> None:
     """The router's kernels, and those that bring copies of tokens to their experts and back."""
     layer.stream(*(moved * scores for moved in ROUTER_BYTES))
     for name, seconds in zip(PASSES, ROUTER_SECONDS, strict=True):
         layer.everywhere(name, seconds)
-    moved = permuted_copies(topk) + np.where(layer.shards.ep > 1, SORTED_COPIES, 0)
+    several = block.experts > layer.shards.ep
+    moved = permuted_copies(block.experts_per_token) + np.where(several, SORTED_COPIES, 0)
+    moved += PADDED_COPIES * (layer.scaled and layer.runtime.fills_expert_rows)
     permuted = moved * copies / layer.runtime.permute_rate
     layer.stream(permuted, permuted)
 

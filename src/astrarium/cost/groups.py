@@ -64,8 +64,13 @@ def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:
 def slowest_of(gpus: Ints) -> Floats:
     """How much longer the slowest of so many GPUs takes than one in the middle.
 
-    Every step waits for it. The expected largest of normal deviates, by Blom's formula.
+    Every step waits for it.
     """
-    counts, row = np.unique(gpus, return_inverse=True)
+    return 1.0 + GPU_DEVIATION * largest_of(gpus)
+
+
+def largest_of(numbers: Ints) -> Floats:
+    """The expected largest of so many normal deviates, by Blom's formula."""
+    counts, row = np.unique(numbers, return_inverse=True)
     largest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) for n in counts.tolist()]
-    return (1.0 + GPU_DEVIATION * np.array(largest))[row]
+    return np.array(largest)[row]

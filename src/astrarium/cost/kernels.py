@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
 from astrarium.catalog.profiles import AttentionFit, GemmFit, RoleFit
@@ -167,7 +168,7 @@ def attention_work(
     products = BACKWARD_PRODUCTS if backward else 1.0
     padded = _padded(key_dim, kernel) + _padded(value_dim, kernel)
     per_pair = (2.0 * products * padded + fit.softmax_flops) / (device.flops * fit.efficiency)
-    per_pair = per_pair * np.where(value_dim > WIDE_HEAD, WIDE_RATIOS[kernel][backward], 1.0)
+    per_pair = per_pair * wide_ratio(value_dim, kernel, backward=backward)
     visible = kv_length
     if causal:
         before = np.maximum(kv_length - q_length, 0.0)
@@ -179,6 +180,11 @@ def attention_work(
     elements = batch * (q_length * heads + kv_length * kv_heads) * (key_dim + value_dim)
     memory = 2.0 * products * elements / device.bandwidth
     return np.maximum(work, memory)
+
+
+def wide_ratio(value_dim: ArrayLike, kernel: AttentionKernel, *, backward: bool) -> Floats:
+    """How much longer a pass takes for heads that are wider than its registers are made for."""
+    return np.where(np.asarray(value_dim) > WIDE_HEAD, WIDE_RATIOS[kernel][backward], 1.0)
 
 
 def of_design(fit: AttentionFit, softmax_ratio: float) -> AttentionFit:

@@ -24,8 +24,6 @@ from astrarium.catalog.profiles import Profile, ProfileSource, training_factors
 from astrarium.cluster.interconnect import Collective, Line, LinkKind, OperationProfile
 from astrarium.cost.collectives import Fabric
 from astrarium.cost.efficiency import (
-    GRADIENT_BYTES,
-    AttentionKernel,
     GemmRole,
     OperatorModel,
     Pointwise,
@@ -81,35 +79,16 @@ class LawModel(OperatorModel, frozen=True, dict=True):
         """Of an update, for each tensor."""
         return self._law(UPDATE)[0] / self.gpu.share
 
-    def gemm(
-        self,
-        m: ArrayLike,
-        n: ArrayLike,
-        k: ArrayLike,
-        *,
-        dtype: str = "fp32",
-        role: GemmRole = GemmRole.FORWARD,
-        settled: bool = True,
-        gradient_bytes: float = GRADIENT_BYTES,
-    ) -> Floats:
+    def gemm(self, m: ArrayLike, n: ArrayLike, k: ArrayLike, **_: object) -> Floats:
         return self._seconds(LINEAR, linear_terms(m, n, k))
 
     def grouped_gemm(
-        self,
-        groups: ArrayLike,
-        m_per_group: ArrayLike,
-        n: ArrayLike,
-        k: ArrayLike,
-        *,
-        dtype: str = "fp32",
-        role: GemmRole = GemmRole.FORWARD,
-        settled: bool = True,
-        gradient_bytes: float = GRADIENT_BYTES,
+        self, groups: ArrayLike, m_per_group: ArrayLike, n: ArrayLike, k: ArrayLike, **_: object
     ) -> Floats:
         """One product after another."""
         return np.asarray(groups, np.float64) * self.gemm(m_per_group, n, k)
 
-    def attention(  # noqa: PLR0913
+    def attention(
         self,
         batch: ArrayLike,
         heads: ArrayLike,
@@ -119,10 +98,8 @@ class LawModel(OperatorModel, frozen=True, dict=True):
         key_dim: ArrayLike,
         value_dim: ArrayLike,
         *,
-        causal: bool,
         backward: bool,
-        kernel: AttentionKernel = AttentionKernel.FUSED,
-        settled: bool = True,
+        **_: object,
     ) -> Floats:
         """Scores, softmax and values. All scores are computed, whatever the mask."""
         dims = np.asarray(key_dim, np.float64) + np.asarray(value_dim, np.float64)
@@ -152,7 +129,9 @@ class LawModel(OperatorModel, frozen=True, dict=True):
         """No power limit is known."""
         return np.zeros_like(np.asarray(flops, np.float64))
 
-    def settled_attention_seconds(self, flops: ArrayLike, *, backward: bool) -> Floats:
+    def settled_attention_seconds(
+        self, flops: ArrayLike, key_dim: ArrayLike, value_dim: ArrayLike, *, backward: bool
+    ) -> Floats:
         return np.zeros_like(np.asarray(flops, np.float64))
 
     @property

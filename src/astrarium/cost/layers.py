@@ -49,7 +49,16 @@ from astrarium.cost.tally import (
     weight_products,
 )
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.model.blocks import Block, CustomBlock, Embedding, Linear, Module, Norm, Split
+from astrarium.model.blocks import (
+    PREDICTION,
+    Block,
+    CustomBlock,
+    Embedding,
+    Linear,
+    Module,
+    Norm,
+    Split,
+)
 from astrarium.model.build import PRE_NORMS
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
@@ -90,10 +99,30 @@ def layer_costs(
             for name in PASSES:
                 layer.add(f"launch_{name}", layer.out[f"tp_{name}"])
             layer.add("launch_again", layer.out["tp_forward"])
+        if isinstance(kind, Block) and kind.frozen:
+            _leave_out_gradients(layer)
         layers.append(layer.out)
     return LayerCosts(
         **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
     )
+
+
+# What only layers with gradients have.
+_OF_GRADIENTS: Final = (
+    *("backward", "tp_backward", "tp_backward_overlapped", "cp_backward", "ep_backward"),
+    *("module_recompute", "dropped", "stand_ins", "matrix_update", "expert_matrix_update"),
+    *("launch_backward", "weight_tensors", "expert_tensors"),
+)
+
+
+def _leave_out_gradients(layer: Tally) -> None:
+    """Only the forward pass is left, and weights that do not train."""
+    for name in _OF_GRADIENTS:
+        layer.out[name][:] = 0.0
+    layer.out["activations"] = layer.out["inputs"].copy()
+    for kind in ("dense", "expert"):
+        layer.add(f"frozen_{kind}", layer.out[f"{kind}_parameters"])
+        layer.out[f"{kind}_parameters"][:] = 0.0
 
 
 def _seen_by(block: Block, shards: Shards, workload: Workload) -> tuple[Shards, Workload]:
@@ -142,7 +171,7 @@ def _add_launches(layer: Tally, block: Block) -> None:
     runtime = layer.runtime
     rotary = any(attention.rotary_dim for attention in block.attentions)
     many = runtime.rotary_launch_seconds if rotary else 0.0
-    routing = _further_launches(layer, block)
+    routing = _extra_launches(layer, block)
     own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
     share = runtime.layer_forward_seconds / own if own else 0.5
     parts = HALF_LAYER if _is_one_part(block) else 1.0
@@ -174,7 +203,7 @@ def _is_one_part(block: Block) -> bool:
     return mixes != feeds and any(norm.name in PRE_NORMS for norm in block.norms)
 
 
-def _further_launches(layer: Tally, block: Block) -> Floats:
+def _extra_launches(layer: Tally, block: Block) -> Floats:
     """Of casts, of latent widths, of the router, and of each expert; both passes together."""
     runtime = layer.runtime
     seconds = np.zeros(len(layer.shards))
@@ -234,6 +263,8 @@ def _entries(block: Block) -> tuple[int, int]:
         return (0, 1) if block.experts else (1, 0)
     mixing = max(len(block.attentions), len(block.scans))  # side by side they read one input
     whole = len(block.attentions) * _has_latent_attention(block) + (block.experts > 0)
+    if block.name == PREDICTION:  # two streams enter one product
+        mixing += 2
     return mixing + 1 - whole, whole
 
 

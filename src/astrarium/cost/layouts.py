@@ -7,9 +7,11 @@ Recompute, ZeRO, offload and overlap are applied on top by `memory` and `step`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -40,11 +42,11 @@ from astrarium.cost.groups import (
     data_ranks,
     dense_group,
     message_calls,
-    slowest_of,
 )
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
+from astrarium.cost.lengths import at_lengths, pace_of
 from astrarium.cost.shard_memory import remembered
 from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
@@ -93,6 +95,10 @@ class Exchange(Value, frozen=True):
     reduce: Floats  # gradients summed everywhere
     scatter: Floats  # gradients summed, each rank its part
     gather: Floats  # weights
+
+    def __add__(self, after: Exchange) -> Exchange:
+        reduce, scatter = self.reduce + after.reduce, self.scatter + after.scatter
+        return Exchange(reduce, scatter, self.gather + after.gather)
 
 
 class DataMessages(Value, frozen=True):
@@ -236,10 +242,11 @@ class CostModel:
         shards = Shards(**{name: column[first] for name, column in columns.items()})
         alike = replace(self.workload, global_batch=1, tokens=None)
         of = (alike, self.pool.gpu, self.fabric, self.runtime, self.tuning)
-        return ShardCosts(*remembered(of, shards, self._priced_shards), shard_of)
+        priced = partial(at_lengths, self.workload, self.runtime, self._priced)
+        return ShardCosts(*remembered(of, shards, priced), shard_of)
 
-    def _priced_shards(self, shards: Shards) -> tuple[LayerCosts, EndCosts]:
-        given = (self.workload, shards, self.ops, self.fabric, self.runtime)
+    def _priced(self, workload: Workload, shards: Shards) -> tuple[LayerCosts, EndCosts]:
+        given = (workload, shards, self.ops, self.fabric, self.runtime)
         return layer_costs(*given, self.tuning), end_costs(*given)
 
     def layouts(
@@ -283,7 +290,7 @@ class CostModel:
         held_of = {name: dealt(getattr(costs, name)) for name in _DEALT}
         held_of["dense_parameters"] += of_ends * trained
         held_of["frozen_dense"] += of_ends * (1 - trained)
-        pace, hop = self._pace(job_gpus), self.hop_seconds(degrees, gpus, shards)
+        pace, hop = self.pace(degrees, job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
         counts = held.sum(axis=2)
         dense = (*_both(held_of, "dense"), counts, dense_group(degrees, domain))
@@ -327,8 +334,10 @@ class CostModel:
         more = self.optimizer.end_state_bytes - self.optimizer.state_bytes
         return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
-    def _pace(self, gpus: Ints) -> Floats:
-        return slowest_of(gpus) * self.tuning.compute
+    def pace(self, degrees: Degrees, gpus: Ints) -> Floats:
+        """How much longer computation takes than on one GPU as modelled."""
+        slowdown = self.tuning.compute * self.pool.slowdown
+        return pace_of(self.workload, self.runtime, degrees, gpus) * slowdown
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""
@@ -372,7 +381,7 @@ class CostModel:
             ranks = group.size
             exchanges, of_last = self._exchanges(parameters, frozen, layers, group, copies)
             last = np.maximum(last, of_last)
-            sent = tuple(map(_together, sent, exchanges))
+            sent = tuple(map(operator.add, sent, exchanges))
             slowed = slowed + exchanges[0].reduce * compute_slowdown(fabric, group)
             moved = self.runtime.gathered_moved_bytes + self.runtime.sharded_moved_bytes / ranks
             unpack = unpack + self.ops.streaming(moved * (parameters + frozen))
@@ -471,7 +480,7 @@ class CostModel:
 
     def _on_rank(
         self,
-        further_launches: Floats,
+        extra_launches: Floats,
         shards: ShardCosts,
         dealt: Callable[[Floats], Floats],
         ends: PlacedEnds,
@@ -479,7 +488,7 @@ class CostModel:
         c, e = shards.layers, shards.ends
         message = ends.first(e.embedding_message) + ends.last(e.head_message_forward)
         back = ends.last(e.head_message_backward)
-        further = c.cp_forward + c.ep_forward
+        exchanges = c.cp_forward + c.ep_forward
         forward, messages = dealt(c.forward), dealt(c.tp_forward + c.cp_forward + c.ep_forward)
         return RankSeconds(
             forward=forward + ends.first(e.embedding_forward) + ends.last(e.head_forward),
@@ -493,11 +502,11 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             sent_forward=messages + message,
-            sent_forward_overlapped=dealt(c.tp_forward_overlapped + further) + message,
+            sent_forward_overlapped=dealt(c.tp_forward_overlapped + exchanges) + message,
             again=forward + messages,
             messages_again=messages,
             launch=self._launches(shards, dealt, ends)
-            + dealt(np.ones_like(c.forward)) * further_launches[:, None],
+            + dealt(np.ones_like(c.forward)) * extra_launches[:, None],
             launch_forward=dealt(c.launch_forward),
             launch_again=dealt(c.launch_again),
         )
@@ -533,7 +542,7 @@ class CostModel:
     def hop_seconds(self, degrees: Degrees, gpus: Ints, shards: ShardCosts) -> Floats:
         """One transfer to the next stage: (rows, cuts), or (rows, 1) where cuts are alike.
 
-        Stages are whole blocks of ranks: neighbours share a domain only if both fit in it.
+        Stages are whole crews: neighbours share a domain only if both fit in it.
         Where a domain holds several stages, those at its ends, the slowest, have one link to the
         outside and one inside. On slow networks the mean of both stands for each; elsewhere links
         to the outside stand for all.
@@ -553,7 +562,7 @@ class CostModel:
         return np.asarray(together < stages)
 
     def _stages_of_domain(self, degrees: Degrees, gpus: Ints) -> tuple[Ints, Ints]:
-        """Stages that share a domain, of how many; stages are whole blocks of ranks."""
+        """Stages that share a domain, and the number of all stages; stages are whole crews."""
         stages = np.maximum(gpus // (degrees.tp * degrees.cp * degrees.dp), 1)
         placed = place(stages, degrees.stage_stride, self.pool.domain_of(gpus))
         return placed.per_domain, stages
@@ -569,13 +578,6 @@ def at_cuts(hop: Floats, stop: Ints) -> Floats:
     if hop.shape[1] == 1:
         return hop
     return np.where(stop < 0, hop.max(axis=1)[:, None], np.take_along_axis(hop, stop, axis=1))
-
-
-def _together(one: Exchange, other: Exchange) -> Exchange:
-    """Both, one after the other."""
-    return Exchange(
-        one.reduce + other.reduce, one.scatter + other.scatter, one.gather + other.gather
-    )
 
 
 def _at_pace(seconds: RankSeconds, pace: Floats, host: float) -> RankSeconds:

@@ -214,10 +214,12 @@ def _parameter_bytes(
     kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
     weights = kept * held(WEIGHTS_DIVIDED)
     weights = weights + layouts.scaled_weights[rows] * (zero < WEIGHTS_DIVIDED)
-    if layouts.models[0].workload.adapters is not None:
-        frozen = layouts.frozen_dense[rows], layouts.frozen_expert[rows]
+    frozen = layouts.frozen_dense[rows], layouts.frozen_expert[rows]
+    if frozen[0].any() or frozen[1].any():
         # Gradients of the adapters of a layer are next to nothing.
-        gathered = runtime.weight_bytes * np.minimum(units, dense + expert + sum(frozen))
+        trains = layouts.models[0].workload.adapters is None
+        each = runtime.weight_bytes + runtime.reduced_gradient_bytes * trains
+        gathered = each * np.minimum(units, dense + expert + sum(frozen))
         weights = weights + runtime.weight_bytes * held(WEIGHTS_DIVIDED, *frozen)
     ends = layouts.end_states[rows]
     states = held(1, dense + ends) if ends.any() else held(1)

@@ -15,7 +15,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import Layouts
-from astrarium.cost.simulator import ChunkPasses, seconds_together, simulated_seconds
+from astrarium.cost.simulator import ChunkPasses, seconds_together
 from astrarium.cost.step import layer_work, pipeline_of, rank_parts
 from astrarium.strategy.columns import Options
 
@@ -58,8 +58,10 @@ def _replayed(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     degrees = layouts.degrees
     passes = chunk_passes(layouts, rows, options)
     pipelines = [
-        ChunkPasses(*both, _links(layouts, row), int(degrees.num_micro_batches[row]))
-        for row, both in zip(rows.tolist(), passes, strict=True)
+        ChunkPasses(
+            goes[None], comes[None], _links(layouts, row)[None], int(degrees.num_micro_batches[row])
+        )
+        for row, (goes, comes) in zip(rows.tolist(), passes, strict=True)
     ]
     return _executed_pipelines(pipelines, options.overlap_p2p.tolist())
 
@@ -103,48 +105,56 @@ def executed_seconds(
     The micro-batches are a multiple of the ranks.
     """
     number = np.broadcast_to(num_micro_batches, len(forward)).tolist()
-    every = zip(forward, backward, links, number, strict=True)
+    every = zip(forward[:, None], backward[:, None], links[:, None], number, strict=True)
     return _executed_pipelines([ChunkPasses(*one) for one in every], [overlap_p2p] * len(forward))
 
 
 def _executed_pipelines(pipelines: Sequence[ChunkPasses], overlapped: Sequence[bool]) -> Floats:
-    """Seconds of all passes; beyond what it takes to settle, every group takes as long."""
-    groups = np.array([one.num_micro_batches // len(one.forward) for one in pipelines])
-    most = np.array([_settled_groups(len(one.forward)) for one in pipelines])
-    executed = np.minimum(groups, most + 1).tolist()
-    settled, before = _remembered(pipelines, executed, overlapped)
-    return settled + np.maximum(groups - most, 0) * (settled - before)
+    """Seconds of all passes of single pipelines."""
+    shapes = [(one.num_micro_batches, one.forward.shape[1]) for one in pipelines]
+    groups = np.array([batches // pp for batches, pp in shapes])
+    most = np.array([_settled_groups(pp) for _, pp in shapes])
+    settled, before = _remembered(pipelines, np.minimum(groups, most + 1).tolist(), overlapped)
+    return _extrapolated(settled, before, groups, most)
+
+
+def _extrapolated(settled: Floats, before: Floats, groups: Ints | int, most: Ints | int) -> Floats:
+    """Beyond what it takes to settle, every group takes as long."""
+    return np.asarray(settled + np.maximum(groups - most, 0) * (settled - before))
 
 
 def _settled_groups(pp: int) -> int:
     return max(SETTLED_GROUPS, -(-MICRO_BATCHES_TO_SETTLE // pp))
 
 
-def roughly_executed_seconds(
-    forward: Floats, backward: Floats, links: Floats, num_micro_batches: int, *, overlap_p2p: bool
-) -> Floats:
-    """`executed_seconds` from fewer groups, of pipelines that nobody asks for again."""
-    pp = forward.shape[1]
-    groups = num_micro_batches // pp
-    most = _settled_groups(pp) // 2
-    settled, before = _settled(forward, backward, links, groups, most, overlap_p2p=overlap_p2p)
-    return settled + max(groups - most, 0) * (settled - before)
-
-
-_executed: OrderedDict[tuple[object, ...], tuple[float, float]] = OrderedDict()
+def roughly_executed_seconds(several: Sequence[ChunkPasses], *, overlap_p2p: bool) -> list[Floats]:
+    """Seconds of all passes, from fewer groups, of pipelines that nobody asks for again."""
+    most = [_settled_groups(one.forward.shape[1]) // 2 for one in several]
+    groups = [one.num_micro_batches // one.forward.shape[1] for one in several]
+    settled = _settled(several, most, overlap_p2p=overlap_p2p)
+    each = zip(settled, groups, most, strict=True)
+    return [_extrapolated(*ends, number, enough) for ends, number, enough in each]
 
 
 def _settled(
-    forward: Floats, backward: Floats, links: Floats, groups: int, most: int, *, overlap_p2p: bool
-) -> tuple[Floats, Floats]:
+    several: Sequence[ChunkPasses], most: Sequence[int], *, overlap_p2p: bool
+) -> list[tuple[Floats, Floats]]:
     """Seconds of some groups, at most so many, and of one group less if there are more."""
-    pp, executed = forward.shape[1], min(groups, most)
-    fewer = None if groups <= most else (executed - 1) * pp
-    both = simulated_seconds(
-        forward, backward, links, executed * pp, overlap_p2p=overlap_p2p, fewer=fewer
-    )
-    ends = both.reshape(-1, len(forward))
-    return ends[0], ends[-1]
+    whole, less = list[ChunkPasses](), list[ChunkPasses]()
+    for one, enough in zip(several, most, strict=True):
+        pp = one.forward.shape[1]
+        whole.append(replace(one, num_micro_batches=min(one.num_micro_batches, enough * pp)))
+        if one.num_micro_batches > enough * pp:
+            less.append(replace(one, num_micro_batches=(enough - 1) * pp))
+    seconds = seconds_together([*whole, *less], overlap_p2p=overlap_p2p)
+    shorter = iter(seconds[len(whole) :])
+    return [
+        (own, next(shorter) if one.num_micro_batches > short.num_micro_batches else own)
+        for own, one, short in zip(seconds, several, whole, strict=False)
+    ]
+
+
+_executed: OrderedDict[tuple[object, ...], tuple[float, float]] = OrderedDict()
 
 
 def _remembered(
@@ -160,15 +170,16 @@ def _remembered(
         for one, number, overlap in each
     ]
     found = {key: _executed[key] for key in keys if key in _executed}
-    new: dict[tuple[int, bool], dict[tuple[object, ...], tuple[ChunkPasses, int]]] = defaultdict(
-        dict
-    )
-    for key, one, number, overlap in zip(keys, pipelines, groups, overlapped, strict=True):
+    new: dict[bool, dict[tuple[object, ...], ChunkPasses]] = defaultdict(dict)
+    for key, one, overlap in zip(keys, pipelines, overlapped, strict=True):
         if key not in found:
-            new[len(one.forward), overlap][key] = one, number
-    for (_, overlap), some in new.items():
-        ends = _settled_together(list(some.values()), overlap_p2p=overlap)
-        found.update(zip(some, ends, strict=True))
+            new[overlap][key] = one
+    for overlap, some in new.items():
+        most = [_settled_groups(one.forward.shape[1]) for one in some.values()]
+        ends = _settled(list(some.values()), most, overlap_p2p=overlap)
+        found.update(
+            (key, (own.item(), less.item())) for key, (own, less) in zip(some, ends, strict=True)
+        )
     for key, ends_of_one in found.items():
         _executed[key] = ends_of_one
         _executed.move_to_end(key)  # what is asked for again is forgotten last
@@ -180,20 +191,6 @@ def _remembered(
 
 def _arrays(one: ChunkPasses) -> tuple[Floats, Floats, Floats]:
     return one.forward, one.backward, one.p2p
-
-
-def _settled_together(
-    asked: Sequence[tuple[ChunkPasses, int]], *, overlap_p2p: bool
-) -> list[tuple[float, float]]:
-    """Of pipelines with as many ranks: seconds of groups, and of one less if there are more."""
-    pp = len(asked[0][0].forward)
-    most = _settled_groups(pp)
-    whole = [replace(one, num_micro_batches=min(n, most) * pp) for one, n in asked]
-    less = [replace(one, num_micro_batches=(most - 1) * pp) for one, n in asked if n > most]
-    seconds = seconds_together([*whole, *less], overlap_p2p=overlap_p2p).tolist()
-    shorter = iter(seconds[len(whole) :])
-    ends = zip(seconds, asked, strict=False)
-    return [(own, next(shorter) if n > most else own) for own, (_, n) in ends]
 
 
 def _shares(layouts: Layouts, row: int, ranks: Ints) -> Floats:

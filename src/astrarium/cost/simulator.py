@@ -88,12 +88,12 @@ def simulate(
     `p2p[s]` is one transfer over the link from stage s to the next one; the last entry is the
     link back to the first stage, which only chunks of virtual stages use.
     """
-    order = pass_order(*_checked(forward[None], backward[None], p2p[None], num_micro_batches))
-    starts: list[Floats] = []
-    costs = _Costs(forward[None], backward[None], p2p[None])
-    free = _run([order], costs, _Record(starts=starts), overlap_p2p=overlap_p2p)
+    passes = ChunkPasses(forward[None], backward[None], p2p[None], num_micro_batches)
+    batch, starts = _Batch.of(passes), list[Floats]()
+    order = batch.order
+    (free,) = _run([batch], _Record(starts=starts), overlap_p2p=overlap_p2p)
     wave, stage = np.nonzero(order.kind)
-    start = np.array(starts)[wave, 0, stage, 0]
+    start = np.array(starts)[wave, stage]
     kind, chunk = order.kind[wave, stage], order.chunk[wave, stage]
     is_backward = kind == _BACKWARD
     duration = np.where(is_backward, backward[stage, chunk], forward[stage, chunk])
@@ -116,28 +116,28 @@ def simulated_seconds(
     num_micro_batches: int,
     *,
     overlap_p2p: bool,
-    fewer: int | None = None,
 ) -> Floats:
-    """Seconds of n pipelines of one shape: arrays of (n, stages, chunks) and (n, stages).
+    """Seconds of n pipelines of one shape: arrays of (n, stages, chunks) and (n, stages)."""
+    passes = ChunkPasses(forward, backward, p2p, num_micro_batches)
+    return seconds_together([passes], overlap_p2p=overlap_p2p)[0]
 
-    With `fewer` micro-batches, too, behind those of all: (2n). Of virtual stages the passes are the
-    same up to there, so that both are executed side by side.
+
+class ChunkPasses(Value, frozen=True):
+    """Seconds of passes of n pipelines of one shape, (n, stages, chunks), and links (n, stages)."""
+
+    forward: Floats
+    backward: Floats
+    p2p: Floats
+    num_micro_batches: int
+
+
+def seconds_together(several: Sequence[ChunkPasses], *, overlap_p2p: bool) -> list[Floats]:
+    """`simulated_seconds` of pipelines of any shapes, virtual stages or none in all of them.
+
+    One operation for a wave of all: of few pipelines, operations take longer than what they do.
     """
-    shape = _checked(forward, backward, p2p, num_micro_batches)
-    order, costs = pass_order(*shape), _Costs(forward, backward, p2p)
-    if fewer is None:
-        return _run([order], costs, overlap_p2p=overlap_p2p).max(axis=1).reshape(-1)
-    _checked(forward, backward, p2p, fewer)
-    short, apart, done = _shortened(*shape, fewer)
-    states = _states([order], costs)
-    _run([order], costs, states=states, waves=(0, apart), overlap_p2p=overlap_p2p)
-    states = [np.repeat(state, 2, axis=0) for state in states]
-    both = _run([order, short], costs, states=states, waves=(apart, done), overlap_p2p=overlap_p2p)
-    ended, states = both[1].copy(), [state[:1].copy() for state in states]
-    free = _run(
-        [order], costs, states=states, waves=(done, len(order.kind)), overlap_p2p=overlap_p2p
-    )
-    return np.concatenate([free[0].max(axis=0), ended.max(axis=0)])
+    ended = _run([_Batch.of(one) for one in several], overlap_p2p=overlap_p2p)
+    return [free.max(axis=0) for free in ended]
 
 
 def _checked(
@@ -202,23 +202,6 @@ def pass_order(pp: int, virtual: int, num_micro_batches: int) -> PassOrder:
     return order
 
 
-@lru_cache(maxsize=64)
-def _shortened(
-    pp: int, virtual: int, most: int, num_micro_batches: int
-) -> tuple[PassOrder, int, int]:
-    """The order of virtual stages, of several groups, with fewer of them: others rest instead.
-
-    And the waves between which it differs: before it is the same, behind it nothing is left to do.
-    """
-    order = pass_order(pp, virtual, most)
-    kept = np.where(order.micro_batch < num_micro_batches, order.kind, 0)
-    short = _linked(kept, order.chunk, order.micro_batch, virtual)
-    columns = ((order.kind, short.kind), (order.link, short.link), (order.meets, short.meets))
-    unlike = np.logical_or.reduce([(one != other).any(axis=1) for one, other in columns])
-    done = int(np.flatnonzero(short.kind.any(axis=1))[-1]) + short.reach
-    return short, int(unlike.argmax()), min(done, len(order.kind))
-
-
 def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> PassOrder:
     """The order with where the inputs of its passes come from."""
     pp = kind.shape[1]
@@ -272,56 +255,120 @@ def _interleaved(pp: int, virtual: int, num_micro_batches: int) -> tuple[Ints, I
     return kind, chunk, micro_batch
 
 
-class _Costs:
-    """Seconds of passes and links as rows of n pipelines, ready to be picked wave by wave."""
+class _Batch(Value, frozen=True):
+    """Pipelines of one shape: seconds of passes and links as rows of n, to be picked by wave."""
 
-    def __init__(self, forward: Floats, backward: Floats, p2p: Floats) -> None:
-        n, pp, _ = forward.shape
-        idle = np.zeros((n, 1))
-        passes = [idle, forward.reshape(n, -1), backward.reshape(n, -1)]
-        self.passes = np.ascontiguousarray(np.concatenate(passes, axis=1).T)
-        self.links = np.concatenate([p2p.T, np.full((1, n), -np.inf), 2 * p2p.T])
-        self.pp = pp
-        self.n = n
-        most = max(PICKED_AT_ONCE, 2 * pp * n)
+    order: PassOrder
+    passes: Floats
+    links: Floats
+
+    @classmethod
+    def of(cls, one: ChunkPasses) -> _Batch:
+        shape = _checked(one.forward, one.backward, one.p2p, one.num_micro_batches)
+        n, links = len(one.forward), one.p2p.T
+        passes = [np.zeros((n, 1)), one.forward.reshape(n, -1), one.backward.reshape(n, -1)]
+        every_link = np.concatenate([links, np.full((1, n), -np.inf), 2 * links])
+        picked = np.ascontiguousarray(np.concatenate(passes, axis=1).T)
+        return cls(pass_order(*shape), picked, every_link)
+
+    @property
+    def waves(self) -> int:
+        return len(self.order.kind)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Stages, and pipelines."""
+        return self.order.kind.shape[1], self.passes.shape[1]
+
+    def sources(self, parity: int) -> Ints:
+        """The stages that inputs come from in every second wave; of passes, not of rest."""
+        stage = np.arange(self.shape[0])
+        # Of virtual stages waves take turns, without them neighbours do.
+        turn = parity if self.order.reach > 1 else stage + parity
+        return (stage + np.where(turn % 2 == 0, -1, 1)) % len(stage)
+
+
+class _Row:
+    """Batches side by side: every stage of every pipeline has a place in one long row.
+
+    Those of most waves come first, so that what is done is the end of the row.
+    """
+
+    def __init__(self, batches: Sequence[_Batch], *, overlap_p2p: bool) -> None:
+        self._batches, self._overlap_p2p = batches, overlap_p2p
+        self.ends = np.cumsum([math.prod(one.shape) for one in batches]).tolist()
+        self._sources = tuple(self._flat([one.sources(p) for one in batches]) for p in (0, 1))
+        stages = [np.arange(one.shape[0]) for one in batches]
+        self._after = self._flat([(of + 1) % len(of) for of in stages])
+        self._before = self._flat([(of - 1) % len(of) for of in stages])
+        most = max(PICKED_AT_ONCE, 2 * self.ends[-1])
         self._picked = np.empty(most), np.empty(most)
 
-    def waves(
-        self, orders: Sequence[PassOrder], first: int, last: int, *, overlap_p2p: bool
-    ) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Of some waves: where inputs come from, seconds of links and of passes: (orders, pp, n).
+    def _flat(self, stages: Sequence[Ints]) -> Ints:
+        """Places of a stage for every stage of each batch."""
+        begins = (0, *self.ends)
+        each = zip(stages, self._batches, begins, strict=False)
+        places = [
+            begin + of[:, None] * one.shape[1] + np.arange(one.shape[1]) for of, one, begin in each
+        ]
+        return np.concatenate([place.ravel() for place in places])
+
+    def _waves(self, number: int, first: int, last: int) -> Iterator[tuple[Ints, Floats, Floats]]:
+        """Of some waves of the first batches: where inputs come from, seconds of links and passes.
 
         Picked for many waves at once: a pick by itself costs more than what is done with it. Valid
         until the next one: the memory is used again, as fresh pages cost more than the arithmetic.
         """
-        link = np.stack([(one.link if overlap_p2p else one.meets)[first:last] for one in orders], 1)
-        row = np.stack([one.row[first:last] for one in orders], axis=1)
-        source = orders[0].source[first:last]
-        wave = (len(orders), self.pp, self.n)
-        some = max(PICKED_AT_ONCE // max(math.prod(wave), 1), 1)
-        links, passes = (
-            memory[: some * math.prod(wave)].reshape(some, *wave) for memory in self._picked
-        )
-        for begin in range(0, len(row), some):
-            end = min(begin + some, len(row))
-            here = slice(0, end - begin)
-            self.links.take(link[begin:end], axis=0, out=links[here], mode="clip")
-            self.passes.take(row[begin:end], axis=0, out=passes[here], mode="clip")
-            yield from zip(source[begin:end], links[here], passes[here], strict=True)
+        width = self.ends[number - 1]
+        some = 2 * (PICKED_AT_ONCE // (2 * width)) or 2
+        links, passes = (memory[: some * width].reshape(some, width) for memory in self._picked)
+        sources = [source[:width] for source in self._sources]
+        for begin in range(first, last, some):
+            here = slice(begin, min(begin + some, last))
+            count, place = here.stop - begin, 0
+            for one, end in zip(self._batches[:number], self.ends, strict=False):
+                order = one.order
+                link = (order.link if self._overlap_p2p else order.meets)[here]
+                links[:count, place:end] = one.links.take(link, axis=0).reshape(count, -1)
+                row = order.row[here]
+                passes[:count, place:end] = one.passes.take(row, axis=0).reshape(count, -1)
+                place = end
+            yield from zip(sources * (count // 2), links[:count], passes[:count], strict=True)
 
+    def passed(
+        self,
+        number: int,
+        waves: tuple[int, int],
+        earlier: Sequence[Floats],
+        record: _Record | None,
+    ) -> Floats:
+        """When stages of the first batches are done after some waves.
 
-def overlapped_arrivals(
-    forward: Floats, backward: Floats, p2p: Floats, num_micro_batches: int
-) -> tuple[Bools, Floats]:
-    """Whether a pass waits for its input rather than for its stage, and when stages are done.
-
-    (waves, stages, n) and (stages, n), of n pipelines of one shape with overlapped transfers.
-    """
-    order = pass_order(*_checked(forward, backward, p2p, num_micro_batches))
-    costs = _Costs(forward, backward, p2p)
-    late = np.zeros((*order.kind.shape, len(forward)), bool)
-    free = _run([order], costs, _Record(late=late), overlap_p2p=True)
-    return late, free[0]
+        earlier: when they were done after each of the last waves, as many as inputs lie back.
+        """
+        first, every = waves[0], len(earlier)
+        free, arrival = earlier[(first - 1) % every], np.empty_like(earlier[0])
+        after, before = self._after[: len(free)], self._before[: len(free)]
+        for wave, (source, link, passes) in enumerate(self._waves(number, *waves), first):
+            if self._overlap_p2p:
+                then = earlier[wave % every]
+                then.take(source, out=arrival, mode="clip")
+                arrival += link
+                if record is not None and record.late is not None:
+                    np.greater(arrival, free, out=record.late[wave])
+                np.maximum(free, arrival, out=arrival)
+                begin, free = arrival, then
+            else:
+                begin = free
+            if record is not None and record.starts is not None:
+                record.starts.append(begin.copy())
+            np.add(begin, passes, out=free)
+            if not self._overlap_p2p and wave % every == every - 1:
+                met = np.maximum(free, free[after])
+                met += link
+                np.maximum(free, met, out=free)
+                np.maximum(free, met[before], out=free)
+        return free
 
 
 class _Record(Value, frozen=True):
@@ -331,111 +378,36 @@ class _Record(Value, frozen=True):
     late: Bools | None = None
 
 
-def _states(orders: Sequence[PassOrder], costs: _Costs) -> list[Floats]:
-    """When stages were done after each of the last waves, as many as inputs lie back."""
-    return [np.zeros((len(orders), costs.pp, costs.n)) for _ in range(orders[0].reach)]
-
-
 def _run(
-    orders: Sequence[PassOrder],
-    costs: _Costs,
-    record: _Record | None = None,
-    *,
-    overlap_p2p: bool,
-    states: list[Floats] | None = None,
-    waves: tuple[int, int] | None = None,
-) -> Floats:
-    """When each stage of each pipeline is done: (orders, pp, n).
+    batches: Sequence[_Batch], record: _Record | None = None, *, overlap_p2p: bool
+) -> list[Floats]:
+    """When each stage of each pipeline is done: (stages, n) of every batch."""
+    longest = sorted(range(len(batches)), key=lambda number: -batches[number].waves)
+    row = _Row([batches[number] for number in longest], overlap_p2p=overlap_p2p)
+    earlier = [np.zeros(row.ends[-1]) for _ in range(batches[0].order.reach)]
+    found: list[Floats] = [np.zeros(0)] * len(batches)
+    first, alive = 0, len(batches)
+    while alive:
+        last = batches[longest[alive - 1]].waves
+        free = row.passed(alive, (first, last), earlier, record)
+        while alive and batches[longest[alive - 1]].waves == last:
+            alive -= 1
+            begin = row.ends[alive - 1] if alive else 0
+            batch = batches[longest[alive]]
+            found[longest[alive]] = free[begin : row.ends[alive]].reshape(batch.shape).copy()
+        earlier = [of[: row.ends[alive - 1]] for of in earlier] if alive else earlier
+        first = last
+    return found
 
-    states: before these waves; they are changed to those behind them.
+
+def overlapped_arrivals(
+    forward: Floats, backward: Floats, p2p: Floats, num_micro_batches: int
+) -> tuple[Bools, Floats]:
+    """Whether a pass waits for its input rather than for its stage, and when stages are done.
+
+    (waves, stages, n) and (stages, n), of n pipelines of one shape with overlapped transfers.
     """
-    earlier = _states(orders, costs) if states is None else states
-    first, last = waves or (0, len(orders[0].kind))
-    picked = costs.waves(orders, first, last, overlap_p2p=overlap_p2p)
-    return _passed(picked, earlier, record, first=first, overlap_p2p=overlap_p2p)
-
-
-def _passed(
-    waves: Iterator[tuple[Ints, Floats, Floats]],
-    earlier: list[Floats],
-    record: _Record | None = None,
-    *,
-    first: int = 0,
-    overlap_p2p: bool,
-) -> Floats:
-    """When each stage is done after some waves, from when it was done after earlier ones."""
-    pp, every = earlier[0].shape[1], len(earlier)
-    free, arrival = earlier[(first - 1) % every if overlap_p2p else -1], np.empty_like(earlier[0])
-    after, before = (np.arange(pp) + 1) % pp, (np.arange(pp) - 1) % pp
-    for wave, (source, link, passes) in enumerate(waves, first):
-        if overlap_p2p:
-            then = earlier[wave % every]
-            then.take(source, axis=1, out=arrival, mode="clip")
-            arrival += link
-            if record is not None and record.late is not None:
-                np.greater(arrival[0], free[0], out=record.late[wave])
-            np.maximum(free, arrival, out=arrival)
-            begin, free = arrival, then
-        else:
-            begin = free
-        if record is not None and record.starts is not None:
-            record.starts.append(begin.copy())
-        np.add(begin, passes, out=free)
-        if not overlap_p2p and wave % every == every - 1:
-            met = np.maximum(free, free[:, after])
-            met += link
-            np.maximum(free, met, out=free)
-            np.maximum(free, met[:, before], out=free)
-    return free
-
-
-class ChunkPasses(Value, frozen=True):
-    """Seconds of passes of (stages, chunks), several chunks, and one link per stage."""
-
-    forward: Floats
-    backward: Floats
-    p2p: Floats
-    num_micro_batches: int
-
-
-def seconds_together(pipelines: Sequence[ChunkPasses], *, overlap_p2p: bool) -> Floats:
-    """Seconds of pipelines with as many stages, but any numbers of chunks and micro-batches.
-
-    One operation for a wave of all of them: of few pipelines, operations take longer than what
-    they do.
-    """
-    orders = []
-    for one in pipelines:
-        seconds = one.forward[None], one.backward[None], one.p2p[None]
-        orders.append(pass_order(*_checked(*seconds, one.num_micro_batches)))
-    pp, number = len(pipelines[0].forward), len(pipelines)
-    waves = _waves_together(pipelines, orders, overlap_p2p=overlap_p2p)
-    earlier = [np.zeros((1, pp, number)) for _ in range(orders[0].reach)]
-    return _passed(waves, earlier, overlap_p2p=overlap_p2p)[0].max(axis=0)
-
-
-def _waves_together(
-    pipelines: Sequence[ChunkPasses], orders: Sequence[PassOrder], *, overlap_p2p: bool
-) -> Iterator[tuple[Ints, Floats, Floats]]:
-    """`_Costs.waves` of pipelines of different shapes: (1, pp, pipelines)."""
-    pp, number = len(pipelines[0].forward), len(pipelines)
-    # Every pipeline has its rows of one long column; behind its end it rests.
-    of_each = [(np.zeros(1), one.forward.ravel(), one.backward.ravel()) for one in pipelines]
-    passes = np.concatenate([seconds for table in of_each for seconds in table])
-    sizes = np.array([1 + 2 * one.forward.size for one in pipelines])
-    links = np.concatenate([x for one in pipelines for x in (one.p2p, [-np.inf], 2 * one.p2p)])
-    resting = np.cumsum(sizes) - sizes, np.arange(number) * (2 * pp + 1) + pp
-    used = [order.link if overlap_p2p else order.meets for order in orders]
-    # In turn, a wave of forward and one of backward passes.
-    sources = (np.arange(pp) - 1) % pp, (np.arange(pp) + 1) % pp
-    last = max(len(order.kind) for order in orders)
-    some = 2 * max(PICKED_AT_ONCE // (2 * pp * number), 1)
-    for begin in range(0, last, some):
-        here = slice(begin, min(begin + some, last))
-        row, link = (np.tile(rest, (here.stop - begin, pp, 1)) for rest in resting)
-        for place, (order, links_of) in enumerate(zip(orders, used, strict=True)):
-            there = slice(0, len(order.kind[here]))
-            row[there, :, place] += order.row[here]
-            link[there, :, place] += links_of[here] - pp
-        turns = sources * ((here.stop - begin) // 2)
-        yield from zip(turns, links.take(link)[:, None], passes.take(row)[:, None], strict=True)
+    batch = _Batch.of(ChunkPasses(forward, backward, p2p, num_micro_batches))
+    late = np.zeros((batch.waves, math.prod(batch.shape)), bool)
+    (free,) = _run([batch], _Record(late=late), overlap_p2p=True)
+    return late.reshape(-1, *batch.shape), free

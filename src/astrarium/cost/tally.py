@@ -255,10 +255,10 @@ class Tally:
         self.add("backward", self.ops.streaming(backward_bytes))
         return forward
 
-    def quantise(self, inputs: Floats, outputs: Floats) -> None:
+    def quantise(self, inputs: Floats, outputs: Floats, longer: float = 1.0) -> None:
         """Casts for 8-bit products with so many elements of inputs and outputs."""
         if self.scaled:
-            moved = QUANTISE_BYTES[self.dtype] / self.runtime.cast_rate
+            moved = longer * QUANTISE_BYTES[self.dtype] / self.runtime.cast_rate
             self.stream(moved * inputs, moved * outputs)
 
 

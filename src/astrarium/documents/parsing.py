@@ -113,6 +113,7 @@ def _toml_key(text: str) -> KeyPath:
 
 
 LARGEST_FILE_BYTES = 10 * 10**6
+LARGEST_TABLE_BYTES = 64 * 10**6
 DEEPEST_NESTING = 64
 MOST_NODES = 10**6
 
@@ -187,21 +188,27 @@ def line_of(path: Path, text: str, key: KeyPath, language: Format | None = None)
         return None  # JSON that YAML cannot read, such as escaped surrogate pairs
 
 
-def read_text(path: Path) -> str:
-    """Read a file of sensible size that holds text."""
+def read_bytes(path: Path, largest: int = LARGEST_FILE_BYTES) -> bytes:
+    """Read a regular file of sensible size."""
     try:
         if path.is_dir():
             raise failure(path, "is a folder; name a file in it")
         if path.exists() and not path.is_file():
             raise failure(path, "is not a regular file")
         with path.open("rb") as file:
-            raw = file.read(LARGEST_FILE_BYTES + 1)
+            raw = file.read(largest + 1)
     except FileNotFoundError:
         raise failure(path, f"no such file{_neighbour(path)}") from None
     except OSError as error:
         raise failure(path, f"cannot be read: {error.strerror}") from None
-    if len(raw) > LARGEST_FILE_BYTES:
-        raise failure(path, f"larger than the limit of {LARGEST_FILE_BYTES / 10**6:g} MB")
+    if len(raw) > largest:
+        raise failure(path, f"larger than the limit of {largest / 10**6:g} MB")
+    return raw
+
+
+def read_text(path: Path, largest: int = LARGEST_FILE_BYTES) -> str:
+    """Read a file of sensible size that holds text."""
+    raw = read_bytes(path, largest)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -299,8 +306,8 @@ def _parse_yaml(path: Path, text: str, *, repeated_keys: bool = False) -> object
         problem = f"{error.problem or error.context}"
         tag = re.search(r"for the tag '(!\w+)'", problem)
         if tag:
-            told = f"{tag[1]} is no YAML that programs read by default; write here what it stands"
-            raise failure(path, f"{told} for", line) from None
+            what = f"{tag[1]} is not standard YAML; replace it with the content that it stands for"
+            raise failure(path, what, line) from None
         raise failure(path, f"malformed YAML: {problem}", line) from None
     except yaml.YAMLError as error:
         raise failure(path, f"malformed YAML: {str(error).splitlines()[0]}") from None
@@ -341,7 +348,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
 
 
 def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int], *, repeated_keys: bool) -> int:
-    """Return how many values a node expands to; refuse repeated keys, bombs and cycles.
+    """Return the number of values in a node; refuse repeated keys, bombs and cycles.
 
     `sizes` holds the nodes seen so far; one that is still being expanded has the size zero.
     """

@@ -27,7 +27,7 @@ def explain(message: str, data: object, schema: object) -> tuple[KeyPath, str]:
     """Turn msgspec's message into the key to show and the sentence to say about it."""
     match = re.fullmatch(r"(.*) - at `(key` in `)?(\$[^`]*)`", message, flags=re.DOTALL)
     what, in_key, place = match.groups() if match else (message, None, "$")
-    key = _resolve(place, data, schema)
+    key = _resolve(message, place, data, schema)
     if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what, flags=re.DOTALL):
         known = _known_keys(schema, data, key)
         hint = did_you_mean(unknown[1], known)
@@ -45,28 +45,29 @@ def explain(message: str, data: object, schema: object) -> tuple[KeyPath, str]:
     return key, f"{expected} as key" if in_key else f"{expected}, got {_echo(value)}"
 
 
-def _resolve(place: str, data: object, schema: object) -> KeyPath:
+def _resolve(message: str, place: str, data: object, schema: object) -> KeyPath:
     """Read "$.pools[0].nodes"; "[...]" stands for some key of a mapping and is looked for."""
     key: KeyPath = ()
     for name, index, some_key in re.findall(r"\.([^.\[\]]+)|\[(\d+)\]|(\[\.\.\.\])", place):
         if not some_key:
             key = (*key, name or int(index))
             continue
-        culprit = _culprit(data, key, schema)
+        culprit = _culprit(message, data, key, schema)
         if culprit is None:
             return key
         key = (*key, culprit)
     return key
 
 
-def _culprit(data: object, key: KeyPath, schema: Any) -> str | int | None:  # noqa: ANN401
-    """Find the entry of the mapping at `key` that the schema refuses, by trying each alone."""
+def _culprit(message: str, data: object, key: KeyPath, schema: Any) -> str | int | None:  # noqa: ANN401
+    """Find the entry of the mapping at `key` that the message is about, by trying each alone."""
     mapping = _value_at(data, key)
     for name, value in mapping.items() if isinstance(mapping, dict) else ():
         try:
             msgspec.convert(_replaced(data, key, {name: value}), schema, str_keys=True)
-        except msgspec.ValidationError:
-            return name if isinstance(name, int) else str(name)
+        except msgspec.ValidationError as error:
+            if str(error) == message:  # not of another part of the document
+                return name if isinstance(name, int) else str(name)
     return None
 
 

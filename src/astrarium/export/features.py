@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import product
 from typing import Any, Final
 
+from astrarium.catalog.runtimes import GRAPHS
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
@@ -94,6 +95,13 @@ def _empty_stages(job: Job) -> str:
     """Between the first stage, which holds the embedding, and the last, which holds the head."""
     empty = layers_of_stages(job.strategy)[1:-1].count(0)
     return f"{empty} of the stages without any layer" if empty else ""
+
+
+def _predicts_apart(job: Job) -> bool:
+    """Whether layers that predict further tokens are on several (virtual) stages."""
+    layers = layers_of_stages(job.strategy)
+    held = [count for count in layers if count]
+    return bool(held) and held[-1] < job.model.mtp_layers
 
 
 def _tied_pipeline(job: Job) -> str:
@@ -294,7 +302,7 @@ class Feature(Enum):
         _when("shard_groups {s.shard_groups}", lambda s: s.shard_groups > 1),
         {**_MORE_SHARED, "shard_groups": (1,)},
     )
-    SHARD_GROUPS_BEYOND_ZERO_1 = (
+    SHARD_GROUPS_ABOVE_ZERO_1 = (
         "weights or gradients sharded inside groups of replicas",
         _when(
             "shard_groups {s.shard_groups} with zero_stage {s.zero_stage}",
@@ -379,6 +387,21 @@ class Feature(Enum):
         "tokens sent to experts by DeepEP or beside another micro-batch",
         lambda job: "" if job.workload.expert_messages == "alltoall" else "expert_messages",
         None,  # the whole plan rests on it
+    )
+    GRAPHS = (
+        "layers captured as CUDA graphs",
+        lambda job: "CUDA graphs" if job.runtime.name == GRAPHS else "",
+        _NOTHING,
+    )
+    MTP = (
+        "layers that predict further tokens",
+        lambda job: f"mtp_layers {job.model.mtp_layers}" if job.model.mtp_layers else "",
+        None,  # the whole plan rests on it
+    )
+    MTP_APART = (
+        "layers that predict further tokens, on several stages",
+        lambda job: f"mtp_layers {job.model.mtp_layers} apart" if _predicts_apart(job) else "",
+        None,
     )
     OPTIMIZER = (
         "the optimizer",

@@ -60,15 +60,33 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
+    """What the files leave to the user, and what the plan leaves out."""
+    return (*_on_lengths(job), *_on_predicted_tokens(job))
+
+
+def _on_lengths(job: Job) -> tuple[str, ...]:
+    if job.workload.lengths is None:
+        return ()
+    how = "packed, each attending to itself" if job.workload.packed else "padded"
+    return (
+        f"The plan is for sequences of unequal length, {how}. The data that these files train on"
+        f" without a change are rows of {job.workload.seq_length:,} tokens: bring your own.",
+    )
+
+
+def _on_predicted_tokens(job: Job) -> tuple[str, ...]:
     """What published trainings of such models have, and plans do not."""
     config = job.config
+    if job.model.mtp_layers:
+        return ()
     if not any(config.get(key) for key in _MTP_KEYS) and (
         config.get("model_type") not in _MTP_TYPES or any(key in config for key in _MTP_KEYS)
     ):
         return ()
     return (
         "Layers that predict further tokens (MTP, num_nextn_predict_layers), with which such models"
-        " are often trained, are neither in the plan nor in these files.",
+        " are often trained, are neither in the plan nor in these files; plan with"
+        f" {flag('mtp_layers')} 1 to have one.",
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from itertools import accumulate, groupby, islice, product
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.catalog.runtimes import GRAPHS, Runtime, find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import InputError
@@ -97,7 +97,9 @@ def _runtime_of(job: Job, targets: Sequence[Target]) -> Runtime:
     """What runs the files: that of the software, or the one of Megatron's that the plan is for."""
     own = job.runtime
     usual = next((find_runtime(one.runtime) for one in targets if not one.is_launcher), own)
-    return own if own.parses_as_megatron and usual.parses_as_megatron else usual
+    lacks_graphs = any(Feature.GRAPHS in one.lacks for one in targets)
+    keeps = own.parses_as_megatron and usual.parses_as_megatron
+    return own if keeps and not (own.name == GRAPHS and lacks_graphs) else usual
 
 
 def _seconds(job: Job, runtime: Runtime) -> float:

@@ -23,6 +23,7 @@ from astrarium.model.scans import Scan
 from astrarium.value import Value
 
 ELEMENT_BYTES = 2  # activations are kept and sent in 16-bit formats
+PREDICTION = "mtp"  # the name of layers that predict a further token
 
 
 class Split(StrEnum):
@@ -176,7 +177,8 @@ class Block(Value, frozen=True, dict=True):
 
     A sample is `sequences` sequences of `seq_length` tokens to this layer (images, windows of one);
     by default it is one of the workload's length. Cross attention reads `context_length` tokens of
-    a sample. `embedding` makes the tokens of an input that comes in here.
+    a sample. `embedding` makes the tokens of an input that comes in here. A `frozen` layer, at the
+    front of its model, has no backward pass.
     """
 
     name: str
@@ -195,6 +197,7 @@ class Block(Value, frozen=True, dict=True):
     context_length: int | None = None
     embedding: Embedding | None = None
     timings: Timings = msgspec.field(default_factory=dict)
+    frozen: bool = False
 
     @cached_property
     def parameters(self) -> int:
@@ -290,7 +293,8 @@ class Head:
 
     `tied` heads reuse the token table: no parameters of their own in the model, but a copy on
     the last pipeline stage. `outputs` is the vocabulary for language models, classes for ViT.
-    `timings` are of the projection alone, without the loss.
+    `timings` are of the projection alone, without the loss. `passes` are those of its tokens: one
+    for the next token, and one for each further token that is predicted.
     """
 
     inputs: int
@@ -299,6 +303,7 @@ class Head:
     bias: bool = False
     other_parameters: int = 0
     timings: Timings = field(default_factory=dict, hash=False)
+    passes: int = 1
 
     @property
     def projection_parameters(self) -> int:
@@ -311,7 +316,7 @@ class Head:
 
     @property
     def flops_per_token(self) -> float:
-        return 2.0 * self.inputs * self.outputs
+        return 2.0 * self.inputs * self.outputs * self.passes
 
 
 class Carried(Value, frozen=True):
@@ -352,7 +357,11 @@ class Model:
     def later_inputs(self) -> tuple[tuple[int, Block], ...]:
         """The layers at which another input comes in than at the first: text behind a tower."""
         blocks = enumerate(self.blocks)
-        return tuple((i, b) for i, b in blocks if isinstance(b, Block) and b.embedding)
+        return tuple(
+            (i, b)
+            for i, b in blocks
+            if isinstance(b, Block) and b.embedding and b.name != PREDICTION
+        )
 
     @cached_property
     def reads_first_table(self) -> tuple[bool, ...]:
@@ -363,6 +372,11 @@ class Model:
     @property
     def num_layers(self) -> int:
         return len(self.blocks)
+
+    @property
+    def mtp_layers(self) -> int:
+        """Layers that predict further tokens; the last ones."""
+        return self.head.passes - 1
 
     @cached_property
     def kinds(self) -> tuple[Block | CustomBlock, ...]:
@@ -381,17 +395,26 @@ class Model:
         return self.embedding.parameters + body + self.head.parameters
 
     @cached_property
+    def frozen_front(self) -> tuple[Block, ...]:
+        """Layers that only have a forward pass."""
+        return tuple(one for one in self.blocks if isinstance(one, Block) and one.frozen)
+
+    @cached_property
     def active_parameters(self) -> int:
         """Parameters one token meets: experts scaled by the share of them a token uses."""
         body = sum(block.active_parameters for block in self.blocks)
         return self.embedding.parameters + body + self.head.parameters
 
     def flops_per_token(self, seq_length: int) -> float:
-        """Model FLOPs of one training token: forward, and backward at twice the forward."""
+        """Model FLOPs of one training token: forward, and backward at twice the forward.
+
+        Frozen layers have no backward pass.
+        """
         of_block = {id(b): b for b in self.blocks}  # equal layers are mostly one object
         flops = {key: block.flops_per_token(seq_length) for key, block in of_block.items()}
         forward = sum(flops[id(block)] for block in self.blocks)
-        return 3.0 * (forward + self.head_flops_per_token(seq_length))
+        once = sum(flops[id(block)] for block in self.frozen_front)
+        return 3.0 * (forward + self.head_flops_per_token(seq_length)) - 2.0 * once
 
     def head_flops_per_token(self, seq_length: int) -> float:
         """Forward FLOPs of the head, which sees the tokens of the last layer."""
@@ -402,7 +425,7 @@ class Model:
 
         The last one, and those that made something for layers that are still to come.
         """
-        if not 0 < cut < self.num_layers:
+        if not 0 < cut <= self.num_layers or (cut == self.num_layers and not self.mtp_layers):
             return ()
         # What the last layer itself made is the stream already.
         beside = {x.source for x in self.carried if x.source < cut - 1 and x.until >= cut}

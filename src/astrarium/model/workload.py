@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, adapter_parameters, finetuned_flops_per_token
-from astrarium.model.blocks import Model
+from astrarium.model.blocks import Block, Model
+from astrarium.model.lengths import Draws, Lengths
 from astrarium.value import Value
 
 
@@ -67,6 +68,7 @@ class Workload(Value, frozen=True):
     expert_messages: ExpertMessages = ExpertMessages.ALLTOALL
     optimizer: str = "adamw"  # a name of `catalog/optimizers.py`
     adapters: Adapters | None = None  # beside frozen weights; None: all weights train
+    lengths: Lengths | None = None  # of the sequences; None: all are of `seq_length`
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):
@@ -83,9 +85,25 @@ class Workload(Value, frozen=True):
                 "optimizer",
             )
 
+        if self.lengths is not None:
+            check_lengths(self.model)
+
+    @property
+    def draws(self) -> Draws | None:
+        """The sequences, where their lengths are stated."""
+        return None if self.lengths is None else self.lengths.draws(self.seq_length)
+
+    @property
+    def packed(self) -> bool:
+        """Whether sequences fill rows of `seq_length`, each attending to itself."""
+        return self.lengths is not None and self.lengths.packed
+
     @property
     def tokens_per_iteration(self) -> int:
-        return self.seq_length * self.global_batch
+        """Without padding."""
+        if self.draws is None or self.packed:
+            return self.seq_length * self.global_batch
+        return round(self.draws.mean * self.global_batch)
 
     @property
     def flops_per_iteration(self) -> float:
@@ -93,19 +111,31 @@ class Workload(Value, frozen=True):
 
     @property
     def flops_per_token(self) -> float:
+        length = self.seq_length if self.draws is None else max(round(self.draws.seen), 1)
         if self.adapters is None:
-            return self.model.flops_per_token(self.seq_length)
-        return finetuned_flops_per_token(self.model, self.adapters, self.seq_length)
+            return self.model.flops_per_token(length)
+        return finetuned_flops_per_token(self.model, self.adapters, length)
 
     @property
     def trained_parameters(self) -> int:
         if self.adapters is None:
-            return self.model.parameters
+            return self.model.parameters - sum(one.parameters for one in self.model.frozen_front)
         return adapter_parameters(self.model, self.adapters)
 
     @property
     def iterations(self) -> float | None:
         return None if self.tokens is None else self.tokens / self.tokens_per_iteration
+
+
+def check_lengths(model: Model) -> None:
+    """Refuse unequal lengths where layers do not all see the same tokens."""
+    blocks = [kind for kind in model.kinds if isinstance(kind, Block) and not kind.seq_length]
+    if model.architecture != "decoder" or len(blocks) < len(model.kinds):
+        raise InputError(
+            f"unequal lengths are modelled of decoders alone, and {model.name} is of kind"
+            f" {model.architecture} or has layers with lengths of their own; leave them out",
+            "lengths",
+        )
 
 
 class Ramp(Value, frozen=True):
@@ -133,7 +163,7 @@ class Ramp(Value, frozen=True):
 
 
 class Evaluation(Value, frozen=True):
-    """After every so many iterations, so many forward passes over a global batch."""
+    """After `every` iterations, `iterations` forward passes over a global batch."""
 
     every: int
     iterations: int

@@ -8,6 +8,7 @@ are read with checks that name the key, so that what is read can be relied on.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,10 @@ class WorkloadPart(Value, frozen=True):
     optimizer: str = "adamw"
     lora_rank: int | None = None  # of adapters, where a plan trains them
     lora_modules: tuple[str, ...] = ()
+    freeze: str | None = None  # the name of the layers that do not train
+    lengths: str | None = None  # of sequences, where they differ
+    packed: bool = False
+    mtp_layers: int = 0  # of the layers, those that predict further tokens
     model_config: dict[str, Any] | None = None
 
     @property
@@ -398,7 +403,7 @@ def is_plan(path: Path) -> bool:
 
 
 def _plan_file(path: Path) -> Path:
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path
     if not (path / PLAN_FILE).is_file():
         raise InputError(

@@ -17,6 +17,8 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, checked, default_modules
 from astrarium.model.blocks import Model
+from astrarium.model.frozen import with_frozen_front
+from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank
 from astrarium.strategy.types import Strategy
@@ -108,18 +110,22 @@ def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
     length, batch, tokens = part.seq_length, part.global_batch, part.tokens
     precision = plan.precision or part.precision
     model, kind = _model(part, where), part.optimizer
+    if part.freeze is not None:
+        model = with_frozen_front(model, part.freeze)
     adapters = None
     if plan.finetune is not None:
         rank = part.lora_rank or DEFAULT_RANK
         modules = part.lora_modules or default_modules(model)
         adapters = checked(model, Adapters(Finetune(plan.finetune), rank, modules))
     asked = part.numerics, part.expert_imbalance, part.expert_messages, kind, adapters
-    return Workload(model, length, batch, tokens, precision, *asked)
+    lengths = None if part.lengths is None else Lengths(part.lengths, packed=part.packed)
+    return Workload(model, length, batch, tokens, precision, *asked, lengths)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:
     """The model of the plan; it must still be the one that was planned."""
     from astrarium.model.load import load_model, model_of_config
+    from astrarium.model.prediction import with_predictions
 
     if part.model_config is None:
         try:
@@ -130,6 +136,7 @@ def _model(part: WorkloadPart, where: str) -> Model:
             ) from None
     else:
         model = model_of_config(part.model_config, part.model, f"{where}: workload.model_config")
+    model = with_predictions(model, part.mtp_layers)
     for what, now, then in (
         ("parameters", model.parameters, part.parameters),
         ("layers", model.num_layers, part.layers),

@@ -59,8 +59,8 @@ class TrainingJob(Value, frozen=True):
     def first_rank_alone(self) -> int:
         """The rank that a process is which is alone at its stage."""
         strategy = self.strategy
-        block = strategy.tp * strategy.cp * (1 if strategy.pipeline_inside else strategy.dp)
-        return (self.alone_at or 0) * block
+        ahead = strategy.tp * strategy.cp * (1 if strategy.pipeline_inside else strategy.dp)
+        return (self.alone_at or 0) * ahead
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:

@@ -168,12 +168,12 @@ def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:
     by_stage = [[shares[n] for n, gpus in s.pools.items() for _ in range(gpus)] for s in first]
     if not strategy.pipeline_inside:
         return [share for stage in by_stage for share in stage]
-    block = strategy.tp * strategy.cp
+    each = strategy.tp * strategy.cp
     return [
         share
         for replica in range(strategy.dp)
         for stage in by_stage
-        for share in stage[replica * block : (replica + 1) * block]
+        for share in stage[replica * each : (replica + 1) * each]
     ]
 
 
@@ -184,7 +184,7 @@ PERIOD_SECONDS: Final = 0.004
 def slowed(
     pids: Sequence[int], shares: Sequence[float], period: float = PERIOD_SECONDS
 ) -> Iterator[None]:
-    """Give each process its share of the time for as long as the block lasts."""
+    """Give each process its share of the time for as long as the `with` block lasts."""
     done = Event()
     threads = [
         Thread(target=_hold_back, args=(pid, share, period, done.is_set), daemon=True)

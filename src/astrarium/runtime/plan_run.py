@@ -138,8 +138,8 @@ def _rules_run(runtime: Runtime, device: Device) -> str:
 
     On GPUs FSDP2 would update bf16 weights, and Megatron fp32 copies of them.
     """
-    missing = SHARDING.get(runtime.rules) is Software.DEEPSPEED and not is_there("deepspeed")
-    return DEFAULT if missing or device is Device.CUDA else runtime.rules
+    missing = SHARDING.get(runtime.program) is Software.DEEPSPEED and not is_there("deepspeed")
+    return DEFAULT if missing or device is Device.CUDA else runtime.program
 
 
 def _notes(
@@ -149,12 +149,14 @@ def _notes(
         yield f"{TRAINED_BY[software]} train it; megatron-core only builds its layers"
     elif not job.runtime.parses_as_megatron:
         yield f"planned for {job.runtime.name}; megatron-core runs the same degrees in its own way"
-    if SHARDING.get(job.runtime.rules) is Software.DEEPSPEED and "deepspeed" not in installed:
+    if SHARDING.get(job.runtime.program) is Software.DEEPSPEED and "deepspeed" not in installed:
         yield "ZeRO of DeepSpeed itself runs once it is installed: pip install deepspeed"
     if job.workload.optimizer != ADAMW:
         yield f"updates with AdamW, not with {job.workload.optimizer} as planned"
     if job.workload.adapters is not None:
         yield f"trains all weights, not {job.workload.adapters.kind} as planned"
+    if job.workload.lengths is not None:
+        yield "trains on sequences of one length, not of those planned"
     planned = job.workload.precision.value
     if device is Device.CUDA and planned != PRECISION[device]:
         yield f"computes in {PRECISION[device]}, not in {planned} as planned"

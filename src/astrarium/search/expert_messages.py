@@ -59,13 +59,9 @@ def worth_a_look(
     plain = _fastest(asked, pool, ExpertMessages.ALLTOALL)
     if plain is None or _share(plain) < LEAST_SHARE:
         return WorthALook()
-    best, beside = plain, _fastest(asked, pool, ExpertMessages.OVERLAPPED)
-    hides = beside is not None and _is_better(beside, plain)
-    if beside is not None and hides:
-        best = beside
-    deepep = _fastest(asked, pool, ExpertMessages.DEEPEP)
-    saves = deepep is not None and _is_better(deepep, best)
-    return WorthALook(hides, deepep if saves else None)
+    beside = _fastest(asked, pool, ExpertMessages.OVERLAPPED, plain)
+    deepep = _fastest(asked, pool, ExpertMessages.DEEPEP, beside or plain)
+    return WorthALook(beside is not None, deepep)
 
 
 def answered(
@@ -113,10 +109,15 @@ def _if_any(answer: Callable[[], Planned]) -> Planned | None:
         return None
 
 
-def _fastest(asked: Asked, pool: Pool, messages: ExpertMessages) -> Plan | None:
+def _fastest(
+    asked: Asked, pool: Pool, messages: ExpertMessages, plainer: Plan | None = None
+) -> Plan | None:
+    """The fastest plan, if there is one that is better than a plainer one."""
     sent = replace(asked, workload=replace(asked.workload, expert_messages=messages))
-    plans, _ = search_pool(sent, pool, (), Claim.ANY_PLAN)
-    return plans[0] if plans else None
+    enough = [] if plainer is None else [plainer.iteration_seconds / (1 + NEAR_TIE_SLOWER)]
+    plans, _ = search_pool(sent, pool, enough, Claim.ANY_PLAN)
+    better = (plan for plan in plans if plainer is None or _is_better(plan, plainer))
+    return next(better, None)
 
 
 def _share(plan: Plan) -> float:

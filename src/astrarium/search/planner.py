@@ -473,7 +473,8 @@ def predict(
     runtime = runtime or find_runtime()
     model = ClusterModel(workload, cluster, runtime, tuning)
     strategy = with_split(model, strategy)
-    reasons = why_refused(workload, cluster.pools, strategy) if runtime.parses_as_megatron else ()
+    is_megatron = runtime.parses_as_megatron
+    reasons = why_refused(workload, cluster.pools, strategy, runtime.rules) if is_megatron else ()
     if reasons:
         raise InputError("Megatron would refuse this strategy: " + "; ".join(reasons))
     runs = Runs(workload, cluster, terms or RunTerms(), tuning, runtime)

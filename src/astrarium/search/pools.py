@@ -30,6 +30,7 @@ from astrarium.search.outcome import (
     SearchResult,
 )
 from astrarium.search.plan import Plan, estimate
+from astrarium.search.remembered import remembered
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
@@ -303,6 +304,8 @@ def search_pool(
 def _searched(
     asked: Asked, model: CostModel, space: Space, known: Sequence[float], claim: Claim
 ) -> tuple[tuple[Plan, ...], SearchResult]:
+    if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
+        claim = Claim.ALL  # nobody solves the others
     runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
     search = Search(
         model,
@@ -314,9 +317,13 @@ def _searched(
         top=asked.top,
         known=known,
     )
-    if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
-        claim = Claim.ALL  # nobody solves the others
-    result = search.run(claim)
+    if asked.limits == Limits():
+        objective = Objective.TIME if asked.objective is Objective.THROUGHPUT else asked.objective
+        how = (objective, asked.mode, asked.rules, asked.top, asked.runtime, asked.tuning)
+        given = (space.offload, tuple(known), claim, *how)
+        result = remembered(model.workload, model.pool, given, lambda: search.run(claim))
+    else:
+        result = search.run(claim)
     plans = estimate(model, [found.strategy for found in result.found])
     twins = [found.twins for found in result.found]
     return tuple(replace(p, twins=t) for p, t in zip(plans, twins, strict=True)), result

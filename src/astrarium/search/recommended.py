@@ -76,14 +76,14 @@ MECHANISMS: Final = (
     Mechanism("shard groups", "shard_groups", 1, 0.5),
     Mechanism("stages of unequal size", "split", LayerSplit.EVEN, 0.5),
 )
-PER_DOUBLING_OF_VIRTUAL_STAGES: Final = 0.5
+PER_DOUBLING: Final = 0.5  # of virtual stages, and of stages or tp beyond the fastest plan's
 TIGHT_MEMORY: Final = 8.0  # more than all mechanisms that one plan is likely to drop
 
 
 # Ranks that shared weights in the largest published measurements of ZeRO 3, without experts (SC'21
-# table 2) and with them: inside a node at most.
+# table 2), and GPUs over which such ranks lie with them: a node.
 MEASURED_RANKS: Final = 2_240
-MEASURED_RANKS_OF_EXPERTS: Final = 8
+MEASURED_GPUS_OF_EXPERTS: Final = 8
 UNMEASURED_WEIGHT: Final = 16.0  # more than everything else together
 
 
@@ -105,8 +105,10 @@ def _doubt(strategy: Strategy, *, experts: bool) -> int:
     No table has Megatron's optimizer in host memory, and one has DeepSpeed's, which took twice the
     time predicted; but it changes one step of an iteration only.
     """
-    most = MEASURED_RANKS_OF_EXPERTS if experts else MEASURED_RANKS
-    if strategy.zero_stage == 3 and strategy.shard_ranks > most:
+    ranks, most = strategy.shard_ranks, MEASURED_RANKS
+    if experts:
+        ranks, most = ranks * strategy.tp, MEASURED_GPUS_OF_EXPERTS
+    if strategy.zero_stage == 3 and ranks > most:
         return 2
     return int(strategy.offload_optimizer)
 
@@ -134,7 +136,7 @@ def mechanisms(plan: Plan, seq_length: int) -> float:
     """The weight of all that a plan uses."""
     used = sum(one.weight for one in MECHANISMS if one.is_used(plan.strategy, seq_length))
     doublings = math.log2(plan.strategy.virtual_stages)
-    return used + PER_DOUBLING_OF_VIRTUAL_STAGES * doublings
+    return used + PER_DOUBLING * doublings
 
 
 def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
@@ -211,9 +213,11 @@ class _Choice:
     def _weight(self, plan: Plan) -> float:
         missing = 0.0 if plan.fit_chance is None else max(ROOMY - plan.fit_chance, 0.0)
         tight = TIGHT_MEMORY * min(missing / (ROOMY - TIGHT), 1.0)
-        # A longer pipeline with fewer virtual stages is no simpler.
-        longer = max(plan.strategy.pp / self._fastest.strategy.pp, 1.0)
-        deep = PER_DOUBLING_OF_VIRTUAL_STAGES * math.log2(longer)
+        # A longer pipeline with fewer virtual stages is no simpler, nor is more tensor parallelism
+        # in the place of a stage of ZeRO.
+        own, fastest = plan.strategy, self._fastest.strategy
+        longer, wider = max(own.pp / fastest.pp, 1.0), max(own.tp / fastest.tp, 1.0)
+        deep = PER_DOUBLING * math.log2(longer * wider)
         doubt = UNMEASURED_WEIGHT * self._doubt(plan)
         return tight + deep + doubt + mechanisms(plan, self._seq_length)
 
@@ -287,9 +291,9 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
     """What the plan does without that the fastest needs."""
     if plan is fastest:
         return
-    beyond = unmeasured(fastest.strategy, experts=experts)
+    mechanisms = unmeasured(fastest.strategy, experts=experts)
     if _doubt(plan.strategy, experts=experts) < _doubt(fastest.strategy, experts=experts):
-        yield f"without {beyond}"
+        yield f"without {mechanisms}"
     surer = (plan.fit_chance or 0.0) > (fastest.fit_chance or 0.0)
     if surer and not fastest.is_sure_to_fit(ROOMY):
         free, little = format_bytes(_room(plan)), format_bytes(_room(fastest))
@@ -299,7 +303,7 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
         for one in reversed(MECHANISMS)
         if one.is_used(fastest.strategy, seq_length) and not one.is_used(plan.strategy, seq_length)
     }
-    if beyond:
+    if mechanisms:
         names.pop("offload_optimizer" if fastest.strategy.zero_stage < 3 else "zero_stage", None)
     for name in names.values():
         yield f"without {name}"

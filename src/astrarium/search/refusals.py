@@ -20,18 +20,22 @@ from astrarium.strategy.validity import violations
 
 
 def with_permitted_overlap(
-    workload: Workload, pools: Sequence[Pool], strategy: Strategy, chosen: Collection[str]
+    workload: Workload,
+    pools: Sequence[Pool],
+    strategy: Strategy,
+    chosen: Collection[str],
+    rule_set: str = "megatron",
 ) -> Strategy:
     """Overlap that the user left open (not in `chosen`) as the runtime takes it."""
     workload = runnable(workload, *pools)
     for switch in OVERLAP_SWITCHES:
-        refused = len(why_refused(workload, pools, strategy))
+        refused = len(why_refused(workload, pools, strategy, rule_set))
         if not refused:
             break
         if switch not in chosen:
             flipped: dict[str, bool] = {switch: not getattr(strategy.overlap, switch)}
             other = replace(strategy, overlap=replace(strategy.overlap, **flipped))
-            if len(why_refused(workload, pools, other)) < refused:
+            if len(why_refused(workload, pools, other, rule_set)) < refused:
                 strategy = other
     return strategy
 

@@ -6,6 +6,7 @@ switches from the rules of the runtime. Stated keys must not contradict that.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -93,7 +94,7 @@ def read_strategy_keys(reference: str, flag: str = "--strategy") -> dict[str, An
     """The keys that a user gave, not yet checked or completed for GPUs and batch."""
     if "=" in reference:
         return strategy_pairs(reference, flag)
-    if not reference.strip() or not (Path(reference).suffix or Path(reference).is_file()):
+    if not reference.strip() or not (Path(reference).suffix or os.path.isfile(reference)):
         raise InputError(f"{flag}: {reference!r} is neither key=value,... nor a file")
     given = _from_file(Path(reference))
     # A saved plan may be asked about with another batch.

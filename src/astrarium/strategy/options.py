@@ -20,7 +20,7 @@ _OPTIONS: Final = Path(__file__).parent / "data" / "megatron_options.json"
 
 # What an option can be derived from besides the fields of a strategy, a model and a cluster.
 WORKLOAD_SOURCES: Final = frozenset(
-    {"model", "precision", "numerics", "expert_messages", "optimizer", "tokens"}
+    {"model", "precision", "numerics", "expert_messages", "optimizer", "runtime", "tokens"}
 )
 
 

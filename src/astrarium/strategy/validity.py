@@ -83,8 +83,12 @@ def all_rules() -> tuple[ValidityRule, ...]:
 
 @cache
 def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
-    """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty."""
-    return tuple(rule for rule in all_rules() if rule_set in rule.runtimes)
+    """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty.
+
+    The set megatron-graphs has the rules of megatron, and its own.
+    """
+    sets = {rule_set, rule_set.partition("-")[0]} - {""}
+    return tuple(rule for rule in all_rules() if not sets.isdisjoint(rule.runtimes))
 
 
 def megatron_rules() -> tuple[ValidityRule, ...]:

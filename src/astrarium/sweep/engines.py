@@ -1,6 +1,7 @@
 """What answers scenarios: processes of this machine, or the tasks of a Ray cluster.
 
-Scenarios go out in batches of the same model, so that a process prices its shards once. A process
+Scenarios go out in batches of the same model, and neighbours have as much in common as can be, so
+that a process prices shards once and searches once for all prices. A process
 that dies loses its batch, which is asked again, one scenario at a time. A scenario whose process
 dies three times leaves a row that says so.
 """
@@ -32,6 +33,7 @@ class EngineKind(StrEnum):
 
 LARGEST_BATCH: Final = 16  # scenarios that are lost, and asked again, if a process is killed
 _AHEAD: Final = 2  # batches that wait for each process
+_SHARED: Final = ("model", "seq_length", "precision", "gpus", "global_batch", "objective")
 Batch = tuple[SweepScenario, ...]
 Answering = Callable[[Batch], list[Row]]
 Engine = Callable[[Sequence[Batch]], Iterator[list[Row]]]
@@ -39,7 +41,7 @@ Engine = Callable[[Sequence[Batch]], Iterator[list[Row]]]
 
 def batches(scenarios: Iterable[SweepScenario], workers: int) -> list[Batch]:
     """Scenarios by model, in batches small enough for all workers to have work to the end."""
-    ordered = sorted(scenarios, key=_model)
+    ordered = sorted(scenarios, key=_in_common)
     size = max(1, min(LARGEST_BATCH, len(ordered) // (4 * workers)))
     return [
         tuple(same[first : first + size])
@@ -50,6 +52,11 @@ def batches(scenarios: Iterable[SweepScenario], workers: int) -> list[Batch]:
 
 def _model(scenario: SweepScenario) -> str:
     return str(scenario.question["model"])
+
+
+def _in_common(scenario: SweepScenario) -> tuple[str, ...]:
+    """What a search can take over from the one before it, what matters most first."""
+    return tuple(str(scenario.question.get(name)) for name in _SHARED)
 
 
 def rows_of(batch: Batch) -> list[Row]:

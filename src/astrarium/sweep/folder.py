@@ -7,6 +7,7 @@ continues where it stopped. Any reader of Parquet takes the folder as one table.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,8 +47,9 @@ class SweepFolder:
 
         content = io.BytesIO()
         pyarrow.parquet.write_table(_table(rows), content, compression="zstd")
-        number = 1 + max((int(one.stem[5:]) for one in self._parts()), default=0)
-        write_atomic_bytes(self.path / f"part-{number:06}.parquet", content.getvalue())
+        number = 1 + max((int(one.stem.split("-")[1]) for one in self._parts()), default=0)
+        name = f"part-{number:06}-{os.urandom(4).hex()}.parquet"
+        write_atomic_bytes(self.path / name, content.getvalue())
 
     def finished(self) -> frozenset[str]:
         """The keys of the scenarios whose rows are here; a failed one is asked again."""

@@ -7,6 +7,7 @@ about all combinations. Each table of `scenarios` adds keys to, or replaces, tho
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import product
@@ -107,4 +108,4 @@ def _scenario(question: dict[str, Any], path: Path) -> SweepScenario:
 
 
 def _digest(path: Path) -> str:
-    return blake2b(path.read_bytes(), digest_size=12).hexdigest() if path.is_file() else ""
+    return blake2b(path.read_bytes(), digest_size=12).hexdigest() if os.path.isfile(path) else ""

@@ -16,7 +16,7 @@ from typing import Final
 from astrarium.catalog import find_model_entry, is_model_name
 from astrarium.errors import InputError
 from astrarium.model.blocks import Attention, Block, Model
-from astrarium.model.build import Architecture, Experts, Shape, assemble
+from astrarium.model.build import Architecture, Experts, Latent, Shape, assemble
 from astrarium.model.load import model_of_entry
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import flag_of
@@ -61,6 +61,7 @@ MEGATRON_GATED_STEP: Final = 64  # Megatron rounds the width of a gated part dow
 # Widths of heads that attention kernels know, and the most usual.
 HEAD_DIMS: Final = (64, 80, 96, 128, 192, 256)
 USUAL_HEAD_DIM: Final = 128
+LATENT_ROTARY_DIM: Final = 64  # of a head of latent attention, beside its other part
 # Shares by which a number of parameters as printed may differ from a model's: above FAR another
 # model is looked for, which has to come NEAR.
 FAR: Final = 0.05
@@ -80,6 +81,9 @@ class Sizes(Value, frozen=True):
     vocab: int | None
     experts: int | None
     topk: int | None
+    shared_ffn: int | None
+    kv_rank: int | None
+    q_rank: int | None
     seq_length: int
     params_b: float | None
     gated: bool | None
@@ -101,6 +105,9 @@ def model_of(row: MeasuredRow, seq_length: int) -> Model:
             vocab=row.vocab,
             experts=row.moe_experts,
             topk=row.moe_topk,
+            shared_ffn=row.moe_shared_ffn,
+            kv_rank=row.kv_lora_rank,
+            q_rank=row.q_lora_rank,
             seq_length=seq_length,
             params_b=row.params_b,
             gated=_gated(row),
@@ -294,7 +301,10 @@ def _built(sizes: Sizes, gated: bool, tied: bool) -> Model:
     vocab = sizes.vocab or (BERT_VOCAB if encoder else LLAMA_VOCAB if llama else GPT_VOCAB)
     experts = None
     if sizes.experts:
-        experts = Experts(sizes.experts, sizes.topk or 1, ffn)
+        experts = Experts(sizes.experts, sizes.topk or 1, ffn, sizes.shared_ffn or 0)
+    latent = None
+    if sizes.kv_rank:
+        latent = Latent(sizes.q_rank, sizes.kv_rank, head_dim, LATENT_ROTARY_DIM, head_dim)
     bias = not llama and experts is None
     shape = Shape(
         hidden=hidden,
@@ -313,6 +323,7 @@ def _built(sizes: Sizes, gated: bool, tied: bool) -> Model:
         causal=not encoder,
         rotary_dim=head_dim if llama else 0,
         experts=experts,
+        latent=latent,
         tied=tied,
         embedding_parameters=0 if llama else sizes.seq_length * hidden,
     )

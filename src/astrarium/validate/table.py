@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from astrarium.documents.parsing import LARGEST_TABLE_BYTES, read_text
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
@@ -73,6 +74,9 @@ class MeasuredRow:
     seq_len: int | None = None
     moe_experts: int | None = None
     moe_topk: int | None = None
+    moe_shared_ffn: int | None = None
+    kv_lora_rank: int | None = None
+    q_lora_rank: int | None = None
     num_gpus: int | None = None
     gpus_per_node: int | None = None
     tp: int | None = None
@@ -114,7 +118,8 @@ class Table(Value, frozen=True):
 
 def read_table(path: Path | str) -> Table:
     """Read a table; complaints name the file, the columns and the way out."""
-    reader = csv.reader(io.StringIO(_text(Path(path)), newline=""), strict=True)
+    text = read_text(Path(path), LARGEST_TABLE_BYTES)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(header, path)
@@ -126,28 +131,6 @@ def read_table(path: Path | str) -> Table:
     if not rows:
         raise InputError(f"{path}: the table has a header and no rows; nothing to compare with")
     return Table(str(path), tuple(header), rows)
-
-
-def _text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"no such file: '{path}'; expected a CSV table") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: is a folder; name a CSV table in it") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    if not content.strip():
-        raise InputError(f"{path}: the file is empty; expected a CSV table with a header")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(
-            f"{path}: not a text file in UTF-8; expected a CSV table: save it as UTF-8"
-        ) from None
-    if "\0" in text:
-        raise InputError(f"{path}: a binary file; expected a CSV table")
-    return text
 
 
 def _check_header(header: Sequence[str], path: Path | str) -> None:

@@ -66,6 +66,9 @@ FORM: Final[Mapping[str, Mapping[str, FormField]]] = {
         ),
         "lora_rank": FormField("Rank of adapters", "", "16"),
         "lora_modules": FormField("Weights with adapters", "", "q_proj,v_proj"),
+        "freeze": FormField("Frozen layers", "", "vision"),
+        "lengths": FormField("Lengths of sequences", "", "lognormal:600,3000"),
+        "packing": FormField("Packed rows", says={"off": "No: padded", "on": "Yes"}),
         "optimizer": FormField("Optimizer"),
         "numerics": FormField("Gradients, moments", says={"strict": "32 bits", "reduced": "bf16"}),
         "expert_messages": FormField(

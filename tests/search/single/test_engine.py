@@ -26,6 +26,7 @@ from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, Finetune
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
+from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.search import space
 from astrarium.search.families import family_of
@@ -97,6 +98,7 @@ class Case:
     oversubscription: float = 1.0  # of each node's network
     optimizer: str = "adamw"
     adapters: Adapters | None = None
+    lengths: Lengths | None = None
     batch: int = 8
     on_host: bool = False  # the optimizer of the best plan, and its shards
     groups: int = 1  # of ranks, in which the best plan divides
@@ -104,6 +106,7 @@ class Case:
     gap: float = 0.0
 
 
+LENGTHS = Lengths("lognormal:300,1500")
 CASES = {
     "roomy": Case("h100:8", 80),
     "tight": Case("h100:8", 9),
@@ -160,6 +163,21 @@ CASES = {
         runtime="torchtitan",
         adapters=Adapters(Finetune.LORA, modules=("q_proj", "v_proj")),
     ),
+    "padded": Case("h100:8", 9, runtime="fsdp", batch=16, lengths=LENGTHS),
+    "padded, adapters": Case(
+        *("h100:8", 4),
+        runtime="deepspeed",
+        batch=16,
+        lengths=LENGTHS,
+        adapters=Adapters(Finetune.LORA),
+    ),
+    "packed": Case("h100:8", 9, lengths=replace(LENGTHS, packed=True), gap=0.02),
+    "packed, experts": Case(
+        *("h100:4", 20),
+        experts=4,
+        runtime="torchtitan",
+        lengths=replace(LENGTHS, packed=True),
+    ),
     "tuned faster": Case("h100:8", 9, tuning=Tuning(compute=0.5, intra_link=0.5, memory_bytes=-GB)),
     "tuned slower": Case("h100:16", 9, tuning=Tuning(compute=2, inter_link=3, memory_bytes=GB)),
 }
@@ -214,6 +232,7 @@ def test_equals_brute_force(name: str) -> None:
         global_batch=case.batch,
         optimizer=case.optimizer,
         adapters=case.adapters,
+        lengths=case.lengths,
     )
     pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
     if case.rented_sizes is not None:

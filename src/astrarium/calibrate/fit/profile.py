@@ -22,6 +22,7 @@ from astrarium.calibrate.measure.journal import JournalContents
 from astrarium.calibrate.measure.sections import SEND
 from astrarium.cluster import Cluster, Pool
 from astrarium.documents import write_atomic_bytes
+from astrarium.documents.parsing import LARGEST_TABLE_BYTES, read_bytes
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -171,12 +172,7 @@ def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) ->
 
 def read_profile(path: Path) -> DeviceProfile:
     """Read and check the header of a profile."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); `astrarium calibrate` makes a profile"
-        ) from None
+    data = read_bytes(path, LARGEST_TABLE_BYTES)
     return DeviceProfile(path, _checked_header(path, _header_text(path, data)))
 
 

@@ -170,7 +170,7 @@ def read_logs(path: Path | str) -> list[Log]:
         for earlier, text in pending:
             if _BEGINNINGS[program].search(text):
                 _begin(runs)
-            _READERS[program](runs[-1], text, f"{path}:{earlier}")
+            _read_line(runs[-1], text, f"{path}:{earlier}")
         pending.clear()
     runs = [run for run in runs if run.samples]
     if not runs:
@@ -212,10 +212,13 @@ def pace_of(log: Log) -> Pace:
 def _lines(path: Path) -> Iterator[str]:
     try:
         with path.open("rb") as file:
-            for raw in file:
+            begins = True
+            while raw := file.readline(LONGEST_LINE):
                 if b"\0" in raw:
                     raise InputError(f"{path}: a binary file; expected the text of a log")
-                yield _COLOURS.sub("", raw[:LONGEST_LINE].decode("utf-8", "replace")).rstrip()
+                if begins:  # what follows in a longer line says nothing
+                    yield _COLOURS.sub("", raw.decode("utf-8", "replace")).rstrip()
+                begins = raw.endswith(b"\n")
     except FileNotFoundError:
         near = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
         raise InputError(f"no such log: '{path}'{did_you_mean(path.name, near)}") from None
@@ -234,6 +237,15 @@ def _program_of(line: str) -> LogFormat | None:
     if _TITAN_STEP.search(line):
         return LogFormat.TORCHTITAN
     return None
+
+
+def _read_line(log: Log, line: str, place: str) -> None:
+    try:
+        _READERS[log.program](log, line, place)
+    except InputError:
+        raise
+    except ValueError as error:  # dots and digits that are no number
+        raise InputError(f"{place}: {error}; leave the line out") from None
 
 
 def _read_megatron(log: Log, line: str, place: str) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.calibrate.measure.cases import TIMES, case_key
+from astrarium.documents.parsing import LARGEST_TABLE_BYTES, read_bytes
 from astrarium.errors import InputError
 
 SCHEMA: Final = "astrarium.calibration/1"
@@ -54,9 +55,7 @@ class JournalContents:
 def read_journal(path: Path) -> JournalContents:
     """Read a journal; a last line without its end is ignored, any other damage refused."""
     try:
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        text = read_bytes(path, LARGEST_TABLE_BYTES).decode("utf-8")
     except UnicodeDecodeError:
         raise _foreign(path) from None
     lines = text.splitlines(keepends=True)

@@ -87,8 +87,10 @@ def _layout_conflicts(s: Settings) -> list[str]:
             f"the layout '{text}' has {len(chunks)} stages, which is no multiple of"
             f" --pipeline-model-parallel-size {pp}"
         )
-    if layers and sum(chunks) != layers:
-        out.append(f"the layout '{text}' has {sum(chunks)} layers, --num-layers is {layers}")
+    further = s.count("mtp_num_layers") or 0
+    if layers and sum(chunks) != layers + further:
+        of = f" and --mtp-num-layers {further}" if further else ""
+        out.append(f"the layout '{text}' has {sum(chunks)} layers, --num-layers is {layers}{of}")
     return out
 
 

@@ -17,7 +17,6 @@ from astrarium.model.build import Experts, Latent, Shape, query_key_norms
 
 # Settings that change what a layer is beyond what they state in full.
 _NEEDS_MODEL: Final = {
-    "mtp_num_layers": "multi-token prediction",
     "heterogeneous_layers_config_path": "layers of several kinds",
     "encoder_num_layers": "an encoder",
     "moe_latent_size": "experts in a latent space",
@@ -32,9 +31,7 @@ LAYER_NORM_VECTORS: Final = 2
 def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     """The shape that the settings state, or None and why not."""
     for name, what in _NEEDS_MODEL.items():
-        if name == "mtp_num_layers" and where == "configuration":
-            continue  # predicted as if there were none, which is said
-        if name in s and (s.text(name) not in _OFF or name == "mtp_num_layers"):
+        if name in s and s.text(name) not in _OFF:
             return None, f"{what} ({name}) cannot be rebuilt from a {where}"
     if s.text("experimental_attention_variant") not in ("", "gated_delta_net"):
         return None, f"another sort of attention cannot be rebuilt from a {where}"

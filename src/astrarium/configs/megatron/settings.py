@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
+from astrarium.catalog.runtimes import GRAPHS
 from astrarium.configs.megatron.hybrid import segments_of
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
@@ -55,6 +56,7 @@ def describe_megatron(settings: Settings, where: str = "log") -> Described:
         precision=_precision(s),
         numerics=numerics_of(s),
         expert_messages=expert_messages_of(s),
+        mtp_layers=s.count("mtp_num_layers"),
         optimizer=optimizer_of(s),
         strategy=_strategy(s) if s.count("tensor_model_parallel_size") else {},
         sizes=_sizes(s),
@@ -74,9 +76,18 @@ def _runtime(s: Settings) -> str:
     if s.flag("deepspeed"):
         return "deepspeed"
     implementation = s.text("transformer_impl")
+    if _captures_layers(s):
+        return GRAPHS
     if implementation:
         return "megatron" if implementation == "transformer_engine" else "megatron-local"
     return "megatron-local" if s.flag("use_flash_attn") else "megatron-2021"
+
+
+def _captures_layers(s: Settings) -> bool:
+    """Whether whole layers run as CUDA graphs; graphs of parts of them are not predicted."""
+    whole = not s.text("cuda_graph_modules").strip("[]") and not s.text("cuda_graph_scope")
+    kinds = ("local", "transformer_engine")
+    return s.text("cuda_graph_impl") in kinds and whole and not s.count("num_experts")
 
 
 def _precision(s: Settings) -> Precision:
@@ -168,15 +179,29 @@ def _shards_by_fsdp(s: Settings) -> bool:
 
 
 def uneven_chunks(s: Settings) -> list[int]:
-    """Layers of every chunk if stages differ; empty if all are alike."""
+    """Layers of every chunk if stages differ; empty if all are alike.
+
+    Layers that predict further tokens are on the last stage unless a layout says otherwise.
+    """
     if "pipeline_model_parallel_layout" in s:
         return layout_chunks(s.text("pipeline_model_parallel_layout"))
     counts = [len(segment) for segment in segments_of(s)]
     if len(counts) > 1:
         return counts if len(set(counts)) > 1 else []
     layers, pp = s.count("num_layers"), s.count("pipeline_model_parallel_size") or 1
-    virtual = virtual_stages(s)
-    if not layers or pp == 1:
+    virtual, further = virtual_stages(s), s.count("mtp_num_layers") or 0
+    if not layers or pp * virtual == 1:
+        return []
+    chunks = _decoder_chunks(s, layers, pp, virtual)
+    if further and not chunks and layers % (pp * virtual) == 0:
+        chunks = [layers // (pp * virtual)] * (pp * virtual)
+    if further and chunks:
+        chunks[-1] += further
+    return chunks
+
+
+def _decoder_chunks(s: Settings, layers: int, pp: int, virtual: int) -> list[int]:
+    if pp == 1:
         return []
     if s.flag("deepspeed"):
         return filled_chunks(layers, pp, ends="embedding" in s.text("pp_partition_method"))
@@ -209,7 +234,7 @@ def virtual_stages(s: Settings) -> int:
 def zero_stage(s: Settings) -> int:
     """What data-parallel ranks share."""
     if s.flag("deepspeed"):
-        # Its optimizer for bf16 shards the states by itself, whatever the stage.
+        # Its optimizer for bf16 shards the states by itself, at every stage.
         return max(s.count("zero_stage") or 0, int(s.flag("bf16")))
     if s.flag("use_torch_fsdp2"):
         return 3

@@ -52,6 +52,8 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
+    Feature.GRAPHS: "its layers are launched one by one",
+    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
     Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
     **causal.NO_RUN_OF_ITS_OWN,

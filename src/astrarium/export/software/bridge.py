@@ -32,12 +32,14 @@ from astrarium.export.software.model_facts import differing, trained_facts
 from astrarium.export.target import Target
 from astrarium.model import model_of_entry
 from astrarium.model.blocks import Model
+from astrarium.model.prediction import without_predictions
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.6.2"
 SOFTWARE: Final = f"Megatron-Bridge {VERSION}"
+OVERLAPPED: Final = "overlap-moe-expert-parallel-comm"
 OVERRIDES: Final = "overrides.txt"
 KEPT: Final = 3  # checkpoints that stay
 WARM_UP: Final = 100  # one iteration in so many, at the start
@@ -58,8 +60,9 @@ def recipe_of(job: Job) -> str:
 
     Some models differ only in what they were trained on; then the name decides.
     """
-    alike = [entry.name for entry in _as_large(job.model) if not _differences(job.model, entry)]
-    names = sorted(alike, key=lambda name: name != job.model.name)
+    model = without_predictions(job.model)
+    alike = [entry.name for entry in _as_large(model) if not _differences(model, entry)]
+    names = sorted(alike, key=lambda name: name != model.name)
     return RECIPES[names[0]] if names else ""
 
 
@@ -104,7 +107,7 @@ def overrides(job: Job) -> dict[str, object]:
         **dict(_sharing(job)),
         **dict(_overlap(job)),
         **_DATA["fixed"],
-        **(_DATA["fixed_for_experts"] if job.model.max_experts else {}),
+        **({**_DATA["fixed_for_experts"], **_messages(job)} if job.model.max_experts else {}),
         **(BRIDGE_OFF if on_amd(job) else {}),
         **dict(_run(job)),
     }
@@ -117,8 +120,11 @@ def _degrees(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.tensor_model_parallel_size", strategy.tp
     yield "model.pipeline_model_parallel_size", strategy.pp
     yield "model.virtual_pipeline_model_parallel_size", chunks
-    uneven = len(set(layers)) > 1
-    yield "model.pipeline_model_parallel_layout", megatron.layout(layers) if uneven else None
+    predictions = job.model.mtp_layers
+    stated = len(set(layers)) > 1 or (predictions and len(layers) > 1)
+    layout = megatron.layout(layers, predictions) if stated else None
+    yield "model.pipeline_model_parallel_layout", layout
+    yield "model.mtp_num_layers", predictions or None
     yield "model.context_parallel_size", strategy.cp
     yield "model.sequence_parallel", strategy.sequence_parallel
     if job.model.max_experts:
@@ -173,6 +179,14 @@ def _overlap(job: Job) -> Iterator[tuple[str, object]]:
     yield "model.overlap_p2p_comm", behind
     yield "model.batch_p2p_comm", not behind
     yield "model.tp_comm_overlap", overlap.tp and strategy.sequence_parallel
+
+
+def _messages(job: Job) -> dict[str, object]:
+    """How tokens travel to experts, as settings of the model; `comm_overlap` is not asked."""
+    asked = dict(megatron.expert_messages(job))
+    overlapped = asked.pop(OVERLAPPED, False)
+    named = {f"model.{name.replace('-', '_')}": value for name, value in asked.items()}
+    return {**named, f"model.{OVERLAPPED.replace('-', '_')}": overlapped}
 
 
 def _run(job: Job) -> Iterator[tuple[str, object]]:
@@ -265,7 +279,7 @@ TARGET = Target(
     lacks={
         **megatron.LACKS,
         Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
-        Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
+        Feature.GRAPHS: "its recipe here launches layers one by one",
     },
     model_refused=model_refused,
 )

@@ -6,10 +6,11 @@ default, `strategy/data/megatron_options.json`), the model, and a training run w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
+from astrarium.catalog.runtimes import GRAPHS
 from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
@@ -28,7 +29,7 @@ from astrarium.export.run_length import (
 from astrarium.export.software.megatron_hybrid import SCRIPT as HYBRID_SCRIPT
 from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer
 from astrarium.export.software.megatron_model import model_flags, model_refused
-from astrarium.export.software.megatron_rebuilt import Flags
+from astrarium.export.software.megatron_rebuilt import Flags, words
 from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
@@ -74,6 +75,7 @@ def flags(job: Job) -> Flags:
         **dict(strategy_flags(job)),
         **dict(precision_flags(job)),
         **dict(fixed_flags(job)),
+        **({"cuda-graph-impl": "local"} if job.runtime.name == GRAPHS else {}),
         **model_flags(job),
         "make-vocab-size-divisible-by": VOCABULARY_MULTIPLE,
         **dict(run_flags(job)),
@@ -110,22 +112,28 @@ def strategy_flags(job: Job) -> Iterator[tuple[str, object]]:
 def _stages(job: Job) -> Iterator[tuple[str, object]]:
     strategy = job.strategy
     layers = layers_of_stages(strategy)
+    predictions = job.model.mtp_layers
     if is_hybrid(job.model):
         pass  # its pattern of layers says where stages end
-    elif len(set(layers)) > 1:
-        yield "pipeline-model-parallel-layout", layout(layers)
+    elif len(set(layers)) > 1 or (predictions and len(layers) > 1):
+        yield "pipeline-model-parallel-layout", layout(layers, predictions)
     elif strategy.virtual_stages > 1:
         yield "num-virtual-stages-per-pipeline-rank", strategy.virtual_stages
     if strategy.virtual_stages > 1 and not strategy.overlap.p2p:
         yield "no-overlap-p2p-communication", True
 
 
-def layout(layers: Iterable[int]) -> str:
+def layout(layers: Sequence[int], predictions: int = 0) -> str:
     """Stages as Megatron's layout: the embedding first, the loss last, a letter for each layer.
 
-    Stages without layers are empty: E|t|t||L.
+    Stages without layers are empty: E|t|t||L. The last layers may predict further tokens: m.
     """
-    stages = [f"t*{count}" if count > 1 else "t" * count for count in layers]
+    stages, left = list[str](), predictions
+    for count in reversed(layers):
+        ahead = min(left, count)
+        left -= ahead
+        plain = count - ahead
+        stages.insert(0, (f"t*{plain}" if plain > 1 else "t" * plain) + "m" * ahead)
     return "E" + "|".join(stages) + "L"
 
 
@@ -200,12 +208,13 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
             yield option.flags[0].removeprefix("--"), _value(option)
     if job.model.max_experts:
         yield "moe-grouped-gemm", True
-        yield from _expert_messages(job)
+        yield from expert_messages(job)
     if on_amd(job):
         yield from ((switch, True) for switch in MEGATRON_OFF)
 
 
-def _expert_messages(job: Job) -> Iterator[tuple[str, object]]:
+def expert_messages(job: Job) -> Iterator[tuple[str, object]]:
+    """How tokens travel to experts."""
     messages = job.workload.expert_messages
     if job.strategy.ep == 1:
         messages = ExpertMessages.ALLTOALL
@@ -236,22 +245,6 @@ def run_flags(job: Job) -> Iterator[tuple[str, object]]:
     else:
         yield "eval-interval", evaluation.every
         yield "eval-iters", evaluation.iterations
-
-
-def words(options: Flags) -> tuple[str, ...]:
-    """Options as words of a command line."""
-    return tuple(word for name, value in options.items() for word in _words(name, value))
-
-
-def _words(name: str, value: object) -> Iterator[str]:
-    yield f"--{name}"
-    if value is True:
-        return
-    yield from map(_text, value if isinstance(value, list) else [value])
-
-
-def _text(value: object) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def padded_vocabulary(job: Job) -> int:
@@ -344,8 +337,9 @@ def _notes(job: Job) -> Iterator[str]:
 
 LACKS: Final[Mapping[Feature, str]] = {
     Feature.OFFLOAD_SHARDS: "host memory holds the optimizer alone there (zero_stage 1)",
-    Feature.SHARD_GROUPS_BEYOND_ZERO_1: "instances of its distributed optimizer divide the states"
+    Feature.SHARD_GROUPS_ABOVE_ZERO_1: "instances of its distributed optimizer divide the states"
     " of the optimizer alone (zero_stage 1)",
+    Feature.MTP_APART: "its layout has them all in one stage",
 }
 TARGET = Target(
     name="megatron",

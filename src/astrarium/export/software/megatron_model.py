@@ -15,6 +15,7 @@ from astrarium.export.software.megatron_hybrid import hybrid_refused, is_hybrid,
 from astrarium.export.software.megatron_rebuilt import Flags, difference
 from astrarium.model.blocks import Attention, Block, Linear, Model
 from astrarium.model.build import PRE_NORMS, Architecture
+from astrarium.model.prediction import without_predictions
 from astrarium.plans.job import Job
 
 GELUS: Final = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh")
@@ -91,6 +92,7 @@ def _refused(model: Model, seq_length: int) -> str:
     named = _ARCHITECTURES.get(model.architecture) or _FAMILIES.get(model.family)
     if named:
         return named
+    model = without_predictions(model)
     structure = _STRUCTURE[_OF_LAYERS:] if is_hybrid(model) else _STRUCTURE
     found = hybrid_refused(model)
     found = found or next((why for when, why in structure if when(model, seq_length)), "")
@@ -224,6 +226,9 @@ def flags_of(
     model: Model, seq_length: int, stages: Sequence[int] = ()
 ) -> Iterator[tuple[str, object]]:
     """Options of a model that Megatron can build; a hybrid's say where its `stages` end."""
+    if model.mtp_layers:
+        yield "mtp-num-layers", model.mtp_layers
+        model = without_predictions(model)
     values, family = _values(model), facts.FAMILIES[model.family]
     norm = facts.normalization_of(values, family)
     if not is_hybrid(model):

@@ -29,7 +29,14 @@ from astrarium.export.run_length import (
     iterations_between,
     kept_note,
 )
-from astrarium.export.software.model_facts import differing, trained_facts
+from astrarium.export.software.model_facts import (
+    FAMILIES,
+    Rope,
+    differing,
+    read,
+    rope_of,
+    trained_facts,
+)
 from astrarium.model.blocks import Attention, Block, Model
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -121,9 +128,6 @@ def _data() -> dict[str, Any]:
 
 
 _TYPES: Final = ("llama", "mistral")
-# Where config.json does not say: the defaults of these model types.
-_THETA: Final = 10000.0
-_EPS: Final = 1e-6
 # Names in config.json -> names in torchtitan.
 _SCALING: Final = {
     "factor": "scaling_factor",
@@ -157,8 +161,8 @@ def llama_refused(model: Model) -> str:
         return "its Llama blocks have SiLU"
     if any(a.window is not None for a in _attentions(model)):
         return "its Llama blocks have no sliding window"
-    kind = _rope(config).get("rope_type", "default")
-    if kind not in ("default", "llama3"):
+    kind = _rope(config).kind
+    if kind not in ("", "llama3"):
         return f"its rotary positions are not scaled as rope_type '{kind}'"
     return ""
 
@@ -178,7 +182,7 @@ def llama_spec(model: Model, seq_length: int) -> str:
         head_dim=attention.key_dim,
         ffn=config["intermediate_size"],
         vocab=model.vocab,
-        eps=config.get("rms_norm_eps", _EPS),
+        eps=read(config, FAMILIES[config["model_type"]].epsilon),
         tied=model.head.tied,
         table='{"weight": skip_param_init}' if model.head.tied else '{"weight": nn.init.normal_}',
         rope=", ".join(
@@ -192,24 +196,22 @@ def _attentions(model: Model) -> list[Attention]:
     return [attention for block in blocks for attention in block.attentions]
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary positions of a config.json, in its older and newer spelling."""
-    stated = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    stated.setdefault("rope_theta", config.get("rope_theta", _THETA))
-    stated["rope_type"] = stated.get("rope_type") or stated.get("type") or "default"
-    return stated
+def _rope(config: Mapping[str, Any]) -> Rope:
+    return rope_of(config, FAMILIES[config["model_type"]])
 
 
 def _rope_settings(model: Model, seq_length: int) -> dict[str, Any]:
-    stated = _rope(model.config or {})
-    settings = {
+    rope = _rope(model.config or {})
+    settings: dict[str, Any] = {
         "dim": _attentions(model)[0].key_dim,
         "max_seq_len": max(model.max_seq_length, seq_length),
-        "theta": stated["rope_theta"],
+        "theta": rope.theta,
     }
-    if stated["rope_type"] == "llama3":
+    if rope.kind == "llama3":
         settings["scaling"] = "llama"
-        settings |= {ours: stated[key] for key, ours in _SCALING.items() if key in stated}
+        settings |= {
+            ours: rope.scaling[key] for key, ours in _SCALING.items() if key in rope.scaling
+        }
     return settings
 
 
@@ -239,6 +241,8 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.FP16: "parameters are bfloat16 or float32",
     Feature.FP8_EXPERTS: "float8 of experts is a converter of its own, which is not written",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
+    Feature.GRAPHS: "its layers are launched one by one",
+    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
     Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
     Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"

@@ -11,11 +11,13 @@ from astrarium.plans.document import ClusterPart, ComparePart, Plan, PlanDocumen
 from astrarium.report.front.points import gpus_of
 from astrarium.report.plan.text import lacking_words
 from astrarium.report.tables import HUNDRED, Field, dollars, indented, percent, table, title
-from astrarium.report.wording import pipeline_words, short_types, strategy_words
+from astrarium.report.wording import pipeline_words, short_types, strategy_words, time_cause
 from astrarium.units import HOUR, format_count, format_seconds
 from astrarium.value import Value
 
 NOTHING = 5e-4  # a share that is written as 0.0 %
+CAUSES_SHOWN = 3
+SMALL = 0.01  # of an iteration; causes that change by less are not named
 
 
 class ComparedQuantity(Value, frozen=True):
@@ -41,6 +43,8 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
         yield Text(f"yours does not fit: {lacking_words(own)}", "bold red")
         return
     yield Text(saved_words(own, answer, compare))
+    if own.gpus == answer.gpus and (causes := causes_words(own, answer)):
+        yield Text(causes)
     if not _differ(own, answer):
         yield Text("the predicted times are too close to tell the two apart", "dim")
 
@@ -136,6 +140,20 @@ def saved_words(own: Plan, answer: Plan, compare: ComparePart) -> str:
     if not less:
         return f"{subject} takes {spent} more than yours"
     return f"{subject} saves {saved}, and takes {spent} more"
+
+
+def causes_words(own: Plan, answer: Plan) -> str:
+    """The causes of time by which an iteration differs most; "" if none does by much."""
+    theirs = own.breakdown_seconds
+    saved = {cause: theirs[cause] - now for cause, now in answer.breakdown_seconds.items()}
+    most = sorted(saved, key=lambda cause: -abs(saved[cause]))[:CAUSES_SHOWN]
+    said = [
+        f"{time_cause(cause).title} {format_seconds(abs(saved[cause]))}"
+        f" {'less' if saved[cause] > 0 else 'more'}"
+        for cause in most
+        if abs(saved[cause]) > SMALL * own.iteration_seconds
+    ]
+    return f"in an iteration: {', '.join(said)}" if said else ""
 
 
 def _differ(own: Plan, answer: Plan) -> bool:

@@ -147,9 +147,9 @@ def _degrees(strategy: Strategy, cut: PipelineCut, most: int) -> Strategy:
     for axis, value in GIVEN_UP:
         if prod(small.values()) > most:
             small[axis] = min(small[axis], value)
-    block = small["tp"] * small["dp"] * small["cp"]
+    crew = small["tp"] * small["dp"] * small["cp"]
     for etp, ep in ((2, 2), (1, 2), (2, 1), (1, 1)):
-        if etp <= strategy.etp and ep <= strategy.ep and block % (etp * ep) == 0:
+        if etp <= strategy.etp and ep <= strategy.ep and crew % (etp * ep) == 0:
             break
     several = strategy.shard_groups > 1 and small["dp"] > 1 and small["dp"] * small["cp"] > 2
     return replace(strategy, **small, ep=ep, etp=etp, shard_groups=2 if several else 1)
@@ -211,24 +211,24 @@ def _with_stages(
 ) -> Strategy:
     """The small stages, each on the pools of the stage that it stands for."""
     gpus = {stage.pipeline_rank: stage.gpu for stage in planned.stages}
-    block = small.tp * small.dp * small.cp
+    crew = small.tp * small.dp * small.cp
     stages, first = [], 0
     for number, layers in enumerate(chosen.layers):
         chunk, place = divmod(number, small.pp)
         rank = chosen.ranks[place]
         last = first + len(layers)
-        pools = _shares(cut.pools[rank], block)
-        stages.append(Stage(gpus.get(rank, ""), (first, last), block, place, chunk, pools))
+        pools = _shares(cut.pools[rank], crew)
+        stages.append(Stage(gpus.get(rank, ""), (first, last), crew, place, chunk, pools))
         first = last
     even = len({len(layers) for layers in chosen.layers}) == 1
     split = LayerSplit.EVEN if even else LayerSplit.FREE
     return replace(small, stages=tuple(stages), split=split)
 
 
-def _shares(pools: tuple[str, ...], block: int) -> dict[str, int]:
+def _shares(pools: tuple[str, ...], crew: int) -> dict[str, int]:
     """Processes of a stage by pool; of two pools, as many as there are processes."""
-    kept = pools[:block]
-    return {name: block // len(kept) + (i < block % len(kept)) for i, name in enumerate(kept)}
+    kept = pools[:crew]
+    return {name: crew // len(kept) + (i < crew % len(kept)) for i, name in enumerate(kept)}
 
 
 def _changes(before: TrainingJob, after: TrainingJob, cut: PipelineCut) -> Iterator[ScaledSize]:

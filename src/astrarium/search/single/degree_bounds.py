@@ -16,7 +16,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.dealings import Turns, least_passes
-from astrarium.cost.groups import data_ranks, slowest_of
+from astrarium.cost.groups import data_ranks
 from astrarium.cost.layouts import CostModel, ShardCosts
 from astrarium.cost.memory import always_reserved, least_parameter_bytes
 from astrarium.cost.update import update_on_host
@@ -44,7 +44,7 @@ class DegreeWork(Value, frozen=True):
         )
         messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
         ends = e.embedding_forward + e.embedding_backward + e.head_forward + e.head_backward
-        pace = slowest_of(degrees.gpus) * tuning.compute
+        pace = model.pace(degrees, degrees.gpus)
         device = ((c.forward + c.backward) @ layers + ends)[s] * pace + (messages @ layers)[s]
         launches = (tuning.host * (c.launch_forward + c.launch_backward) @ layers)[s]
         pp, batches = degrees.pp, degrees.num_micro_batches

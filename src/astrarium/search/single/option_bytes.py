@@ -242,8 +242,9 @@ class OptionBytes(Value, frozen=True, dict=True):
         free -= (1 + runtime.fragmentation) * runtime.workspace_bytes
         (least, most), index = self._range_in_flight(rows)
         fits = np.zeros(len(rows), bool)
+        by_ranks = np.argsort(pp, kind="stable")
         for start in range(0, len(rows), FEW_PAIRS):
-            some = slice(start, start + FEW_PAIRS)
+            some = by_ranks[start : start + FEW_PAIRS]
             of_pairs = least[index[some]], most[index[some]]
             room, each = _room_of_ranks(pp[some], *of_pairs, kept[some], layer[some], usual)
             fits[some] = (each * whole).sum(axis=1) <= free * room * (1 + 1e-9)
@@ -337,15 +338,17 @@ def _room_of_ranks(
 ) -> tuple[Floats, Floats]:
     """Layers of the usual kind that ranks have room for, by byte, and what each kind counts.
 
-    least, most: micro-batches in flight, (pairs, ranks).
+    least, most: micro-batches in flight, (pairs, ranks). Pairs of fewest ranks come first.
     """
     each, room = np.full(kept.shape, np.inf), np.zeros(len(pp))
     of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
     for rank in range(int(pp.max(initial=0))):
         held = layer + of_usual * least[:, [rank]] + lighter * most[:, [rank]]
-        share = np.where(pp > rank, 1 / np.maximum(held[:, usual], 1.0), 0.0)
+        share = 1 / np.maximum(held[:, usual], 1.0)
+        counts = share[:, None] * held
+        if pp[0] <= rank:
+            counts[pp <= rank], share[pp <= rank] = np.inf, 0.0
         room += share
-        counts = np.where((pp > rank)[:, None], share[:, None] * held, np.inf)
         np.minimum(each, counts, out=each)
     return room, each
 

@@ -19,6 +19,7 @@ import numpy as np
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.replay import roughly_executed_seconds
 from astrarium.cost.schedule import Stages, pipeline_seconds
+from astrarium.cost.simulator import ChunkPasses
 from astrarium.value import Value
 
 WIDTH = 6  # ways that are improved side by side
@@ -86,40 +87,36 @@ class Ring(Value, frozen=True, dict=True):
 
 
 def seconds_of(rings: Sequence[Ring], ways: Sequence[Floats | Ints]) -> list[Floats]:
-    """Seconds of iterations of every ring with each of its ways; those of one shape together."""
-    alike: dict[tuple[int, int, int, bool], list[int]] = defaultdict(list)
-    for index, ring in enumerate(rings):
-        alike[ring.shape].append(index)
+    """Seconds of iterations of every ring with each of its ways; all are executed together."""
+    passes = [ring.passes(own) for ring, own in zip(rings, ways, strict=True)]
+    links = [
+        np.broadcast_to(ring.links, (len(own), ring.pp))
+        for ring, own in zip(rings, ways, strict=True)
+    ]
     found: list[Floats] = [np.zeros(0)] * len(rings)
-    for (_, virtual, batches, overlap), members in alike.items():
-        passes = [rings[i].passes(ways[i]) for i in members]
-        forward, backward = (np.concatenate(way) for way in zip(*passes, strict=True))
-        links = np.concatenate(
-            [np.broadcast_to(rings[i].links, (len(ways[i]), rings[i].pp)) for i in members]
-        )
-        if virtual == 1:
-            seconds = _one_chunk(forward[..., 0], backward[..., 0], links, batches, overlap)
+    several: dict[bool, list[int]] = defaultdict(list)
+    for index, ring in enumerate(rings):
+        if ring.virtual > 1:
+            several[ring.overlap_p2p].append(index)
         else:
-            seconds = roughly_executed_seconds(
-                forward, backward, links, batches, overlap_p2p=overlap
-            )
-        ends = np.cumsum([len(ways[i]) for i in members])[:-1]
-        for i, own in zip(members, np.split(seconds, ends), strict=True):
-            held = ways[i].sum(axis=1)
-            after = rings[i].fixed + held * rings[i].after
-            found[i] = own + after.max(axis=1, initial=0.0)
+            found[index] = _one_chunk(*passes[index], links[index], ring)
+    for overlap, members in several.items():
+        asked = [ChunkPasses(*passes[i], links[i], rings[i].batches) for i in members]
+        seconds = roughly_executed_seconds(asked, overlap_p2p=overlap)
+        for i, own in zip(members, seconds, strict=True):
+            found[i] = own
+    for index, (ring, way) in enumerate(zip(rings, ways, strict=True)):
+        after = ring.fixed + way.sum(axis=1) * ring.after
+        found[index] = found[index] + after.max(axis=1, initial=0.0)
     return found
 
 
-def _one_chunk(
-    forward: Floats, backward: Floats, links: Floats, batches: int, overlap: bool
-) -> Floats:
-    ways, none, whole = len(forward), np.zeros(len(forward)), np.ones(forward.shape)
-    stages = Stages(
-        whole.astype(np.int64), forward, backward, links, none, none, none, none, whole, whole
-    )
-    number, single = np.full(ways, batches), np.ones(ways, np.int64)
-    return pipeline_seconds(stages, number, single, np.full(ways, overlap))
+def _one_chunk(forward: Floats, backward: Floats, links: Floats, ring: Ring) -> Floats:
+    ways, none, whole = len(forward), np.zeros(len(forward)), np.ones(links.shape)
+    count, passes = whole.astype(np.int64), (forward[..., 0], backward[..., 0])
+    stages = Stages(count, *passes, links, none, none, none, none, whole, whole)
+    number, single = np.full(ways, ring.batches), np.ones(ways, np.int64)
+    return pipeline_seconds(stages, number, single, np.full(ways, ring.overlap_p2p))
 
 
 def dealt(ring: Ring, num_layers: int, to_beat: float = np.inf) -> list[Ints]:
@@ -163,7 +160,8 @@ def _dealer(
     drawn = np.random.default_rng(0)  # the same for every pipeline: results repeat
     least, waited = np.inf, 0
     while len(beam.ways) and chunks <= MOST_CHUNKS and waited <= _patience(beam, to_beat):
-        gains = yield from _gains(beam.ways, beam.seconds)
+        slopes = yield from beam.slopes()
+        gains = _gains(beam.ways, slopes)
         yield from beam.enter(_neighbours(beam, gains, drawn))
         gained = beam.seconds[0] < least * (1 - GAIN)
         least, waited = float(beam.seconds[0]), 0 if gained else waited + 1
@@ -184,21 +182,34 @@ class _Beam:
         self._ring, self._width = ring, width
         self.ways = np.zeros((0, ring.virtual, ring.pp), np.int64)
         self.seconds = np.zeros(0)
+        self._tried = set[bytes]()
+        self._slopes: dict[bytes, Floats] = {}
 
     def enter(self, ways: Ints) -> Asking:
         held = ways.sum(axis=1)
         inner = held[:, 1:-1].min(axis=1, initial=1) >= 1
         fits = (ways.min(axis=(1, 2)) >= 0) & (held <= self._ring.most).all(axis=1) & inner
-        known = {way.tobytes() for way in self.ways}
-        new = _distinct([way for way in ways[fits] if way.tobytes() not in known])
+        new = _distinct([way for way in ways[fits] if way.tobytes() not in self._tried])
         if not len(new):
             return
+        self._tried.update(way.tobytes() for way in new)
         every = np.concatenate([self.ways, new])
         seconds = np.concatenate([self.seconds, (yield new)])
         squares = (every**2).sum(axis=(1, 2))
         coarse = np.round(seconds / seconds.min() / GAIN)
         order = np.lexsort((squares, coarse))[: self._width]
         self.ways, self.seconds = every[order], seconds[order]
+
+    def slopes(self) -> Generator[Floats | Ints, Floats, Floats]:
+        """How the time changes with a layer more, and less, on a chunk: (ways, 1 or 2, chunks)."""
+        new = [place for place, way in enumerate(self.ways) if way.tobytes() not in self._slopes]
+        if new:
+            asked = _stepped(self.ways[new])
+            seconds = yield asked.reshape(-1, *self.ways.shape[1:])
+            slopes = seconds.reshape(asked.shape[:3]) - self.seconds[new, None, None]
+            found = zip((self.ways[place].tobytes() for place in new), slopes, strict=True)
+            self._slopes.update(found)
+        return np.stack([self._slopes[way.tobytes()] for way in self.ways])
 
 
 def _neighbours(beam: _Beam, gains: Floats, drawn: np.random.Generator) -> Ints:
@@ -314,17 +325,22 @@ def _chunks(ring: Ring, held: Ints, larger: Ints) -> Ints:
     return sizes
 
 
-def _gains(ways: Ints, seconds: Floats) -> Generator[Floats | Ints, Floats, Floats]:
-    """How the time changes if a layer moves from one chunk to another: (ways, chunks, chunks)."""
-    count, number = len(ways), ways[0].size
+def _stepped(ways: Ints) -> Floats:
+    """Ways with a bit of a layer more, or less, on every chunk: (ways, 1 or 2, chunks, ...)."""
+    number = ways[0].size
     steps = STEP * np.eye(number).reshape(1, number, *ways.shape[1:])
     # Where chains are equally long, a layer less shortens none of them: asked of few chunks only.
     few = number <= FEW_CHUNKS
     asked = [ways[:, None] + steps, np.maximum(ways[:, None] - steps, 0.0)][: 1 + few]
-    tried = np.concatenate([one.reshape(-1, *ways.shape[1:]) for one in asked])
-    slopes = (yield tried).reshape(len(asked), count, number) - seconds[:, None]
-    gain = (slopes[1] if few else -slopes[0])[:, :, None] + slopes[0][:, None, :]
-    gain[ways.reshape(count, number) == 0] = np.inf
+    return np.stack(asked, axis=1)
+
+
+def _gains(ways: Ints, slopes: Floats) -> Floats:
+    """How the time changes if a layer moves from one chunk to another: (ways, chunks, chunks)."""
+    number = ways[0].size
+    less = slopes[:, 1] if slopes.shape[1] > 1 else -slopes[:, 0]
+    gain = less[:, :, None] + slopes[:, 0, None, :]
+    gain[ways.reshape(len(ways), number) == 0] = np.inf
     gain[:, np.arange(number), np.arange(number)] = np.inf
     return gain
 

@@ -217,6 +217,7 @@ class _Program:
 
         solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
         solver.setOptionValue("output_flag", False)
+        solver.setOptionValue("presolve", "off")  # it takes longer than programs as small as these
         self._statuses, self._solver = highspy.HighsModelStatus, solver
         self._ring, self._chains = ring, list(chains)
         self._binding: dict[int, Chain] = {}
@@ -254,6 +255,7 @@ class _Program:
     def least(self, turn: float, most: Floats, enough: float, rounds: int) -> float:
         """Seconds of an iteration whose longest rank takes such a turn, at least."""
         self._limit(turn, most)
+        self._solver.setOptionValue("objective_bound", enough * (1 + 2 * SLACK))
         patience = max(int(PATIENCE * rounds), 1)
         least, shortest, center, gained = 0.0, np.inf, None, [0.0] * patience
         for number in range(rounds + 1):
@@ -262,6 +264,8 @@ class _Program:
             status = self._solver.getModelStatus()
             if status == self._statuses.kInfeasible:
                 return np.inf  # no sizes fit
+            if status == self._statuses.kObjectiveBound:
+                least = enough
             if status != self._statuses.kOptimal:
                 break
             found = self._solver.getInfo().objective_function_value

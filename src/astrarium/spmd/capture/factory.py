@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ def _functions(known: list[str]) -> str:
 
 
 def _load_file(name: str, path: Path) -> ModuleType:
-    if not path.is_file():
+    if not os.path.isfile(path):
         siblings = (
             [str(other) for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
         )

@@ -11,7 +11,6 @@ names are taken as one kernel that reads its inputs and writes its result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -214,13 +213,16 @@ def _products(
     sizes: tuple[Size, Size, Size, Size],
     left: int,
     right: int,
+    *,
+    by_weight: bool = False,
 ) -> list[Term]:
-    """A product of two inputs and the products of their gradients; `right` is the weight."""
+    """A product of two inputs and the products of their gradients; `right` may be a weight."""
     batch, m, n, k = sizes
     dtype = call.output.dtype
-    weight = len(call.inputs[right].shape) <= 2 or (np.ndim(batch) == 0 and batch == 1.0)
+    is_single = np.ndim(batch) == 0 and batch == 1.0
     terms = [Term(Kernel(GEMM, dtype), sizes)]
-    if not weight:  # both are activations: no gradient is accumulated
+    if not (by_weight or is_single or len(call.inputs[right].shape) <= 2):
+        # Both are activations: no gradient is accumulated.
         wanted = {left: (batch, m, k, n), right: (batch, n, k, m)}
         terms += [
             Term(Kernel(GEMM, dtype, backward=True), swapped)
@@ -314,16 +316,7 @@ def _convolution(call: LocalCall) -> list[Term]:
     depth = _product(weight.shape[1:])
     batch = 1.0 if np.all(np.asarray(groups) <= 1.0) else groups
     n = weight.shape[0] if np.ndim(batch) == 0 and batch == 1.0 else columns
-    kernel = Kernel(GEMM, call.output.dtype)
-    sizes = (batch, places, n, depth)
-    roles = {0: GemmRole.DGRAD, 1: GemmRole.WGRAD}
-    terms = [Term(kernel, sizes)]
-    terms += [
-        Term(replace(kernel, backward=True, role=role), sizes)
-        for one, role in roles.items()
-        if call.gradients[one]
-    ]
-    return terms + _bias_terms(call, 2)
+    return _products(call, (batch, places, n, depth), 0, 1, by_weight=True) + _bias_terms(call, 2)
 
 
 def _experts(call: LocalCall) -> list[Term]:

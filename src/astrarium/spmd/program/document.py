@@ -43,7 +43,14 @@ LEVELS: Final = "/"  # between the layouts of a placement
 MEMORY_CAUSES: Final = ("parameters", "gradients", "optimizer", "activations", "transient")
 AGAIN: Final = "synthesise it again with `astrarium synthesize ... --out FILE`"
 # What content raises that this version did not write.
-ODD_CONTENT: Final = (AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError)
+ODD_CONTENT: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+    msgspec.MsgspecError,
+)
 
 
 class SourcePart(Value, frozen=True):

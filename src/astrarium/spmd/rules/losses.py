@@ -62,7 +62,7 @@ _FLOATS: Final = ("float64", "float32", "bfloat16", "float16")
 
 
 def _counted(call: Call) -> Iterator[ShardRule]:
-    """Devices first add up how many targets there are: one number."""
+    """Devices first add up their numbers of targets."""
     if call.get(3, "reduction", MEAN) != MEAN or call.operands[1].dtype in _FLOATS:
         return
     named, others = _class_names(call)

@@ -107,7 +107,7 @@ def _grids(problem: SearchProblem[Any], classes: tuple[int, ...]) -> Floats:
     """Steps in which prices are counted, by component: powers of two, far below what matters.
 
     Sums of multiples of such a step are exact up to 2**53 steps, so equal layers cost the same in
-    whatever order they are added up, and nothing is kept twice.
+    any order of adding them up, and nothing is kept twice.
     """
     least = sum(min(choice.seconds for choice in choices) for choices in problem.choices)
     most = sum(max(choice.seconds for choice in choices) for choices in problem.choices)

@@ -255,7 +255,7 @@ class _Labels(Value, frozen=True):
 def _next(
     moves: Moves, position: int, layer: _Labels, known: _BestKnown, width: int
 ) -> tuple[_Labels, float, int]:
-    """The labels of the next place, the bound of the best left out, and how many were seen."""
+    """The labels of the next place, the bound of the best left out, and the number seen."""
     numbers: dict[State, int] = {}
     taken: list[Move] = []
     prices, states, parents, which = [], [], [], []
@@ -348,15 +348,11 @@ class NoRoomError(InputError):
         needed: float,
         room: float,
         leanest: Solution | None = None,
-        *,
-        proven: bool = True,
     ) -> None:
-        found = "no program fits" if proven else "no program was found that fits"
         super().__init__(
-            f"{found}: devices of class {device_class} have room for {room:.6g} bytes,"
-            f" and the leanest program needs {needed:.6g}"
+            f"no program was found that fits: devices of class {device_class} have room for"
+            f" {room:.6g} bytes, and the leanest program needs {needed:.6g}"
         )
-        self.proven = proven
         self.leanest = leanest
         self.device_class = device_class
         self.needed = needed
@@ -402,7 +398,7 @@ def _solve(problem: SearchProblem[Any], classes: tuple[int, ...], effort: Effort
             raise InputError(
                 "no program: a node needs a layout that its input cannot be brought to"
             )
-        raise _not_all(problem, classes, effort, proven=fitting.complete)
+        raise _not_all(problem, classes, effort)
     seconds, kept = price_of(problem, fitting.steps)
     bound = seconds if fitting.complete else min(fitting.bound, seconds)
     return Solution(
@@ -424,14 +420,11 @@ def _leanest(
     least = np.array([found.price[1 + index] for index, found in enumerate(frugal)])
     worst = int(np.argmax(least / np.maximum(room, 1.0)))
     if least[worst] > room[worst]:
-        proven = frugal[worst].bound > room[worst]
-        raise _no_room(problem, classes, worst, frugal[worst], proven=proven)
+        raise _no_room(problem, classes, worst, frugal[worst])
     return frugal
 
 
-def _not_all(
-    problem: SearchProblem[Any], classes: tuple[int, ...], effort: Effort, *, proven: bool
-) -> NoRoomError:
+def _not_all(problem: SearchProblem[Any], classes: tuple[int, ...], effort: Effort) -> NoRoomError:
     """Each class fits alone, not all of them: what the most even compromise needs."""
     room = np.array([problem.room[index] for index in classes])
     weights = (0.0, *(1.0 / np.maximum(room, 1.0)).tolist())
@@ -439,18 +432,13 @@ def _not_all(
         found = cheapest(problem, CountedPrices(classes, weights), part)
     assert found is not None  # each class alone has one
     worst = int(np.argmax(found.price[1:] / np.maximum(room, 1.0)))
-    return _no_room(problem, classes, worst, found, proven=proven)
+    return _no_room(problem, classes, worst, found)
 
 
 def _no_room(
-    problem: SearchProblem[Any],
-    classes: tuple[int, ...],
-    worst: int,
-    found: FoundProgram,
-    *,
-    proven: bool,
+    problem: SearchProblem[Any], classes: tuple[int, ...], worst: int, found: FoundProgram
 ) -> NoRoomError:
     seconds, kept = price_of(problem, found.steps)
     leanest = Solution(found.steps, seconds, kept, 0.0, found.expanded, optimal=False)
     index = classes[worst]
-    return NoRoomError(index, kept[index], problem.room[index], leanest, proven=proven)
+    return NoRoomError(index, kept[index], problem.room[index], leanest)

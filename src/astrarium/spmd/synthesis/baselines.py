@@ -48,7 +48,7 @@ class Ratios(StrEnum):
 
     EVEN = "even"
     SPEED = "by speed"
-    FREE = "chosen"  # by the linear program
+    FREE = "chosen"  # by the integer program
 
 
 class Place(Value, frozen=True, dict=True):

@@ -1,19 +1,17 @@
-"""How much of every axis each class of devices gets: a linear program, then whole granules.
+"""The number of granules of every axis that each class of devices gets: an integer program.
 
-The program of instructions stays as it is; what is chosen is how many granules of every axis a
-device of every class takes (devices of a class are alike, so they take alike). The objective is
-the one of the search: devices meet after every instruction, so a step takes the sum, over
-instructions, of the slowest device's seconds, and over messages, of those of the largest piece.
-Both are the largest of a few rows that are linear in granules (`Lines`), and so are the bytes that
-a device keeps. That is a linear program; HiGHS solves it.
+The program of instructions stays as it is. Devices of a class are alike and take alike numbers of
+granules. The objective is that of the search: devices meet after every instruction, so a step takes
+the sum, over instructions, of the slowest device's seconds, and over messages, of those of the
+largest piece. Both are the largest of a few rows that are linear in granules (`Lines`); the bytes
+that a device keeps are linear, too. HiGHS solves the program.
 
-Granules are whole. The rounded problem is over the *largest* part in every class: a class of n
-devices whose largest part is m takes anything up to n m granules, at the same price. So equal
-devices may differ by one granule, memory holds for every one of them, and the integer program is
-as small as the linear one. It is solved where granules are few; else rounding costs little.
+It is over the *largest* part in every class: a class of n devices whose largest part is m takes
+anything up to n m granules, at the same price. So equal devices may differ by one granule, memory
+holds for every one of them, and the program has one number for each axis and class.
 
 Prices around a division come as straight lines (`ProgramPrice`). They are not straight over all
-sizes, so what the linear program finds is priced again as it is: a bad line costs a chance, never
+sizes, so what the program finds is priced again as it is: a bad line costs a chance, never
 a wrong price. An operator's work is along one axis, so each class's seconds are a row over its
 granules of that axis. A message takes as long as its largest part, whoever has it: one row for
 every class, all of one slope; an all-to-all has the axes of both ends. Computation and messages of
@@ -24,7 +22,6 @@ layers, are one term that counts as often.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
@@ -33,25 +30,24 @@ from astrarium.arrays import Floats, Ints
 from astrarium.errors import InputError
 from astrarium.spmd.price import Devices, ProgramPrice, axis_of_layout
 from astrarium.spmd.program import DeviceProgram, Instruction
-from astrarium.spmd.rules import Division, whole_granules
+from astrarium.spmd.rules import Division
 from astrarium.spmd.solve import without_library_output
 from astrarium.value import Value
 
 NODES: Final = 2000  # of the integer program's tree: a limit by count gives the same every time
-COARSE: Final = 8  # granules of a device, on average, below which rounding may cost much
-GAP: Final = 1e-4  # of the integer program: rounding need not be better than prices are
+GAP: Final = 1e-6  # of the integer program, relative
 SLACK: Final = 1e-9  # of memory, relative: for rounding errors of the solver
 
 
 class Lines(Value, frozen=True, dict=True):
     """Seconds and bytes of a program as functions of granules per device, by axis and class."""
 
-    granules: Ints  # [axis]: how many there are to deal out
+    granules: Ints  # [axis]: the number to deal out
     members: Ints  # [class]: devices in it
     base: Floats  # [row]: seconds of a row without any granule
     slopes: Floats  # [row, axis, class]: seconds of a row for each granule of one device
     term: Ints  # [row]: the term it belongs to; a term takes its largest row
-    counts: Floats  # [term]: how many instructions are like it
+    counts: Floats  # [term]: the number of instructions like it
     bytes_base: Floats  # [class]
     bytes_slopes: Floats  # [axis, class]
     room: Floats  # [class]; inf where memory does not matter
@@ -71,124 +67,15 @@ class Lines(Value, frozen=True, dict=True):
         return bool(np.all(self.bytes(parts) <= self.room * (1 + SLACK)))
 
 
-def best_shares(lines: Lines) -> Floats | None:
-    """Granules per device, [axis, class], not whole yet; None where nothing fits."""
+def best_parts(lines: Lines) -> Ints | None:
+    """Whole granules on the fullest device of every class, [axis, class]; None: nothing fits."""
     if len(lines.members) == 1:
-        even = lines.granules[:, None] / float(lines.members[0])
+        even = -(-lines.granules[:, None] // lines.members)
         return even if lines.fits(even) else None
-    return _solve(lines, whole=False)
+    return _solve(lines)
 
 
-def best_parts(lines: Lines, shares: Floats) -> Ints | None:
-    """Whole granules on the fullest device of every class, [axis, class], from `best_shares`.
-
-    Shares are rounded, brought under the memory limit, and improved a few granules at a time.
-    Where a device has few granules, and the result is not as good as the shares, the integer
-    program is solved. None where nothing fits.
-    """
-    rounded = _repaired(lines, np.stack([*map(_fullest, *_by_axis(lines, shares))]))
-    if len(lines.members) == 1:
-        return rounded
-    if rounded is not None:
-        rounded = _improved(lines, rounded)
-        lost = lines.seconds(rounded) / max(lines.seconds(shares), 1e-300) - 1
-        few = lines.granules.min() <= COARSE * lines.members.sum()
-        if lost <= GAP or not few:
-            return rounded
-    answer = _solve(lines, whole=True)
-    if answer is None:
-        return rounded
-    exact = np.rint(answer).astype(np.int64)
-    if not lines.fits(exact):
-        return rounded
-    options = [one for one in (rounded, exact) if one is not None]
-    return min(options, key=lines.seconds)
-
-
-def _improved(lines: Lines, parts: Ints) -> Ints:
-    """Move granules between two classes as long as that gains."""
-    best, seconds = parts, lines.seconds(parts)
-    while True:
-        before = seconds
-        for axis in range(len(lines.granules)):
-            for other in _neighbours(lines, best, axis):
-                other_seconds = lines.seconds(other)
-                if other_seconds < seconds and lines.fits(other):
-                    best, seconds = other, other_seconds
-        if seconds >= before * (1 - GAP):
-            return best
-
-
-def _neighbours(lines: Lines, parts: Ints, axis: int) -> list[Ints]:
-    """A little more or less for one class of an axis, as much as then needed for another."""
-    classes = range(len(lines.members))
-    found = []
-    for giver, taker in permutations(classes, 2):
-        for step in (-2, -1, 1, 2):
-            other = parts.copy()
-            other[axis, giver] += step
-            dealt = other[axis] @ lines.members - other[axis, taker] * lines.members[taker]
-            missing = int(lines.granules[axis] - dealt)
-            other[axis, taker] = max(0, -(-missing // int(lines.members[taker])))
-            if other[axis, giver] >= 0:
-                found.append(other)
-    return found
-
-
-def _by_axis(lines: Lines, shares: Floats) -> tuple[list[Floats], list[int], list[Ints]]:
-    axes = len(lines.granules)
-    return [*shares], [int(count) for count in lines.granules], [lines.members] * axes
-
-
-def _fullest(shares: Floats, granules: int, members: Ints) -> Ints:
-    """The largest part in every class after rounding by largest remainders."""
-    dealt = whole_granules(np.repeat(shares, members), granules)
-    ends = np.cumsum(members)
-    parts = [dealt[end - size : end].max() for end, size in zip(ends, members, strict=True)]
-    return np.asarray(parts, np.int64)
-
-
-def _repaired(lines: Lines, parts: Ints) -> Ints | None:
-    """Move granules from classes over their room to those where it costs least; None: no room.
-
-    Every move takes one granule from each device of a full class, so it ends.
-    """
-    parts = parts.copy()
-    while True:
-        over = lines.bytes(parts) - lines.room
-        full = int(np.argmax(over))
-        if over[full] <= SLACK * max(1.0, float(np.abs(lines.room[full]))):
-            return parts
-        moves = [
-            moved
-            for axis in np.flatnonzero((lines.bytes_slopes[:, full] > 0) & (parts[:, full] > 0))
-            if (moved := _moved(lines, parts, int(axis), full)) is not None
-        ]
-        if not moves:
-            return None
-        parts = min(moves, key=lines.seconds)
-
-
-def _moved(lines: Lines, parts: Ints, axis: int, source: int) -> Ints | None:
-    """One granule less on every device of a class, what is then missing on others with room."""
-    result = parts.copy()
-    result[axis, source] -= 1
-    while int(result[axis] @ lines.members) < lines.granules[axis]:
-        options = []
-        for target in range(len(lines.members)):
-            if target != source:
-                option = result.copy()
-                option[axis, target] += 1
-                kept = lines.bytes(option)
-                if kept[target] <= lines.room[target]:
-                    options.append(option)
-        if not options:
-            return None
-        result = min(options, key=lines.seconds)
-    return result
-
-
-def _solve(lines: Lines, *, whole: bool) -> Floats | None:
+def _solve(lines: Lines) -> Ints | None:
     """Minimise the sum of terms; variables: parts by axis and class, then one for each term."""
     try:  # here, as it is slow to import
         from scipy.optimize import Bounds, milp
@@ -204,8 +91,8 @@ def _solve(lines: Lines, *, whole: bool) -> Floats | None:
     with without_library_output():
         result = milp(
             np.concatenate([np.zeros(parts), lines.counts]),
-            integrality=np.repeat([int(whole), 0], [parts, terms]),
-            constraints=_constraints(lines, whole=whole),
+            integrality=np.repeat([1, 0], [parts, terms]),
+            constraints=_constraints(lines),
             bounds=Bounds(
                 np.concatenate([np.zeros(parts), np.full(terms, -np.inf)]),
                 np.concatenate([most, np.full(terms, np.inf)]),
@@ -214,10 +101,10 @@ def _solve(lines: Lines, *, whole: bool) -> Floats | None:
         )
     if result.x is None:
         return None
-    return np.asarray(result.x[:parts], np.float64).reshape(axes, classes)
+    return np.rint(result.x[:parts]).astype(np.int64).reshape(axes, classes)
 
 
-def _constraints(lines: Lines, *, whole: bool) -> list[Any]:
+def _constraints(lines: Lines) -> list[Any]:
     """Every term is at least its rows; all granules are dealt out; every class has the room.
 
     Seconds are scaled so that a step takes about one, bytes so that room is one: the solver's
@@ -239,8 +126,7 @@ def _constraints(lines: Lines, *, whole: bool) -> list[Any]:
     found = [LinearConstraint(hstack([slopes, largest], format="csc"), ub=-lines.base / scale)]
     if axes:
         dealt = wide(np.asarray(np.kron(np.eye(axes), lines.members), np.float64))
-        granules = lines.granules
-        found.append(LinearConstraint(dealt, lb=granules, ub=np.inf if whole else granules))
+        found.append(LinearConstraint(dealt, lb=lines.granules))
     limited = np.flatnonzero(np.isfinite(lines.room))
     if len(limited):
         kept = np.zeros((len(limited), axes, classes))
@@ -288,8 +174,7 @@ def divided_anew(lines: Lines, granules: Ints, groups: Ints, kinds: Ints) -> Div
     narrow, used = without_unused(lines)
     if not len(used):
         return None
-    shares = best_shares(narrow)
-    parts = best_parts(narrow, shares) if shares is not None else None
+    parts = best_parts(narrow)
     if parts is None:
         return None
     dealt = dealt_out(narrow, parts)  # places in the order of kinds

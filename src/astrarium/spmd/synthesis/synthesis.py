@@ -16,7 +16,7 @@ Searches and ratios minimise the sum of instructions, which adds up. Programs ar
 seconds of a step, in which gradients are summed while others are computed.
 
 What is proven: `bound` is of a search over all rules at the ratios of the answer. No program's
-instructions add up to less *with those ratios*; other ratios are tried by linear programming around
+instructions add up to less *with those ratios*; other ratios are tried by integer programs around
 the programs found, which proves nothing about all pairs of program and ratios.
 """
 
@@ -432,7 +432,7 @@ def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
     peak = memory.peak
     worst = int(np.argmax(peak / devices.room))
     device_class, room = int(devices.class_of[worst]), float(devices.room[worst])
-    return NoRoomError(device_class, float(peak[worst]), room, proven=False)
+    return NoRoomError(device_class, float(peak[worst]), room)
 
 
 def _programmed(

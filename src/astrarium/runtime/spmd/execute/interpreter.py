@@ -1,9 +1,8 @@
 """Runs a program on one rank: forward instruction by instruction, backward in the reverse order.
 
 Each computed node has an autograd graph of its own, which the backward pass asks for the gradients
-of its inputs. So all ranks send their messages in one order, that of the program, whatever a rank's
-pieces look like: an operator on an empty piece may have no graph at all, and yet the gradient that
-it does not give is waited for by others.
+of its inputs. So all ranks send their messages in the order of the program. An operator on an empty
+piece may have no graph at all, but other ranks wait for the gradient that it does not give.
 
 Gradients of parameters that are only added up over the ranks (`replicate -> copied`, data parallel
 training) are sent in the last micro-batch, many in one message, as soon as they are complete. That

@@ -41,7 +41,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Sums that go in one message, and after how many actions of the backward pass they can."""
+    """Sums that go in one message, once `at` actions of the backward pass are done."""
 
     number: int
     at: int

@@ -43,7 +43,7 @@ CHUNK_BYTES: Final = 1 << 22
 
 
 class Stateful(Protocol):
-    """Whatever goes into checkpoints beside the model: a schedule of learning rates."""
+    """What else goes into checkpoints beside the model: a schedule of learning rates."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> object: ...

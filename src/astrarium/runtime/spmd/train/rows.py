@@ -196,7 +196,7 @@ class RowSampler(Sampler[list[int]]):  # type: ignore[misc]  # torch is not anal
         shuffle: bool,
         seed: int,
     ) -> None:
-        """`done` tells how many batches were trained on: an epoch goes on where it was left."""
+        """`done` gives the number of batches trained on: an epoch goes on where it was left."""
         self._rows, self._done, self._shuffle, self._seed = rows, done, shuffle, seed
         self._length, self._batch = length, rows.batch * rows.micro_batches
         if length < self._batch:

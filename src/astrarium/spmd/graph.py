@@ -140,7 +140,7 @@ def with_refs(node: Node, numbers: Sequence[int] | Mapping[int, int]) -> Node:
 
 
 def chance(node: Node) -> float:
-    """That an element is dropped: 0 of operators that drop none, and outside of training."""
+    """The chance that an element is dropped; 0 where nothing is, and outside of training."""
     if not node.op.startswith(DROPPING):
         return 0.0
     named = dict(node.kwargs)
@@ -153,7 +153,7 @@ def chance(node: Node) -> float:
 
 
 def draws(node: Node) -> int:
-    """How many times a node draws numbers by position; a single number is never drawn so."""
+    """The number of drawings by position in a node; a single number is not drawn so."""
     if node.op.startswith(DRAWING):
         return int(node.shape != ())
     if node.op.startswith(RECURRENT):

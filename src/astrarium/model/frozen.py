@@ -1,0 +1,72 @@
+"""Layers at the front of a model that are frozen: a vision tower behind which the rest trains.
+
+No gradient reaches them: they only have a forward pass, and keep 16-bit weights alone.
+
+Not modelled: frozen layers behind others that train, which pass gradients on; recomputation, which
+is counted as if it redid their forward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace as replaced
+
+from astrarium.errors import InputError, did_you_mean, flag
+from astrarium.model.blocks import Block, Model
+from astrarium.value import replace
+
+
+def with_frozen_front(model: Model, name: str) -> Model:
+    """The model with all layers of this name frozen, which are the first ones.
+
+    What makes their tokens is frozen with them.
+    """
+    blocks = model.blocks
+    called = [block.name == name or block.name.startswith(f"{name}-") for block in blocks]
+    number = sum(called)
+    if not number or number == len(blocks) or not all(called[:number]):
+        _refuse(model, name)
+    if model.embedding.vocab:
+        raise InputError(
+            f"{flag('freeze')} {name}: the token table of {model.name} is before these layers, and"
+            " stays trained: gradients would pass through them, which is not modelled",
+            "freeze",
+        )
+    front = []
+    for block in blocks[:number]:
+        if not isinstance(block, Block):
+            raise InputError(
+                f"{flag('freeze')} {name}: a layer of {model.name} is known by its totals alone,"
+                " so that its backward pass cannot be left out",
+                "freeze",
+            )
+        front.append(replace(block, frozen=True))
+    behind, extra = blocks[number], model.embedding.other_parameters
+    if isinstance(behind, Block):  # a projector has the final norm of a tower, and unused weights
+        ends = tuple(norm for norm in behind.norms if norm.name.startswith(f"{name}_"))
+        if ends:
+            rest = tuple(norm for norm in behind.norms if norm not in ends)
+            extra += behind.extra_parameters
+            behind = replace(behind, norms=rest, extra_parameters=0)
+            front[0] = replace(front[0], norms=(*front[0].norms, *ends))
+    front[0] = replace(front[0], extra_parameters=front[0].extra_parameters + extra)
+    return replaced(
+        model,
+        blocks=(*front, behind, *blocks[number + 1 :]),
+        embedding=replace(model.embedding, other_parameters=0),
+    )
+
+
+def _refuse(model: Model, name: str) -> None:
+    first = model.blocks[0].name.partition("-")[0]
+    names = [block.name.partition("-")[0] for block in model.blocks]
+    able = [first] if names[-1] != first else []
+    hint = did_you_mean(name, able)
+    has = (
+        f"; it has {first}"
+        if able
+        else f": all its layers train, or adapters ({flag('finetune')} lora)"
+    )
+    raise InputError(
+        f"{flag('freeze')} {name}: {model.name} does not begin with layers of that name{hint}{has}",
+        "freeze",
+    )

@@ -1,0 +1,46 @@
+"""Searches on one pool that were made before: other prices or tokens change no answer of theirs.
+
+What decides is compared as a whole, so an answer is the one that the search would give again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from typing import Final
+
+from astrarium.cluster import Pool
+from astrarium.model.workload import Workload
+from astrarium.search.outcome import SearchResult
+
+MOST_KEPT: Final = 64  # a few KiB each
+
+_memory: list[tuple[tuple[object, ...], SearchResult]] = []  # the last used first
+
+
+def remembered(
+    workload: Workload,
+    pool: Pool,
+    asked: tuple[object, ...],
+    search: Callable[[], SearchResult],
+) -> SearchResult:
+    """What a search without limits finds; `asked` is all else that it depends on."""
+    unpaid = replace(
+        pool,
+        usd_per_gpu_hour=None,
+        spot_usd_per_gpu_hour=None,
+        price_date="",
+        price_origin="",
+        interruptions_per_hour=None,
+    )
+    # What is cheap to compare comes first.
+    batch = workload.global_batch, workload.seq_length
+    of = (*batch, *asked, unpaid, replace(workload, tokens=None))
+    known = next((one for one in _memory if one[0] == of), None)
+    found = (of, search()) if known is None else known
+    _memory[:] = [found, *(one for one in _memory if one is not known)][:MOST_KEPT]
+    result = copy(found[1])  # callers change counts
+    result.found, result.rejected = [*result.found], result.rejected.copy()
+    result.reasons = result.reasons.copy()
+    return result
