@@ -63,6 +63,9 @@ class Given(Value, frozen=True):
         return shown(" ".join((self.flag, *self.values)))
 
 
+MOST_HINTS: Final = 20  # for options that nobody knows
+
+
 @dataclass(slots=True)
 class Arguments:
     """Options by their name in Megatron's namespace; of one given twice, the last counts."""
@@ -192,7 +195,10 @@ def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
             given, assumed, why = older["as_if"]
             out.as_if.append(AsIf(flag, given, assumed, why))
     else:
-        hint = did_you_mean(flag, options_by_flag())
+        if any(one.option == flag for one in out.unknown):
+            return
+        if len(out.unknown) < MOST_HINTS:  # each compares with 800 names
+            hint = did_you_mean(flag, options_by_flag())
     out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {megatron_version()}{hint}"))
 
 
