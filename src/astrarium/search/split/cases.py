@@ -250,8 +250,9 @@ class Bundle(Value, frozen=True, dict=True):
     def _with_ramps(self, passes: Floats, after: Floats, worst: float) -> Floats:
         """Seconds with the ramp at every place; infinite beyond the worst."""
         limited = np.isfinite(worst)
-        most = worst if limited else STEEPEST * (passes + after)
-        found = np.where(passes + after <= most, passes + after, np.inf)
+        whole = passes + after
+        most = worst if limited else np.where(np.isfinite(whole), STEEPEST * whole, 0.0)
+        found = np.where(whole <= most, whole, np.inf)
         rows = np.flatnonzero(np.isfinite(found).any(axis=0))
         if not len(rows):
             return found
