@@ -90,7 +90,8 @@ class Together:
         if len(hopeful) > MOST_PARTS:
             hopeful.sort(key=lambda i: least[i])
         done = []
-        work = most / max(len(hopeful[:MOST_PARTS]), 1) ** 0.5  # parts share what the whole may do
+        # Parts share what the whole may do, squared; without claims, a quarter of it.
+        work = most / max(len(hopeful[:MOST_PARTS]), 1) ** 0.5 / (1 if claims else 2)
         for i in hopeful[:MOST_PARTS]:
             cluster, known = self._runs.cluster.part(parts[i]), self._known()
             found, result = search_across(asked, self._runs.cluster, cluster, known, work)

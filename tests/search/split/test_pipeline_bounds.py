@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Bools, Floats
 from astrarium.cost.simulator import simulate
 from astrarium.search.split.pipeline_bounds import (
     crossing_bound,
@@ -13,6 +15,7 @@ from astrarium.search.split.pipeline_bounds import (
     interleaved_bound,
     interleaved_speed,
     least_crossing,
+    least_iteration,
     least_sum,
     links_bound,
     pipeline_bound,
@@ -215,3 +218,25 @@ def test_the_slowest_hold_as_few_layers_as_they_can() -> None:
     # Nine: five leave the slowest, two the next slowest, two the fastest.
     least = least_sum(np.array([[3.0, 1.0, 2.0]]), most, fewest, 6)
     assert least[0, 0] == 3 * 1 + 3 + 2 * 2
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=6),
+    st.floats(0.1, 25),
+    st.integers(1, 40),
+)
+def test_the_least_iteration_is_no_more_than_any_that_is_enough(
+    corners: list[tuple[float, float]], worst: float, steps: int
+) -> None:
+    """Passes and what follows are enough beyond any of a few corners, as more layers fit there."""
+
+    def enough(passes: Floats, after: Floats) -> Bools:
+        return np.any([(passes >= x) & (after >= y) for x, y in corners], axis=0)
+
+    zero = np.zeros(1)
+    (bound,) = least_iteration(enough, zero, zero, np.array([worst]), steps)
+    least = min(x + y for x, y in corners)
+    if least < worst * (1 - 1e-12):
+        assert least - worst / steps * 2 - 1e-9 <= bound <= least + 1e-9
+    else:
+        assert bound >= worst * (1 - 2 / steps) - 1e-9

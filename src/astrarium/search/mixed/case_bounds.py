@@ -17,7 +17,7 @@ from astrarium.search.mixed.layer_room import (
     AnyOptionRoom,
     OptionRoom,
     joined_figures,
-    least_passes_of_options,
+    least_seconds_of_options,
     places_in_flight,
 )
 from astrarium.search.mixed.nodes import PlacedRow, Refined, gathered, least_of_links
@@ -50,6 +50,8 @@ class CaseBounds:
         classes = {of for order in orders for of in order.classes}
         slowest = {of: min(of, key=lambda p: mean[p]) for of in classes}
         self._pool_of = np.array([[slowest[of] for of in order.classes] for order in orders])
+        each = (self._pool_of[..., None] == np.arange(len(self._gpus))).sum(axis=1)
+        self._fewest = each.min(axis=0)  # stages on every pool, in any order
         self._alike = len(numbers) == 1
         self._links = least_of_links(self._rows, orders)
         self._updates: tuple[Floats, Ints] | None = None
@@ -128,17 +130,21 @@ class CaseBounds:
         after = np.where(options.offload_optimizer, after[1], after[0])
         updates, worst = None, self._worst
         if self._updates is not None:
-            total = np.where(options.zero_stage > LONGEST_DIVIDED, np.inf, worst)
-            updates = UpdateRoom(*self._updates, index, way_of(options), total, self._stages)
-        passes = least_passes_of_options(
+            known = options.zero_stage <= LONGEST_DIVIDED
+            updates = UpdateRoom(*self._updates, index, way_of(options), known, self._stages)
+            # With several chunks per rank the first and the last stage may have no layer.
+            outer = np.where(rows.virtual > 1, 2, 0)[:, None]
+            after = np.maximum(after, updates.least(self._fewest - outer))
+        seconds = least_seconds_of_options(
             held,
             rows.degrees.num_micro_batches,
             self._pool_of,
             rows.work @ self._numbers,
-            worst - after,
+            (after, np.full(len(after), worst)),
             rows.hop.min(axis=(1, 2)),
+            links,
             updates=updates,
         )
-        seconds = np.where(np.isfinite(passes), np.maximum(passes, links), 0.0) + after
-        bounds = np.maximum(rows.bound, self._plans.score_of(seconds, self._gpus))
-        return np.where(np.isfinite(passes), bounds, np.inf)
+        finite = np.isfinite(seconds)
+        score = self._plans.score_of(np.where(finite, seconds, 0.0), self._gpus)
+        return np.where(finite, np.maximum(rows.bound, score), np.inf)

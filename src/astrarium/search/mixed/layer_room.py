@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,12 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.search.mixed.updates import UpdateRoom
 from astrarium.search.split.contents import in_flight_of_layers
-from astrarium.search.split.pipeline_bounds import least_sum, round_trip_bound, warm_up_passes
+from astrarium.search.split.pipeline_bounds import (
+    least_iteration,
+    least_sum,
+    round_trip_bound,
+    warm_up_passes,
+)
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
@@ -295,25 +299,28 @@ def least_longest(
     return found
 
 
-def least_passes_of_options(
+def least_seconds_of_options(
     held: OptionRoom | AnyOptionRoom,
     batches: Ints,
     pool_of: Ints,
     whole: Floats,
-    worst: Floats,
+    once: tuple[Floats, Floats],
     hop: Floats,
+    links: Floats,
     updates: UpdateRoom | None = None,
 ) -> Floats:
-    """Seconds of all passes of cases with their own options, in any of some orders: (cases,).
+    """Of cases with their own options, in any of some orders: (cases,); infinite beyond the worst.
 
-    pool_of: (orders, stages); whole: what all layers count; hop: the fastest link; updates: what
-    the rest of an iteration leaves room for. Infinite where it is more than the worst.
+    pool_of: (orders, stages); whole: what all layers count; once: what follows the passes at least,
+    and the worst seconds of both; hop: the fastest link; links: seconds of all passes because of
+    them; updates: how many layers a stage can update in what the passes leave.
     """
+    after, worst = once
     virtual = held.virtual[:, 0, 0]
     stages, pools = pool_of.shape[1], held.seconds.shape[1]
     laid = (pool_of[..., None] == np.arange(pools)).astype(float)  # (orders, stages, pools)
     least = held.seconds.min(axis=(1, 2)) * whole / stages * batches
-    most = np.where(np.isfinite(worst), worst, 4 * least)
+    most = np.where(np.isfinite(worst), worst - after, 4 * least)
     whole = whole[:, None] * (1 - 1e-9)
     through = _one_way(held, laid, whole, most / batches)
     done = warm_up_passes(stages, batches)[:, None, :] - 1
@@ -322,35 +329,43 @@ def least_passes_of_options(
     # With several chunks of any size nothing is known of what a rank does before its turns.
     several = virtual > 1
     trip = np.where(several, round_trip_bound(through, hop, stages, batches, virtual), 0.0)
-    through = np.where(several & np.isfinite(through), 0.0, through)
+    least = np.maximum(least, links)
+    possible = np.isfinite(through) & (np.maximum(least, trip) <= most)
+    through = np.where(several & possible, 0.0, through)
     rest = np.where(several[:, None, None], batches[:, None, None], rest)
     places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
 
     def asking(cases: Ints) -> Callable[..., Bools]:
-        """Whether some passes, and at least so many of them, are enough for these cases."""
+        """Whether some seconds of passes, and of what follows them, are enough for these cases."""
         room, at_rest, before, turns = held.take(cases), rest[cases], through[cases], batches[cases]
 
-        def enough(passes: Floats, fewest: Floats | None = None) -> Bools:
+        def enough(passes: Floats, left: Floats | None = None) -> Bools:
             at_work = (passes - before)[:, None, None] / at_rest
             alone = (passes / turns)[:, None, None]
             layers = room.layers(np.minimum(at_work, alone))
-            if updates is not None and fewest is not None:
-                layers = np.minimum(layers, updates.layers(cases, fewest))
+            if updates is not None and left is not None:
+                layers = np.minimum(layers, updates.layers(cases, left))
             able = layers.reshape(len(cases), len(places)) @ places >= whole[cases]
             return np.asarray(able.any(axis=1))
 
         return enough
 
-    cases = np.flatnonzero(np.isfinite(through))
+    too_long = np.where(np.isfinite(worst), np.inf, most + after)
+    cases = np.flatnonzero(possible)
     cases = cases[asking(cases)(most[cases])]
-    too_long = np.where(np.isfinite(worst), np.inf, most)
-    found, low = too_long.copy(), least
-    if updates is not None:
-        low = _first_step(asking, cases, least, most, held.update_steps)
-        cases = cases[np.isfinite(low[cases])]
+    shared = np.full(len(too_long), np.inf)
+    shared[cases] = 0.0
+    for steps in held.update_steps if updates is not None else ():
+        # Few steps rule most cases out, more may be asked of the others.
+        given = least[cases], after[cases], worst[cases]
+        shared[cases] = least_iteration(asking(cases), *given, steps)
+        cases = cases[np.isfinite(shared[cases])]
+    found = too_long.copy()
     if len(cases):
-        found[cases] = _least_enough(asking(cases), low[cases], most[cases])
-    return np.where(trip <= most, np.maximum(found, trip), too_long)
+        passes = _least_enough(asking(cases), least[cases], most[cases])
+        passes = np.maximum(passes, trip[cases])
+        found[cases] = np.maximum(passes + after[cases], shared[cases])
+    return found
 
 
 def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:
@@ -359,29 +374,6 @@ def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) 
         able = enough(middle)
         high, low = np.where(able, middle, high), np.where(able, low, middle)
     return low
-
-
-def _first_step(
-    asking: Callable[[Ints], Callable[..., Bools]],
-    cases: Ints,
-    least: Floats,
-    most: Floats,
-    numbers: Sequence[int],
-) -> Floats:
-    """Passes at least, if so many steps on the way to the most leave room for the update.
-
-    Few steps rule most cases out, more may be asked of the others.
-    """
-    for number in numbers:
-        found = np.full(len(least), np.inf)
-        enough = asking(cases)
-        steps = np.linspace(least[cases], most[cases], number + 1)
-        lowest = np.full(len(cases), np.inf)
-        for below, step in pairwise(steps):
-            lowest = np.minimum(lowest, np.where(enough(step, below), below, np.inf))
-        found[cases] = lowest
-        cases = cases[np.isfinite(lowest)]
-    return found
 
 
 def _one_way(
@@ -407,7 +399,7 @@ class AnyOptionRoom:
     in_flight: (2, cases, stages) from the first on.
     """
 
-    update_steps = (3, 12)  # of passes, for each of which the update has what is left
+    update_steps = (3, 12)  # to the seconds that passes and update share
 
     def __init__(self, figures: LayerFigures, virtual: Ints, in_flight: Floats) -> None:
         self._room = LayerRoom(figures, in_flight)

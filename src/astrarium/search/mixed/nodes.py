@@ -20,7 +20,7 @@ from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
 
 Key = tuple[int, ...]
-STEPS_OF_CHOICE = 3  # of passes, for each of which the update has what is left
+STEPS_OF_CHOICE = 3  # to the seconds that passes and update share
 FEW_CASES = 128  # that are looked at together, whatever one could tell of another
 
 
@@ -184,10 +184,7 @@ class Choice(Value, frozen=True):
         rest = row.fastest_first[len(self.chosen) + 1 :]
         ramps = ramps.with_any_of(rest) if len(rest) > 1 else ramps
         after = ramps.least_update(every)
-        low, high = np.minimum(passes, worst), np.maximum(worst - after, 0.0)
-        total = np.full(len(every), worst)
-        found = ramps.least_passes(every, np.minimum(low, high), high, total, STEPS_OF_CHOICE)
-        return np.where(low <= high, np.maximum(found, passes) + after, np.inf)
+        return ramps.least_seconds(every, passes, after, worst, STEPS_OF_CHOICE)
 
     def branches(
         self, numbers: Ints, bounds: Floats, limit: float

@@ -18,11 +18,11 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.search.mixed.layer_room import LayerFigures
-from astrarium.search.split.pipeline_bounds import round_trip_bound
+from astrarium.search.split.pipeline_bounds import least_iteration, round_trip_bound
 from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 
-STEPS = 12  # of passes, for each of which the update has what is left
+STEPS = 12  # to the seconds that passes and update share
 ROUNDING = 1e-9
 _IMPOSSIBLE = -1e6  # layers of a stage that cannot be
 
@@ -99,18 +99,15 @@ class Ramps(Value, frozen=True):
         able = (spare.sum(axis=1) >= extra[:, 0]) & (extra[:, 0] >= 0)
         return np.where(able, (filled * self.layer).sum(axis=1) + more, np.inf)
 
-    def least_passes(
-        self, counts: Floats, low: Floats, high: Floats, total: Floats, steps: int = STEPS
+    def least_seconds(
+        self, counts: Floats, passes: Floats, after: Floats, worst: float, steps: int = STEPS
     ) -> Floats:
-        """Seconds between two figures; infinite where the higher one is not enough.
+        """Of passes and update, each of which takes at least so long; infinite beyond the worst."""
 
-        total: of passes and update.
-        """
-        found = np.full(len(low), np.inf)
-        edges = np.linspace(low, high, steps + 1)
-        for below, step in zip(edges[:-1][::-1], edges[1:][::-1], strict=True):
-            found = np.where(self.enough(counts, step, total - below), below, found)
-        return found
+        def enough(some: Floats, left: Floats) -> Bools:
+            return self.enough(counts, some, left)
+
+        return least_iteration(enough, passes, after, np.full(len(passes), worst), steps)
 
 
 def ramps_of(

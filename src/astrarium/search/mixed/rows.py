@@ -304,25 +304,32 @@ class RowBounds:
     def promising(self, rows: RowTable, number: int) -> Ints:
         """Rows that are likely to be good: the whole ramp counted, all GPUs of some pools used.
 
-        Where money counts, one further pool may be used in part.
+        Or as many whole crews as these have. Some rows for every number of pools in use; where
+        money counts, one further pool may be used in part.
         """
         degrees, prices = rows.degrees, self.plans.prices
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        crew = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         worth = self.worth(rows.speed)
-        taken = fastest_stages(worth, sizes / block, degrees.pp)
         totals = np.cumsum(sizes[np.argsort(-worth, axis=1, kind="stable")], axis=1)
         entire = (totals == degrees.gpus[:, None]).any(axis=1) | self.by_money
+        taken = fastest_stages(worth, sizes / crew, degrees.pp)
+        whole = fastest_stages(worth, sizes // crew, degrees.pp)
+        taken = np.where(entire[:, None], taken, whole)
+        possible = taken.sum(axis=1) > degrees.pp - 0.5
         total = np.minimum((rows.speed * taken).sum(axis=1), self._laid_speed(degrees, rows.speed))
+        total = np.where(possible, total, np.inf)
         # More than a few chunks are rarely worth their transfers.
         chunks = np.minimum(self._most_chunks(degrees), 4)
         turns = degrees.num_micro_batches + (degrees.pp - 1) / chunks
-        score = self.plans.score(turns / total, degrees.gpus, (taken * block) @ prices)
-        score = np.where(entire & (degrees.pp > 1), np.maximum(score, rows.bound), np.inf)
+        score = self.plans.score(turns / total, degrees.gpus, (taken * crew) @ prices)
+        score = np.where(possible & (degrees.pp > 1), np.maximum(score, rows.bound), np.inf)
         best = np.argsort(score, kind="stable")
-        best = best[np.isfinite(score[best])]
+        best = best[score[best] <= self.plans.limit]
+        used = rank_within((taken[best] > 0).sum(axis=1)) < number // 4
         # Ramps are estimated as if stages were alike: some of every number of stages are tried.
-        return best[(np.arange(len(best)) < number) | (rank_within(degrees.pp[best]) < OF_EACH_PP)]
+        each = rank_within(degrees.pp[best]) < OF_EACH_PP
+        return best[(np.arange(len(best)) < number) | used | each]
 
     @property
     def by_money(self) -> bool:
@@ -383,11 +390,10 @@ class RowBounds:
             best = np.minimum(best, passes + after)
         if ramps is not None:
             any_pool = ramps if self.space.exact else ramps.with_any_of(range(len(sizes)))
-            least = self._least_of_ramps(any_pool, taken, stages, batches * lowest)
             after = np.minimum(
                 *(of.least_after(-(-self.space.planner.num_layers // stages)) for of in figures)
             )
-            best = np.maximum(best, least + after)
+            best = np.maximum(best, self._with_ramps(any_pool, taken, batches * lowest, after))
         # Figures know the sharding of pipelines; a single stage may shard more and need less.
         alone = np.flatnonzero(stages == 1)
         sizes_of_pools = self.space.arrangements.sizes
@@ -416,13 +422,11 @@ class RowBounds:
         limited = self.objective in TIMES
         return (self.plans.limit if limited else self.plans.longest) * (1 + 1e-9)
 
-    def _least_of_ramps(self, ramps: Ramps, taken: Floats, stages: Ints, low: Floats) -> Floats:
-        """Passes with the ramp, the update in what is left: rows of one stage have none."""
-        several = np.flatnonzero(stages > 1)
-        total = np.full(len(several), self.worst_seconds)
-        found = np.zeros(len(stages))
-        found[several] = ramps.take(several).least_passes(
-            taken[several], np.minimum(low[several], total), total, total
+    def _with_ramps(self, ramps: Ramps, taken: Floats, passes: Floats, after: Floats) -> Floats:
+        """Seconds with the ramp, shared by passes and update: rows of one stage have none."""
+        found, several = np.zeros(len(passes)), np.flatnonzero(ramps.stages > 1)
+        found[several] = ramps.take(several).least_seconds(
+            taken[several], passes[several], after[several], self.worst_seconds
         )
         return found
 
@@ -492,17 +496,21 @@ class RowBounds:
     def likely_gpus(self, row: Row) -> list[Key]:
         """GPUs of the pools that are worth most, as many as the row has GPUs for.
 
-        All GPUs of a pool; but where money counts, of the last one any whole nodes.
+        All GPUs of a pool, or whole crews; but where money counts, of the last one any whole nodes.
         """
         pools, sizes = self.cluster.pools, self.space.arrangements.sizes
-        left, found = row.num_stages * row.block, [0] * len(sizes)
-        for pool in np.argsort(-self.worth(row.speed), kind="stable").tolist():
-            found[pool] = min(left, sizes[pool])
-            left -= found[pool]
-        entire = all(taken in (0, size) for taken, size in zip(found, sizes, strict=True))
-        if row.num_stages == 1 or left or not (entire or self.by_money):
+        worth_most = np.argsort(-self.worth(row.speed), kind="stable").tolist()
+        if row.num_stages == 1:
             return []
-        nodes = [pool.gpus_per_node for pool in pools]
-        whole = all(taken % node == 0 for taken, node in zip(found, nodes, strict=True))
-        fits = all(taken % row.tp_cp == 0 for taken in found)
-        return [tuple(found)] if fits and (entire or whole) else []
+        for step in (1, row.block):
+            left, found = row.num_stages * row.block, [0] * len(sizes)
+            for pool in worth_most:
+                found[pool] = min(left, sizes[pool] // step * step)
+                left -= found[pool]
+            entire = all(taken in (0, size) for taken, size in zip(found, sizes, strict=True))
+            nodes = zip(found, (pool.gpus_per_node for pool in pools), strict=True)
+            whole = (step > 1 or self.by_money) and all(taken % node == 0 for taken, node in nodes)
+            fits = all(taken % row.tp_cp == 0 for taken in found)
+            if not left and fits and (entire or whole):
+                return [tuple(found)]
+        return []

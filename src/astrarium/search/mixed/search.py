@@ -75,6 +75,7 @@ ROWS_OF_ONE_POOL = 64
 CASES_AT_ONCE = 512  # that the cost model is asked about
 PLACES_AT_ONCE = 6_000_000  # contents of them, at every place on every class
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
+NODES_AT_THE_END, SPLITS_AT_THE_END = 24, 8  # solved before a proof is given up
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
@@ -139,6 +140,7 @@ class PartitionSearch:
             if self._has_done_enough(least):
                 self.state.given_up = min(self.state.given_up, float(least))
                 self._complete = False
+                self._solve_waiting()
                 break
             progress(min(following, len(others)), len(others))
             if row_bound <= queued:
@@ -159,6 +161,13 @@ class PartitionSearch:
         goes_on = is_wide and self.space.exact and len(self.cluster.pools) <= FEW_POOLS
         times = TIMES_OF_WIDE_GAP if goes_on else 1
         return self.state.work >= self._most_work * (times if self.plans.best else TIMES_OF_NO_PLAN)
+
+    def _solve_waiting(self) -> None:
+        """The likeliest of the cases that the cost model was asked about already."""
+        waiting = [node for _, _, node in sorted(self._queue) if isinstance(node, PendingBundle)]
+        for node in waiting[:NODES_AT_THE_END]:
+            chosen = node.ranked[spread(node.ranked % node.bounds.shape[1], SPLITS_AT_THE_END)]
+            self.solve(replace(node, ranked=chosen), again=False)
 
     def _result(self, size: int) -> SearchResult:
         open_bound = deal_open(self)

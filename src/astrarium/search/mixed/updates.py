@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.mixed import ClusterModel, Contents
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
@@ -32,13 +32,21 @@ class UpdateRoom(Value, frozen=True):
     numbers: Ints  # (probes,), layers
     row: Ints  # of every case
     way: Ints
-    total: Floats  # (cases,): seconds for passes and update
+    known: Bools  # (cases,): whether they say anything
     num_stages: int
 
-    def layers(self, cases: Ints, passes: Floats) -> Floats:
-        """Most of stages if passes take at least so long: (cases, pools, stages)."""
+    def least(self, filled: Floats) -> Floats:
+        """Seconds if so many stages of each pool have a layer at least: (cases,).
+
+        filled: (cases, pools).
+        """
+        of_one = np.where(filled > 0, self.seconds[self.row, self.way, :, 0, 0], 0.0).max(axis=1)
+        return np.where(self.known, of_one, 0.0)
+
+    def layers(self, cases: Ints, left: Floats) -> Floats:
+        """Most of stages in so many seconds: (cases, pools, stages)."""
         seconds = self.seconds[self.row[cases], self.way[cases]]
-        left = (self.total[cases] - passes)[:, None, None, None]
+        left = np.where(self.known[cases], left, np.inf)[:, None, None, None]
         short = (seconds <= left).sum(axis=3)
         most = np.concatenate([[0.0], self.numbers[1:] - 1.0, [np.inf]])
         held = most[short]  # (cases, pools, ends)

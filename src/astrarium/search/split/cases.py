@@ -31,6 +31,7 @@ from astrarium.search.split.partition import SplitProblem
 from astrarium.search.split.pipeline_bounds import (
     StageRoom,
     interleaved_bound,
+    least_iteration,
     least_sum,
     links_bound,
     links_of_chains,
@@ -43,7 +44,7 @@ from astrarium.strategy.columns import METHODS, Degrees, Options
 from astrarium.strategy.types import Method
 from astrarium.value import Value
 
-STEPS = 17  # between the least and the most seconds that passes are looked for
+STEPS = 16  # to the seconds that passes and update share
 STEEPEST = 1.3  # times the least, where nothing limits them
 NOTHING = -1e6  # layers of a stage that cannot be
 TOGETHER = 256  # dealt pipelines priced at once
@@ -205,7 +206,7 @@ class Bundle(Value, frozen=True, dict=True):
         """No split takes less: (orders, rows); infinite where none fits or all exceed the worst."""
         passes, after = self._plain
         if self.work_of_kind.shape[1] == 1 and self.num_stages > 1:
-            passes = self._with_ramps(passes, after, np.broadcast_to(worst, passes.shape))
+            return self._with_ramps(passes, after, worst)
         return passes + after
 
     @cached_property
@@ -246,64 +247,72 @@ class Bundle(Value, frozen=True, dict=True):
         following = np.roll(self.class_of, -1, axis=1)
         return np.asarray(self.tables.hop.min(axis=3)[rows][:, self.class_of, following])
 
-    def _with_ramps(self, passes: Floats, after: Floats, worst: Floats) -> Floats:
-        """Seconds of all passes with the ramp at every place; infinite if too many."""
-        found = np.where(passes + after <= worst, passes, np.inf)
+    def _with_ramps(self, passes: Floats, after: Floats, worst: float) -> Floats:
+        """Seconds with the ramp at every place; infinite beyond the worst."""
+        limited = np.isfinite(worst)
+        whole = passes + after
+        most = worst if limited else np.where(np.isfinite(whole), STEEPEST * whole, 0.0)
+        found = np.where(whole <= most, whole, np.inf)
         rows = np.flatnonzero(np.isfinite(found).any(axis=0))
         if not len(rows):
             return found
-        least = found[:, rows].min(axis=0)
-        most = worst[:, rows].max(axis=0) - after[:, rows].min(axis=0)
-        limited = np.isfinite(most)
-        most = np.where(limited, most, least * STEEPEST)
         first, last = self.class_of[:, 0], self.class_of[:, -1]
-        left = worst[:, rows].max(axis=0) - self.tables.tied[rows][:, first, last].min(axis=1)
-        ramps = self._ramps(rows, least, most, left)
+        tied = self.tables.tied[rows][:, first, last].T
+        within = np.broadcast_to(most, passes.shape)[:, rows] - tied
+        ramps = self._ramps(rows, passes[:, rows], after[:, rows] - tied, within) + tied
         # Nothing is known about what takes longer than the last step, unless it is too long.
-        ramps = np.where(np.isfinite(ramps) | limited, ramps, most)
+        ramps = np.where(np.isfinite(ramps) | limited, ramps, found[:, rows])
         found[:, rows] = np.maximum(found[:, rows], ramps)
         return found
 
-    def _ramps(self, rows: Ints, least: Floats, most: Floats, left: Floats) -> Floats:
-        """The first of some steps between two figures that passes may take: (orders, rows).
+    def _ramps(self, rows: Ints, passes: Floats, after: Floats, worst: Floats) -> Floats:
+        """Seconds of passes and of what follows them, shared in steps: (orders, rows).
 
-        left: seconds for passes and what follows once an iteration; the more of them passes take,
-        the fewer layers a stage may have to update.
+        The more of them passes take, the fewer layers a stage may have to update.
         """
         chains, alone, once_each = self._chains(rows)
-        numbers = np.arange(chains.shape[-1])
-        v = self.virtual[rows]
+        numbers = np.append(np.arange(chains.shape[-1], dtype=float), NOTHING)
+        v, stages = self.virtual[rows], self.num_stages
+        batches = self.degrees.num_micro_batches[rows]
         # Which stages of each order are of which class.
         laid = np.moveaxis(self.class_of[..., None] == np.arange(len(self.classes)), 0, 2)
         laid = laid.astype(float)  # (stages, classes, orders)
 
         def held(limit: Floats, of: Floats) -> Floats:
-            """Most layers: (stages, classes, rows)."""
-            count = (of <= limit[..., None]).sum(axis=-1)
-            return np.where(count > 0, np.append(numbers, 0)[count - 1], NOTHING)
+            """Most layers in so many seconds, (rows,): (stages, classes, rows)."""
+            return numbers[(of <= limit[:, None]).sum(axis=-1) - 1]
 
-        turn = np.broadcast_to(most, (self.num_stages, len(self.classes), len(rows)))
-        full = np.einsum("scr,sco->roc", held(turn, alone), laid)
+        low, once = passes.min(axis=0), after.min(axis=0)
+        high = np.maximum(worst.max(axis=0) - once, low)
+        full = np.einsum("scr,sco->roc", held(high, alone), laid)
         rate = (self.seconds[rows] / self._num_layers).min(axis=2)
         fewest = laid.sum(axis=0).T
         whole = self.model.workload.model.num_layers
         able = full.sum(axis=2) >= whole
-        once = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)
-        hop, stages = self._least_hop(rows), self.num_stages
-        batches = self.degrees.num_micro_batches[rows]
-        trip = round_trip_bound(once, hop, stages, batches, v)
+        through = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)
+        hop = self._least_hop(rows)
+        trip = np.where(v > 1, round_trip_bound(through, hop, stages, batches, v), 0.0)
         # With several chunks of any size nothing is known of what a rank does before its turns.
-        through = np.where((v > 1) & np.isfinite(once), 0.0, once + hop * (2 * stages - 2))
-        ramps = np.full((len(self.class_of), len(rows)), np.inf)
-        steps = np.linspace(least, most, STEPS)
-        for below, step in zip(steps[:-1][::-1], steps[1:][::-1], strict=True):
-            limit = np.broadcast_to(step - through, turn.shape)
-            updated = held(np.broadcast_to(left - below, turn.shape), once_each)
-            most_held = np.minimum(held(limit, chains), updated)
-            fits = np.einsum("scr,sco->or", most_held, laid) >= whole
-            ramps = np.where(fits, below, ramps)
-        trip = np.where(v > 1, trip, 0.0)
-        return np.where(trip <= most, np.maximum(ramps, trip), np.inf)
+        several = (v > 1) & np.isfinite(through)
+        before = np.where(several, 0.0, through + hop * (2 * stages - 2))
+        step = (high - low) / STEPS
+        steps = np.arange(1, STEPS + 1)
+        in_passes = np.stack([held(low + i * step - before, chains) for i in steps])
+        in_update = np.stack([held(once + i * step, once_each) for i in steps])
+        place, row = np.arange(stages)[:, None, None], np.arange(len(rows))
+        at = (place, self.class_of.T[:, :, None], row)  # (stages, orders, rows)
+
+        def enough(passes: Floats, update: Floats) -> Bools:
+            """As steps."""
+            chosen = in_passes[passes.astype(np.int64) - 1, *at]
+            updated = in_update[update.astype(np.int64) - 1, *at]
+            return np.asarray(np.minimum(chosen, updated).sum(axis=0) >= whole)
+
+        nothing, most = np.zeros(passes.shape), np.full(passes.shape, float(STEPS))
+        shared = least_iteration(enough, nothing, nothing, most, STEPS)
+        total = np.where(np.isfinite(shared), shared, 0.0) * step + low + once
+        possible = np.isfinite(shared) & (trip <= high)
+        return np.where(possible, np.maximum(total, trip + after), np.inf)
 
     def _least_hop(self, rows: Ints) -> Floats:
         """The fastest link between neighbours in any order: (rows,)."""

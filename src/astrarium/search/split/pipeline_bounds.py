@@ -19,6 +19,7 @@ bound is where it meets the first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
@@ -236,6 +237,28 @@ def round_trip_bound(
     there_and_back = once + 2 * (virtual * stages - 1) * hop
     mean = batches / stages * once + (2 * (virtual - 1) * stages + stages - 1) * hop
     return np.maximum(there_and_back, mean)
+
+
+def least_iteration(
+    enough: Callable[[Floats, Floats], Bools],
+    passes: Floats,
+    after: Floats,
+    worst: Floats,
+    steps: int,
+) -> Floats:
+    """Seconds of all passes and of what follows them, at least; infinite if more than the worst.
+
+    passes, after: of each at least; `enough` says whether so many seconds of both are enough, and
+    more of either always are. What both share is looked at in steps: their sum falls by one while
+    some way to share it is enough, and a way that is not enough stays so for lesser sums.
+    """
+    step = np.maximum(worst - passes - after, 0.0) / steps
+    begun, total = np.zeros(step.shape), np.full(step.shape, float(steps))
+    for _ in range(steps):
+        able = enough(passes + (begun + 1) * step, after + (total - begun) * step)
+        begun, total = np.where(able, begun, begun + 1), np.where(able, total - 1, total)
+    found = (total < steps) & (passes + after <= worst)
+    return np.where(found, passes + after + total * step, np.inf)
 
 
 def links_bound(
