@@ -63,12 +63,12 @@ class Draws(Value, frozen=True):
     def unevenness(self, row: int) -> float:
         """The deviation of attention's work in a row of packed documents, as a share of its mean.
 
-        A row is full: as of a renewal process with rewards, squares vary by what they are beyond
+        A row is full: as of a renewal process with rewards, squares vary by their distance from
         the mean of as many tokens.
         """
-        beyond = self.lengths * (self.lengths - self.seen)
+        spread = self.lengths * (self.lengths - self.seen)
         number = row / self.mean
-        return math.sqrt(number * float(beyond**2 @ self.shares)) / (row * self.seen)
+        return math.sqrt(number * float(spread**2 @ self.shares)) / (row * self.seen)
 
 
 class Lengths(Value, frozen=True):

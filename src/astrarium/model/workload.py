@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, adapter_parameters, finetuned_flops_per_token
 from astrarium.model.blocks import Block, Model
-from astrarium.model.lengths import Draws, Lengths
 from astrarium.value import Value
+
+if TYPE_CHECKING:
+    from astrarium.model.lengths import Draws, Lengths
 
 
 class Precision(StrEnum):

@@ -87,9 +87,9 @@ def _layout_conflicts(s: Settings) -> list[str]:
             f"the layout '{text}' has {len(chunks)} stages, which is no multiple of"
             f" --pipeline-model-parallel-size {pp}"
         )
-    further = s.count("mtp_num_layers") or 0
-    if layers and sum(chunks) != layers + further:
-        of = f" and --mtp-num-layers {further}" if further else ""
+    predictions = s.count("mtp_num_layers") or 0
+    if layers and sum(chunks) != layers + predictions:
+        of = f" and --mtp-num-layers {predictions}" if predictions else ""
         out.append(f"the layout '{text}' has {sum(chunks)} layers, --num-layers is {layers}{of}")
     return out
 

@@ -189,14 +189,14 @@ def uneven_chunks(s: Settings) -> list[int]:
     if len(counts) > 1:
         return counts if len(set(counts)) > 1 else []
     layers, pp = s.count("num_layers"), s.count("pipeline_model_parallel_size") or 1
-    virtual, further = virtual_stages(s), s.count("mtp_num_layers") or 0
+    virtual, predictions = virtual_stages(s), s.count("mtp_num_layers") or 0
     if not layers or pp * virtual == 1:
         return []
     chunks = _decoder_chunks(s, layers, pp, virtual)
-    if further and not chunks and layers % (pp * virtual) == 0:
+    if predictions and not chunks and layers % (pp * virtual) == 0:
         chunks = [layers // (pp * virtual)] * (pp * virtual)
-    if further and chunks:
-        chunks[-1] += further
+    if predictions and chunks:
+        chunks[-1] += predictions
     return chunks
 
 

@@ -324,10 +324,8 @@ def least_seconds_of_options(
     whole = whole[:, None] * (1 - 1e-9)
     through = _one_way(held, laid, whole, most / batches)
     done = warm_up_passes(stages, batches)[:, None, :] - 1
-    rest = batches[:, None, None] - (1 + done * held.share[..., None])
-    rest = np.maximum(rest, 1e-9)
-    # With several chunks of any size nothing is known of what a rank does before its turns.
-    several = virtual > 1
+    rest = np.maximum(batches[:, None, None] - (1 + done * held.share[..., None]), 1e-9)
+    several = virtual > 1  # chunks of any size: not known what a rank does before its turns
     trip = np.where(several, round_trip_bound(through, hop, stages, batches, virtual), 0.0)
     least = np.maximum(least, links)
     possible = np.isfinite(through) & (np.maximum(least, trip) <= most)
@@ -350,22 +348,32 @@ def least_seconds_of_options(
 
         return enough
 
-    too_long = np.where(np.isfinite(worst), np.inf, most + after)
+    found = np.where(np.isfinite(worst), np.inf, most + after)
     cases = np.flatnonzero(possible)
     cases = cases[asking(cases)(most[cases])]
-    shared = np.full(len(too_long), np.inf)
-    shared[cases] = 0.0
-    for steps in held.update_steps if updates is not None else ():
-        # Few steps rule most cases out, more may be asked of the others.
-        given = least[cases], after[cases], worst[cases]
-        shared[cases] = least_iteration(asking(cases), *given, steps)
+    shared = np.zeros(len(found))
+    if updates is not None:
+        shared = _least_shared(asking, cases, (least, after, worst), held.update_steps)
         cases = cases[np.isfinite(shared[cases])]
-    found = too_long.copy()
     if len(cases):
-        passes = _least_enough(asking(cases), least[cases], most[cases])
-        passes = np.maximum(passes, trip[cases])
+        passes = np.maximum(_least_enough(asking(cases), least[cases], most[cases]), trip[cases])
         found[cases] = np.maximum(passes + after[cases], shared[cases])
     return found
+
+
+def _least_shared(
+    asking: Callable[[Ints], Callable[..., Bools]],
+    cases: Ints,
+    given: tuple[Floats, Floats, Floats],
+    steps: Sequence[int],
+) -> Floats:
+    """Seconds that passes and updates share at least: few steps rule most cases out."""
+    shared = np.zeros(len(given[0]))
+    for number in steps:
+        least, after, worst = (one[cases] for one in given)
+        shared[cases] = least_iteration(asking(cases), least, after, worst, number)
+        cases = cases[np.isfinite(shared[cases])]
+    return shared
 
 
 def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:

@@ -248,17 +248,20 @@ def least_iteration(
 ) -> Floats:
     """Seconds of all passes and of what follows them, at least; infinite if more than the worst.
 
+    Without a worst nothing is known but their sum.
+
     passes, after: of each at least; `enough` says whether so many seconds of both are enough, and
     more of either always are. What both share is looked at in steps: their sum falls by one while
     some way to share it is enough, and a way that is not enough stays so for lesser sums.
     """
-    step = np.maximum(worst - passes - after, 0.0) / steps
+    limited = np.isfinite(worst)
+    step = np.where(limited, np.maximum(worst - passes - after, 0.0), 0.0) / steps
     begun, total = np.zeros(step.shape), np.full(step.shape, float(steps))
     for _ in range(steps):
         able = enough(passes + (begun + 1) * step, after + (total - begun) * step)
         begun, total = np.where(able, begun, begun + 1), np.where(able, total - 1, total)
     found = (total < steps) & (passes + after <= worst)
-    return np.where(found, passes + after + total * step, np.inf)
+    return np.where(found | ~limited, passes + after + total * step, np.inf)
 
 
 def links_bound(
