@@ -320,11 +320,16 @@ def document(runs: Runs, held: Sequence[Held], date: str) -> dict[str, Any]:
         "origin": "benchmarks/fit_intervals.py on published iterations and own ones on H200",
         "level": LEVEL,
         "terms": {
-            "iteration": [terms.iteration, ITERATION_SOURCE],
-            "specification": [terms.specification, SPECIFICATION_SOURCE],
-            "experts": [round(terms.experts, DIGITS), fitted],
-            "communication": [round(terms.communication, DIGITS), fitted],
-            "host": [round(terms.host, DIGITS), fitted],
+            "iteration": terms.iteration,
+            "specification": terms.specification,
+            "experts": round(terms.experts, DIGITS),
+            "communication": round(terms.communication, DIGITS),
+            "host": round(terms.host, DIGITS),
+        },
+        "reasons": {
+            "iteration": ITERATION_SOURCE,
+            "specification": SPECIFICATION_SOURCE,
+            **dict.fromkeys(("experts", "communication", "host"), fitted),
         },
         "pooled": spread(everything, "no family"),
         "families": {

@@ -204,6 +204,7 @@ def test_every_flag_is_an_argument_with_its_default(
     names = {*own, *(terms.__annotations__ if terms else ())}
     assert names == {as_keyword(name) for name in table}
     shown = {"json", "out", "front", "plot", "report", "top_instructions"}
+    shown |= {"stragglers", "repair_time"}  # `Plans.under_stragglers` in Python
     assert {one.name for one in command.params} - shown == set(table)
     for name, one in table.items():
         parameter = own.get(as_keyword(name))

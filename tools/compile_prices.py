@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from statistics import median
 from typing import Final, TypeAlias
 
 from astrarium.catalog.gpus import gpus
@@ -31,9 +32,7 @@ from astrarium.catalog.prices import (
     RATE_CARD,
     REGION_COLUMNS,
     Offer,
-    default_offers,
     is_stale,
-    median_price,
     merged,
     region_class,
     rented_sizes,
@@ -48,6 +47,7 @@ LEAST_SPOT_SHARE = 0.05  # of the on-demand median of the type
 # Content unchanged for so long before the newest of the table is marked, and left out where the
 # same cloud has a newer price for as many of these GPUs.
 STALE_AFTER: Final = timedelta(days=365)
+DIGITS: Final = 6  # of a median over clouds
 CURRENCY: Final = "USD"  # others would need a rate of exchange and its date
 
 # What the notes of the table say that a reader of prices should know, as marks.
@@ -70,6 +70,31 @@ SOURCES: Final = (
     (r"data-receipts", "azure-retail-2026"),
     (r".", "price-pages"),
 )
+
+
+def median_price(among: Iterable[Offer], *, spot: bool = False) -> float | None:
+    """Dollars per GPU and hour: the median over clouds of the median over each one's regions."""
+    of_cloud: defaultdict[str, list[float]] = defaultdict(list)
+    for offer in among:
+        price = offer.spot_usd_per_gpu_hour if spot else offer.usd_per_gpu_hour
+        if price is not None:
+            of_cloud[offer.cloud] += [price] * offer.regions
+    if not of_cloud:
+        return None
+    return float(f"{median(map(median, of_cloud.values())):.{DIGITS}g}")
+
+
+def default_offers(among: Sequence[Offer], node: int, newest: date) -> tuple[Offer, ...]:
+    """Those whose median is the default price of a type with so many GPUs in a node.
+
+    Stale ones count only if there are no others. Of those left whole nodes count, as the price of
+    one GPU does not buy the links of a node; where no cloud rents one, smaller instances, whose
+    price is then good for as many GPUs only.
+    """
+    priced = [offer for offer in among if offer.usd_per_hour is not None]
+    left = [offer for offer in priced if not is_stale(offer.date, newest)] or priced
+    whole = [offer for offer in left if offer.gpus >= node or RATE_CARD in offer.marks]
+    return tuple(whole or left)
 
 
 def first_match(patterns: Sequence[tuple[str, str]], text: str) -> str | None:

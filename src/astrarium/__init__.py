@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from astrarium.api.calls import plan as plan
     from astrarium.api.calls import predict as predict
     from astrarium.api.calls import synthesize as synthesize
+    from astrarium.api.operations import Replanned as Replanned
+    from astrarium.api.operations import replan as replan
     from astrarium.api.plans import Plan as Plan
     from astrarium.api.plans import Plans as Plans
     from astrarium.api.plans import Program as Program
@@ -30,6 +32,8 @@ _HOMES = {
     "plan": "api.calls",
     "predict": "api.calls",
     "synthesize": "api.calls",
+    "replan": "api.operations",
+    "Replanned": "api.operations",
     "Plan": "api.plans",
     "Plans": "api.plans",
     "load": "api.plans",

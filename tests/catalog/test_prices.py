@@ -11,6 +11,8 @@ from compile_prices import (
     MOST_SHARE,
     book_text,
     compiled,
+    default_offers,
+    median_price,
     with_prices,
 )
 
@@ -23,10 +25,8 @@ from astrarium.catalog.prices import (
     Offer,
     age_days,
     cloud_names,
-    default_offers,
     find_cloud,
     is_stale,
-    median_price,
     offers,
     read_book,
     region_class,

@@ -60,8 +60,8 @@ def test_explain_answers_everything(run: Run, script: Path) -> None:
 @pytest.mark.parametrize(
     ("layers", "verdict", "code"),
     [
-        (22, "FITS with the least that this saves", 0),
-        (25, "DOES NOT FIT even with the most that this can save", 1),
+        (22, "FITS with the least that these options save", 0),
+        (25, "DOES NOT FIT even with the most that these options can save", 1),
     ],
 )
 def test_savings_count_before_a_verdict(
@@ -122,7 +122,7 @@ def test_a_small_mistake_hides_nothing(run: Run, script: Path) -> None:
     for part in (
         "WOULD NOT START: Megatron-LM would refuse it - --save needs --save-interval",
         "If that were fixed FITS",
-        "predicted as if what stands against it were mended",
+        "predicted as if its conflicts were corrected",
         "times as fast",
     ):
         assert part in shown

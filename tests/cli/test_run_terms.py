@@ -103,7 +103,7 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], says: str) -
 def test_terms_of_a_run_need_its_length() -> None:
     workload = Workload(small_model(), seq_length=2048, global_batch=1024)
     assert request.run_terms(asked_by("--spot", "never"), workload) == RunTerms()
-    with pytest.raises(InputError, match="or --epochs: how long is it"):
+    with pytest.raises(InputError, match="give --tokens or --epochs"):
         request.run_terms(asked_by("--spot", "mix"), workload)
 
 

@@ -84,7 +84,7 @@ def test_parts_of_trainings_are_none(written: Write, name: str, text: str, says:
 
 
 def test_a_tag_of_yaml_is_named(written: Write) -> None:
-    with pytest.raises(InputError, match=r"a\.yaml:1: !include is no YAML that programs read"):
+    with pytest.raises(InputError, match=r"a\.yaml:1: !include is not standard YAML"):
         read(written("a.yaml", "base: !include b.yaml\nmodel_name_or_path: x\n"))
 
 

@@ -18,10 +18,11 @@ from astrarium.catalog.efficiency import FOLDER as LAW_FOLDER
 from astrarium.catalog.efficiency import LAW_FILE, law
 from astrarium.catalog.profiles import (
     FOLDER,
+    Profile,
     ProfileSource,
     chips,
     find_profile,
-    read_profile,
+    read_values,
     training_factors,
 )
 from astrarium.cost.efficiency import (
@@ -462,19 +463,19 @@ def test_damaged_profiles_are_refused(
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(data | change))
     with pytest.raises(InputError, match=message):
-        read_profile(path)
+        read_values(path, Profile)
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     with pytest.raises(InputError, match="cannot be read"):
-        read_profile(path)
+        read_values(path, Profile)
     for text in ("{", "[]", '"x"', "{}"):
         path.write_text(text)
         with pytest.raises(InputError, match=r"profile\.json"):
-            read_profile(path)
+            read_values(path, Profile)
     data = json.loads((FOLDER / "H200-SXM5-141GB.json").read_text())
     data["gemm"]["bf16"]["speed"] = 1.0
     path.write_text(json.dumps(data))
     with pytest.raises(InputError, match="speed: unknown key"):
-        read_profile(path)
+        read_values(path, Profile)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from astrarium.arrays import Floats
-from astrarium.catalog.efficiency import FOLDER, LAW_FILE, find_correction, read_correction
+from astrarium.catalog.efficiency import FOLDER, LAW_FILE, Correction, find_correction
+from astrarium.catalog.profiles import read_values
 from astrarium.cost.corrections import learned
 from astrarium.cost.trees import Forest, forest
 from astrarium.errors import InputError
@@ -114,9 +115,9 @@ def test_saved_corrections_are_bounded_small_and_fast() -> None:
 def test_no_correction_is_no_error_and_a_damaged_one_is(tmp_path: Path) -> None:
     assert find_correction("no_such_operator") is None
     with pytest.raises(InputError, match="cannot be read"):
-        read_correction(tmp_path / "trees.json")
+        read_values(tmp_path / "trees.json", Correction)
     path = tmp_path / "trees.json"
     for text in ("{", "[]", '{"features": []}', '{"features": "x"}'):
         path.write_text(text)
         with pytest.raises(InputError, match=r"trees\.json:"):
-            read_correction(path)
+            read_values(path, Correction)

@@ -151,9 +151,9 @@ def _set(key: str, value: object) -> Callable[[dict[str, Any]], None]:
     [
         (lambda data: data.pop("terms"), "terms"),
         (lambda data: data["terms"].pop("host"), "host"),
-        (lambda data: data["terms"].update(odd=[1, ""]), "odd"),
-        (lambda data: data["terms"].update(host=[float("nan"), ""]), "host"),
-        (lambda data: data["terms"].update(iteration=[0, ""]), "iteration.*> 0"),
+        (lambda data: data["terms"].update(odd=1), "odd"),
+        (lambda data: data["terms"].update(host=float("nan")), "host"),
+        (lambda data: data["terms"].update(iteration=0), "iteration.*> 0"),
         (lambda data: data["pooled"].update(faster=-1), "faster"),
         (lambda data: data["pooled"].update(slower="wide"), "slower"),
         (_set("families", []), "families"),

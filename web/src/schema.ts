@@ -194,6 +194,7 @@ export interface Pool {
   readonly oversubscription?: number;
   readonly block_nodes?: number;
   readonly host_memory_bytes?: number;
+  readonly slowdown?: number;
 }
 
 export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";

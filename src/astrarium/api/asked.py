@@ -1,4 +1,4 @@
-"""What was asked: the values of flags, read. `astrarium.api.flags` says what each of them is."""
+"""The values of flags after reading. `astrarium.api.flags` describes each flag."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
 
 
 class PlanAsked(AskedValues, frozen=True, kw_only=True):
-    """What `astrarium plan` is asked beside."""
+    """The further flags of `astrarium plan`."""
 
     objective: Objective
     budget: float | None

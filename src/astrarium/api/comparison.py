@@ -134,7 +134,7 @@ def read(given: ComparedWith, asked: Request, terms: MoneyTerms, tuning: Tuning)
     except InputError as error:
         if given.cluster is not None or "GPUs" not in str(error):
             raise
-        ways = f"{flag('compare_gpus')} TYPE:N says how many you have"
+        ways = f"{flag('compare_gpus')} TYPE:N gives the number of GPUs that you have"
         raise InputError(f"{error}; {ways}", "compare_gpus") from None
     return replace(_tuned(own, asked, strategy, tuning), runtime=runtime)
 

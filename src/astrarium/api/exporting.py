@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from astrarium.errors import InputError, flag, refusal
+from astrarium.errors import InputError, did_you_mean, flag, refusal
+from astrarium.export import result
+from astrarium.export.folder import check_folder, folder_of, write_folder
+from astrarium.export.nearest import nearest, slower_as_run_by
+from astrarium.export.result import Exported, Refused
+from astrarium.export.target import Target, find_target, refusals, target_names, too_large
 from astrarium.plans.document import PlanDocument
+from astrarium.plans.job import Job, job_of
 from astrarium.value import Value
-
-if TYPE_CHECKING:
-    from astrarium.export.result import Exported, Refused
-    from astrarium.export.target import Target
-    from astrarium.plans.job import Job
 
 
 class RefusedError(InputError):
@@ -43,9 +43,6 @@ def export(
     where: str = "the plan",
 ) -> Exported:
     """Write the folder; RefusedError says what the target, or what it starts, cannot express."""
-    from astrarium.export.folder import check_folder, write_folder
-    from astrarium.export.target import find_target
-
     software_of(find_target(to), program)
     check_folder(str(out), force=force)
     done = made(
@@ -66,18 +63,13 @@ def made(
     folder_name: str = "",
 ) -> Made:
     """The files of the folder, without writing them."""
-    from astrarium.export import result
-    from astrarium.export.folder import folder_of
-    from astrarium.export.target import find_target
-    from astrarium.plans.job import job_of
-
     target = find_target(to)
     software = software_of(target, program)
     job = job_of(document, rank, where)
     refused = _refused_by(job, target, software)
     if refused and not (nearest and refused.nearest):
-        told = result.refused(software, rank, folder_name, refused)
-        raise RefusedError(refused.message(rank), told)
+        answer = result.refused(software, rank, folder_name, refused)
+        raise RefusedError(refused.message(rank), answer)
     if refused and refused.nearest:
         job = refused.nearest.job
     folder = folder_of(job, target, software)
@@ -86,10 +78,6 @@ def made(
 
 def times_of_targets(document: PlanDocument, rank: int) -> dict[str, float | None]:
     """By software: the time of what it makes of a plan, over the plan's; None if it cannot."""
-    from astrarium.export.nearest import slower_as_run_by
-    from astrarium.export.target import find_target, target_names
-    from astrarium.plans.job import job_of
-
     job = job_of(document, rank, "document")
     times: dict[str, float | None] = {}
     for target in map(find_target, target_names()):
@@ -104,9 +92,6 @@ def times_of_targets(document: PlanDocument, rank: int) -> dict[str, float | Non
 
 def software_of(target: Target, program: str | None) -> Target:
     """What is started: the program of a launcher, by default Megatron, or the target itself."""
-    from astrarium.errors import did_you_mean
-    from astrarium.export.target import find_target, target_names
-
     if not target.is_launcher:
         if program is not None and program.lower() != target.name:
             raise InputError(
@@ -124,14 +109,9 @@ def software_of(target: Target, program: str | None) -> Target:
 
 def _refused_by(job: Job, target: Target, software: Target) -> Refused | None:
     """Why the target, or the software that it starts, has no words for the plan."""
-    from astrarium.export.result import Refused
-    from astrarium.export.target import refusals, too_large
-
     both = (software, target) if target is not software else (target,)
     for one in both:
         reasons = refusals(job, one) or too_large(job, one)
         if reasons:
-            from astrarium.export.nearest import nearest
-
             return Refused(one, reasons, nearest(job, both))
     return None

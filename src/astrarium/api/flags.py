@@ -1,6 +1,6 @@
-"""The table of flags: what each is called, means, takes and defaults to, once for all who ask.
+"""The table of flags: the name, meaning, values and default of each, for all interfaces.
 
-The command line, the functions of the package, the web form and the REST API are filled from it.
+The command line, the functions of the package, the web form and the REST API are made from it.
 `astrarium.api.asked` holds the values that were read.
 """
 
@@ -15,7 +15,7 @@ from astrarium.api.readers import Reader
 
 
 class Flag(NamedTuple):
-    """What can be given under one name."""
+    """A flag: what it means, what it takes, and its default."""
 
     help: str
     metavar: str = ""
@@ -59,7 +59,7 @@ KEYWORDS: Final[Mapping[str, str]] = {
 
 
 def as_keyword(name: str) -> str:
-    """What the argument of a flag is called."""
+    """The Python argument of a flag."""
     return KEYWORDS.get(name, name)
 
 
@@ -179,7 +179,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
         default=1.0,
     ),
     "expert_messages": Flag(
-        "How tokens travel to experts: all to all or with DeepEP, alone or beside a micro-batch.",
+        "How tokens travel to experts: all-to-all or DeepEP, with or without overlap.",
         read=readers.choice("model.workload:ExpertMessages"),
         default="alltoall",
         words=("alltoall", "overlapped", "deepep", "deepep-overlapped"),
@@ -344,7 +344,7 @@ PRICES: Final = (
 
 
 def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
-    """These flags in this order, with what one question says or asks otherwise of them."""
+    """These flags in this order, with the changes that one question makes to them."""
     return {name: FLAGS[name]._replace(**changes.get(name, {})) for name in names}
 
 
@@ -364,7 +364,7 @@ PLAN_FLAGS: Final = flags(
         "words": ("bf16", "fp16", "fp8", "best"),
     },
     expert_messages={
-        "help": "How tokens travel to experts. Default: alltoall or overlapped, as is faster.",
+        "help": "How tokens travel to experts. Default: the faster of alltoall and overlapped.",
         "default": None,
     },
     runtime={"help": "Software to plan for (`astrarium catalog runtimes`), or all side by side."},
@@ -411,10 +411,122 @@ CONFIG_FLAGS: Final = flags(
     model={"help": "The model, if a configuration does not state it.", "is_argument": False},
     global_batch={"help": _CONFIG_BATCH},
 )
+_ALL: Final = "all"
+# What the commands about a running job share: `astrarium.api.operations`.
+RUNNING_FLAGS: Final = {
+    "plan": Flag(
+        "The running plan: a plan.json or its folder; or what --strategy reads, with --gpus,"
+        " --global-batch and, unless it states one, --model.",
+        "PLAN",
+        required=True,
+        is_argument=True,
+    ),
+    "rank": Flag("Rank of the plan in PLAN; 1 is the best.", "K", readers.rank, default=1),
+    **flags(
+        *("model", "gpus", "cluster", "global_batch", "seq_length", "precision", "runtime"),
+        *("price", "failures", "checkpoint_every", "storage_bandwidth"),
+        model={"help": "The model, where PLAN is only a strategy.", "is_argument": False},
+        global_batch={"help": _CONFIG_BATCH},
+    ),
+}
+REPLAN_FLAGS: Final = {
+    **RUNNING_FLAGS,
+    "lost": Flag(
+        "GPUs that the cluster lost, by type or pool; repeatable.",
+        _GPUS,
+        readers.gpu_counts,
+        several=True,
+        is_table=True,
+    ),
+    "gained": Flag(
+        "GPUs that the cluster gained; repeatable.",
+        _GPUS,
+        readers.gpu_counts,
+        several=True,
+        is_table=True,
+    ),
+    "slowed": Flag(
+        "Factor by which a pipeline stage, or a type or pool, computes more slowly; repeatable.",
+        "stage=N:FACTOR|TYPE:FACTOR",
+        readers.slowed,
+        several=True,
+    ),
+    **flags("objective", objective={"words": ("throughput", "cost")}),
+    "horizon": Flag(
+        "Time over which the answers are compared.", "TIME", readers.duration(), default="24h"
+    ),
+    "restart_time": Flag(
+        "Time to start the processes again, without moving state. Default: 10 min.",
+        "TIME",
+        readers.duration(allow_zero=True),
+    ),
+    "since_checkpoint": Flag(
+        "Time since the last checkpoint. Default: half the time between checkpoints.",
+        "TIME",
+        readers.duration(allow_zero=True),
+    ),
+    "exact": switch("Search all strategies, not only those near the running one."),
+}
+_MOST_SITES: Final = 4096
+SIMULATE_FLAGS: Final = {
+    "trace": Flag(
+        "A CSV file with the columns hours, gpu, gpus and usd_per_gpu_hour; or draw.",
+        "TRACE",
+        readers.text,
+        required=True,
+        is_argument=True,
+    ),
+    **RUNNING_FLAGS,
+    "policy": Flag(
+        "What the job does when capacity changes; all: one after the other.",
+        read=readers.choice("operations.simulate:Policy", also=(_ALL,)),
+        default=_ALL,
+        words=("static", "replan", "overprovision", _ALL),
+    ),
+    "seed": Flag(
+        "Seed of failures, and of a trace that is drawn.",
+        "N",
+        readers.count(2**31, allow_zero=True),
+        default=0,
+    ),
+    "spare": Flag("Nodes that overprovision keeps in reserve.", "PERCENT", readers.share, "10"),
+    "restart_time": REPLAN_FLAGS["restart_time"],
+    "hours": Flag("Length of a trace that is drawn.", "TIME", readers.duration(), default="7 days"),
+    "losses": Flag(
+        "Losses of a group of nodes an hour, if drawn. Default: 10%/day.",
+        "RATE",
+        readers.number("parse_per_hour", readers.MOST_INTERRUPTIONS_PER_HOUR, allow_zero=True),
+    ),
+    "away": Flag("Mean time until such nodes are back.", "TIME", readers.duration(), default="4h"),
+    "together": Flag("Nodes of a group.", "N", readers.count(_MOST_SITES), default=4),
+    "price_swing": Flag(
+        "Hourly deviation of a drawn price. Default: none.", "PERCENT", readers.share
+    ),
+    "save_trace": Flag("Write the trace as CSV.", "FILE.csv", readers.text),
+}
+SITES_FLAGS: Final = {
+    **RUNNING_FLAGS,
+    "sites": Flag("Data centres that run the plan.", "N", readers.count(_MOST_SITES), default=2),
+    "link": Flag(
+        "Speed of the link of a site, such as 10Gbit/s.",
+        "RATE",
+        readers.number("parse_bandwidth", readers.MOST_BANDWIDTH),
+        required=True,
+    ),
+    "latency": Flag("Latency between sites.", "TIME", readers.duration(), default="50ms"),
+    "every": Flag(
+        "Iterations between outer steps.", "N", readers.count(readers.MOST_TOKENS), default=100
+    ),
+    "bits": Flag("Bits of a weight that is sent.", "N", readers.count(32), default=32),
+    "fragments": Flag(
+        "Parts of the model that take turns.", "N", readers.count(_MOST_SITES), default=1
+    ),
+    "overlap": switch("Send fragments beside the iterations until the next one is due."),
+}
 
 
 def _micro_batches(name: str, given: Any) -> int | None:  # noqa: ANN401
-    """A number, or none: as many as are best."""
+    """A number, or None: the best number."""
     return None if given == "auto" else readers.count(MOST_MICRO_BATCHES)(name, given)
 
 

@@ -1,7 +1,6 @@
 """Configurations of other programs as strategies: what they state needs no flag.
 
-Where a flag says it too, both must agree: two answers to one question are a mistake that would
-cost days.
+If a flag repeats a fact, both must agree: a contradiction could cost days of training.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ def answers(
     vocab_size: int | None,
     environment: Mapping[str, str],
 ) -> Answers:
-    """What is said about what a script leaves open; a name alone is that of the environment."""
+    """Answers for what a script leaves open; a name alone takes the value of the environment."""
     from astrarium.configs.values import Answers
 
     variables = {}
     for text in set_ or ():
         name, equals, value = text.partition("=")
         if not name or (not equals and name not in environment):
-            told = f"--set {text}: not set here; write --set {name or 'NAME'}=VALUE"
-            raise InputError(told, "set")
+            way_out = f"write --set {name or 'NAME'}=VALUE"
+            raise InputError(f"--set {text}: not set here; {way_out}", "set")
         variables[name] = value if equals else environment[name]
     return Answers(tuple(arguments or ()), variables, vocab_size)
 
 
 def not_recognised(name: str) -> InputError:
-    """The error of what is no configuration that is read."""
+    """The error for a file that is no known configuration."""
     return InputError(
         f"{name}: not recognised: neither a plan, nor a launch script or configuration of"
         " Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, DeepSpeed, torchtitan, accelerate,"

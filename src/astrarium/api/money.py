@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from astrarium.api.asked import PriceFlags
+from astrarium.catalog.prices import EVERY_CLOUD, Book, book_of
+from astrarium.cluster import Cluster, Pool
+from astrarium.cluster import market as pricing
+from astrarium.cluster.market import Dearness, market_pools
+from astrarium.cost.energy import PowerTerms
+from astrarium.cost.training_run import RunTerms
 from astrarium.errors import InputError, flag, refusal
+from astrarium.model.workload import Workload
 from astrarium.value import Value, replace
-
-if TYPE_CHECKING:
-    from astrarium.catalog.prices import Book
-    from astrarium.cluster import Cluster, Pool
-    from astrarium.cluster.market import Dearness
-    from astrarium.cost.energy import PowerTerms
-    from astrarium.cost.training_run import RunTerms
-    from astrarium.model.workload import Workload
 
 TODAY_VARIABLE = "SOURCE_DATE_EPOCH"  # seconds; as for reproducible builds
 DEFAULT_MOST_GPUS = 1024
@@ -60,7 +60,6 @@ def book(
 ) -> tuple[Book, tuple[str, ...]]:
     """The offers of clouds ("aws,gcp" or "all") and files, and notes on the files."""
     from astrarium.catalog.price_files import read_price_file
-    from astrarium.catalog.prices import book_of
 
     read = [read_price_file(file) for file in files]
     own = [offer for one in read for offer in one.offers]
@@ -78,9 +77,6 @@ def _clouds(text: str | None) -> list[str] | None:
 
 def market(terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...]]:
     """All that the clouds of --market offer, each type up to --max-gpus."""
-    from astrarium.cluster import Cluster
-    from astrarium.cluster.market import market_pools
-
     if not terms.may_choose:
         raise InputError(
             f"no GPUs are given; use {flag('gpus')} TYPE:N such as h100:64, which {flag('market')}"
@@ -96,8 +92,6 @@ def market(terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...]]:
 
 def priced(cluster: Cluster, terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...]]:
     """A cluster of --gpus or --cluster at the user's terms, and what is to be said about it."""
-    from astrarium.cluster import market
-
     given = terms.flags
     _check_alone(given)
     notes: tuple[str, ...] = ()
@@ -106,27 +100,25 @@ def priced(cluster: Cluster, terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...
         built_in = given.market is not None
         files = given.prices or ()
         offered, notes = book(given.market, given.region, files, given.discount, built_in=built_in)
-        here = market.priced(cluster, offered, terms.dearness)
+        here = pricing.priced(cluster, offered, terms.dearness)
         # Without --market, files say what they know and defaults the rest.
         cluster = here if built_in else _defaults_for_others(here, _at_default(cluster, given))
-        cluster = market.with_own_spot(cluster, offered)
+        cluster = pricing.with_own_spot(cluster, offered)
     elif given.discount:
-        cluster = market.with_discount(cluster, _only_discount(given.discount))
+        cluster = pricing.with_discount(cluster, _only_discount(given.discount))
     if given.price:
-        cluster = market.with_prices(cluster, given.price, terms.elsewhere)
+        cluster = pricing.with_prices(cluster, given.price, terms.elsewhere)
     if given.discount:
-        notes = (*notes, *market.undiscounted_notes(cluster))
+        notes = (*notes, *pricing.undiscounted_notes(cluster))
     owned = any(pool.usd_per_gpu_hour == 0 for pool in cluster.pools)
     if given.power_price is not None and (owned or not terms.elsewhere):
-        power = market.Power(given.power_price, power_terms(given.power_utilisation).of_tdp)
-        cluster = market.with_power(cluster, power)
+        power = pricing.Power(given.power_price, power_terms(given.power_utilisation).of_tdp)
+        cluster = pricing.with_power(cluster, power)
     return concluded(cluster, terms, notes, offered)
 
 
 def power_terms(utilisation: float | None) -> PowerTerms:
     """What is drawn for each watt of the boards."""
-    from astrarium.cost.energy import PowerTerms
-
     return PowerTerms() if utilisation is None else PowerTerms(utilisation=utilisation)
 
 
@@ -143,9 +135,6 @@ def on_spot(workload: Workload, run: RunTerms, *, cheapest: bool) -> Dearness:
 
     The cheapest way to pay for it counts, or the fastest, and then the other.
     """
-    import numpy as np
-
-    from astrarium.cluster import Cluster
     from astrarium.search.money import Runs
 
     def dearness(pool: Pool) -> tuple[float, float]:
@@ -161,16 +150,14 @@ def concluded(
     cluster: Cluster, terms: MoneyTerms, notes: Sequence[str] = (), offered: Book | None = None
 ) -> tuple[Cluster, tuple[str, ...]]:
     """Notes on missing and stale prices; without the types that have none, if money decides."""
-    from astrarium.cluster import market
-
     left_out: tuple[str, ...] = ()
     if terms.money_decides:
-        cluster, left_out = market.without_unpriced(cluster, offered)
+        cluster, left_out = pricing.without_unpriced(cluster, offered)
     if terms.money_decides or terms.flags.uses_book:
-        missing = market.unpriced_notes(cluster, offered)
+        missing = pricing.unpriced_notes(cluster, offered)
     else:
-        missing = market.refused_notes(cluster)
-    return cluster, (*notes, *left_out, *missing, *market.stale_notes(cluster, today()))
+        missing = pricing.refused_notes(cluster)
+    return cluster, (*notes, *left_out, *missing, *pricing.stale_notes(cluster, today()))
 
 
 def _check_alone(given: PriceFlags) -> None:
@@ -194,15 +181,11 @@ def _check_alone(given: PriceFlags) -> None:
 
 def _at_default(cluster: Cluster, given: PriceFlags) -> Cluster:
     """Default prices less the discount that names no cloud: these are medians over clouds."""
-    from astrarium.catalog.prices import EVERY_CLOUD
-    from astrarium.cluster import market
-
     share = (given.discount or {}).get(EVERY_CLOUD)
-    return cluster if share is None else market.with_discount(cluster, share)
+    return cluster if share is None else pricing.with_discount(cluster, share)
 
 
 def _defaults_for_others(here: Cluster, before: Cluster) -> Cluster:
-
     pairs = zip(here.pools, before.pools, strict=True)
     return replace(
         here, pools=tuple(new if new.usd_per_gpu_hour is not None else old for new, old in pairs)
@@ -210,8 +193,6 @@ def _defaults_for_others(here: Cluster, before: Cluster) -> Cluster:
 
 
 def _only_discount(discounts: Mapping[str, float]) -> float:
-    from astrarium.catalog.prices import EVERY_CLOUD
-
     if set(discounts) != {EVERY_CLOUD}:
         cloud, share = next(iter(discounts.items()))
         first = f"{100 * share:g}" if cloud == EVERY_CLOUD else f"{cloud}={100 * share:g}"

@@ -87,7 +87,7 @@ class Question(Value, frozen=True):
 
 
 def read(given: PlanAsked) -> Question:
-    """The question; all mistakes in it are found here, before the search."""
+    """The question; this finds all mistakes in it before the search."""
     if given.sensitivity:
         _check_one_way(given)
     given, precisions = _precisions(given)
@@ -199,7 +199,7 @@ def _kept_free(given: PlanAsked) -> KeptFree:
 def search(question: Question, progress: Progress | None = None) -> Planned:
     """Ask the search; NoFeasiblePlanError says what bound if nothing is feasible.
 
-    `progress` hears how far it is and what it has found (`astrarium.search.listing`).
+    `progress` is called with the state of the search and its plans (`astrarium.search.listing`).
     """
 
     def under(runtime: Runtime, adapters: Adapters | None, precision: Precision | None) -> Planned:
@@ -265,7 +265,7 @@ def _with_messages(
 def _called(
     question: Question, runtime: Runtime, adapters: Adapters | None, precision: Precision | None
 ) -> str:
-    """What tells a way apart from the others that are compared."""
+    """The name of a way among those that are compared."""
     if len(question.runtimes) > 1:
         return runtime.name
     return precision or (adapters.kind.value if adapters else "full")
@@ -333,8 +333,8 @@ def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
     states = HOST_BYTES * planned.workload.model.parameters * strategy.shard_groups
     on_node = states / strategy.gpus * max(pool.gpus_per_node for pool in pools)
     return (
-        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node; how much the nodes have"
-        " is not known: state host_memory_gib in a cluster file",
+        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, whose size is not known;"
+        " state host_memory_gib in a cluster file",
     )
 
 

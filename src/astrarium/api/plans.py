@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from astrarium.operations.stragglers import Steadiness
     from astrarium.runtime.spmd.job import ProgramRun
     from astrarium.runtime.spmd.train import Make, Trainer
     from astrarium.spmd.program import ProgramDocument
@@ -112,6 +113,18 @@ class Plans(Sequence[Plan]):
 
     def _plan(self, plan: estimate.Plan) -> Plan:
         return Plan(**asdict(plan), document=self.document)
+
+    def under_stragglers(self, speeds: str = "spread") -> tuple[Steadiness, ...]:
+        """The plans with GPUs and nodes that are slow and break, as `plan --stragglers` shows them.
+
+        `speeds` are as the flag takes them: "spread", or such as "gpu=2%,nodes=0.1%:1.5".
+        """
+        from astrarium.api import readers
+        from astrarium.api.operations import under_stragglers
+        from astrarium.cost.training_run import RunTerms
+
+        read = readers.stragglers("speeds", speeds)
+        return under_stragglers(self.document, read, RunTerms()).plans
 
     def to_dict(self) -> dict[str, Any]:
         """The document as plain data, ready for JSON."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from astrarium.cluster.build import GpusGiven
     from astrarium.cost.checkpoints import Storage
     from astrarium.cost.training_run import Ramp
+    from astrarium.operations.stragglers import Stragglers
 
 Given: TypeAlias = Any  # what was given: it is a reader that finds out whether it can be used
 Reader: TypeAlias = Callable[[str, Given], Any]
@@ -36,6 +37,8 @@ MOST_BANDWIDTH = 1e18
 MOST_CO2 = 100.0
 MOST_MEMORY = 2**40
 MOST_IMBALANCE = 100.0
+MOST_LOST = 2**24
+MOST_SPREAD = 0.12  # beyond, some GPUs of a normal spread would need no time
 PER_NODE = "/node"
 
 
@@ -237,10 +240,72 @@ def ramp(name: str, given: Given) -> Ramp:
     return Ramp(*(count(MOST_TOKENS)(name, part) for part in numbers))
 
 
+def gpu_counts(name: str, given: Given) -> dict[str, int]:
+    """GPUs by what they are called: TYPE:N,... or a mapping; also several of them."""
+    found: dict[str, int] = {}
+    for entry in entries(given):
+        pairs = [entry] if isinstance(entry, tuple) else [_at_colon(p) for p in entry.split(",")]
+        for gpu, number_of in pairs:
+            if not gpu or number_of == "":
+                raise refusal(name, f" '{spelled(entry)}': expected TYPE:N such as a100:8")
+            found[gpu] = found.get(gpu, 0) + count(MOST_LOST)(name, number_of)
+    return found
+
+
+def slowed(name: str, given: Given) -> dict[str, float]:
+    """Factors by "stage=N", or by a type or pool of GPUs."""
+    from astrarium.operations.change import MOST_SLOWDOWN
+
+    found = {}
+    for entry in entries(given):
+        what, factor_of = entry if isinstance(entry, tuple) else _at_colon(str(entry))
+        stage = what.removeprefix("stage=")
+        if not what or factor_of == "" or (stage != what and not stage.isdecimal()):
+            says = f" '{spelled(entry)}': expected stage=2:1.4 or, for all of a type, h100:1.4"
+            raise refusal(name, says)
+        value = number("parse_number", MOST_SLOWDOWN)(name, factor_of)
+        if value <= 1:
+            says = f" '{spelled(entry)}': a slow GPU takes more than 1 times as long; give above 1"
+            raise refusal(name, says)
+        found[what] = value
+    return found
+
+
+def stragglers(name: str, given: Given) -> Stragglers:
+    """gpu=PERCENT, a spread, and nodes=PERCENT:FACTOR, which are slow; "spread": as published."""
+    from astrarium.operations.change import MOST_SLOWDOWN
+    from astrarium.operations.stragglers import Stragglers
+
+    if isinstance(given, Stragglers):
+        return given
+    found: dict[str, float] = {}
+    wants = "expected spread, or such as gpu=2%,nodes=0.1%:1.5"
+    for part in [] if str(given) == "spread" else str(given).split(","):
+        what, amount = _before_first(part)
+        if what == "gpu" and amount:
+            found["gpu_deviation"] = share(name, amount)
+        elif what == "nodes" and ":" in amount:
+            of_nodes, factor_of = _at_colon(amount)
+            found["slow_nodes"] = share(name, of_nodes)
+            found["slow_factor"] = number("parse_number", MOST_SLOWDOWN)(name, factor_of)
+        else:
+            raise refusal(name, f" '{part}': {wants}")
+    if found.get("slow_factor", 1.0) < 1:
+        raise refusal(name, f" '{given}': slow nodes take more than 1 times as long; give above 1")
+    if found.get("gpu_deviation", 0.0) > MOST_SPREAD:
+        raise refusal(name, f" '{given}': a spread above {100 * MOST_SPREAD:g} % is no spread")
+    return Stragglers(**found)
+
+
 def max_gpus(name: str, given: Given) -> int:
     from astrarium.cluster import LARGEST_CLUSTER
 
     return count(LARGEST_CLUSTER)(name, given)
+
+
+def _at_colon(text: str) -> tuple[str, str]:
+    name, _, amount = (part.strip() for part in text.rpartition(":"))
+    return name, amount
 
 
 def _before_first(text: str) -> tuple[str, str]:

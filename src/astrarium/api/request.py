@@ -67,7 +67,7 @@ class Request(Value, frozen=True):
 
 
 def model(given: ModelGiven, as_type: str | None = None) -> Model:
-    """A model that was built, or is built of what it is called or of the content of a file.
+    """A model: as given, or built from its name or from the content of a file.
 
     `as_type` reads a config.json as one of another type.
     """
@@ -83,7 +83,7 @@ def model(given: ModelGiven, as_type: str | None = None) -> Model:
 
 
 def reference_of(given: ModelGiven, loaded: Model) -> str:
-    """What a document says the model was called."""
+    """The name that a document gives the model."""
     return str(given) if isinstance(given, str | Path) else loaded.name
 
 
@@ -169,7 +169,7 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
 
 
 def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
-    """How tokens reach experts; what was asked about them is refused where there are none."""
+    """How tokens reach experts; flags about them are refused for models without experts."""
     messages = asked.expert_messages or ExpertMessages.ALLTOALL
     if loaded.max_experts:
         return messages
@@ -206,7 +206,7 @@ def _on_lengths(workload: Workload, mean: float) -> str:
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
-    """What trains: None is all weights; several with --finetune all, of which the first."""
+    """What trains, None for all weights; --finetune all has several answers."""
     from astrarium.model.adapters import Adapters, Finetune, checked, default_modules
 
     given = asked.finetune
@@ -236,7 +236,7 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
 
 
 def _check_formats(asked: AskedValues) -> None:
-    """Refuse what no software with adapters has, rather than name software without adapters."""
+    """Refuse number formats that no software with adapters has."""
     if asked.precision == "fp8":
         ways = f"plans with adapters are in bf16 or fp16; choose one, or {flag('finetune')} full"
         raise refusal("precision", f" fp8: {ways}")
@@ -322,8 +322,8 @@ def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
         terms = replace(terms, failures_per_hour=asked.failures)
     if workload.tokens is None and terms != RunTerms():
         raise InputError(
-            "spot, checkpoints, evaluations, the ramp of the batch and CO2 are those of a whole"
-            f" run; give {flag('tokens')}, or {flag('epochs')}: how long is it?",
+            "spot, checkpoints, evaluations, batch ramps and CO2 need the length of the run; give"
+            f" {flag('tokens')} or {flag('epochs')}",
             "tokens",
         )
     if terms.spot is Spot.NEVER and asked.interruptions:
@@ -414,7 +414,7 @@ def tuned(asked: Request, profile: str | None, runtime: str) -> tuple[Request, T
 
 
 def with_profile(cluster: Cluster, file: str) -> tuple[Cluster, UsedProfile]:
-    """The cluster as --profile describes it, which must be about all its devices; the profile."""
+    """The cluster as --profile describes it, and the profile; it must cover all devices."""
     read = used_profile(file)
     others = [pool.gpu.name for pool in cluster.pools if pool.gpu.whole_name != read.gpu]
     if others:

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from astrarium.api import imports, request
+from astrarium.api.asked import AskedValues
+from astrarium.api.request import Request
+from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.configs.imported import Imported, OpenQuestionError
+from astrarium.cost.training_run import RunTerms
+from astrarium.cost.tuning import Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError, flag, in_shell
+from astrarium.plans.document import PlanDocument
+from astrarium.report.plan.document import cluster_part, compare_part, document_of, workload_part
+from astrarium.report.plan.fit import FitDocument, fit_document
+from astrarium.report.plan.imported import (
+    AS_IF_CORRECTED,
+    SCHEMA,
+    ImportDocument,
+    faster_than,
+    options_part,
+)
+from astrarium.search.comparison import OwnPlan, compared
+from astrarium.search.fit import fit
+from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.planner import check_runtime, plan
+from astrarium.search.refusals import why_refused
+from astrarium.strategy.types import Strategy
 from astrarium.value import Value, replace
-
-if TYPE_CHECKING:
-    from astrarium.api.asked import AskedValues
-    from astrarium.api.request import Request
-    from astrarium.catalog.runtimes import Runtime
-    from astrarium.cost.tuning import Tuning
-    from astrarium.plans.document import PlanDocument
-    from astrarium.report.plan.fit import FitDocument
-    from astrarium.report.plan.imported import ImportDocument
-    from astrarium.strategy.types import Strategy
 
 
 class ReviewedConfig(Value, frozen=True):
-    """A configuration, completed and looked at.
+    """A configuration with its missing facts filled in, ready to be predicted.
 
-    `conflicts` are all that speaks against it; those that leave a `strategy` are about how it is
-    written, so that what it would take without them can be predicted.
+    `conflicts` are the reasons why it would not run. If there is a `strategy` all the same, they
+    are only about how it is written, and the prediction ignores them.
     """
 
     imported: Imported
@@ -38,9 +48,7 @@ class ReviewedConfig(Value, frozen=True):
 
 
 def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
-    """A configuration, with what is asked about it; nothing is predicted yet."""
-    from astrarium.catalog.runtimes import find_runtime
-
+    """The configuration with the flags applied; nothing is predicted yet."""
     filled = imports.completed(given, imported)
     if filled.asked.gpus is None and filled.asked.cluster is None:
         count = imported.described.gpus or "N"
@@ -78,8 +86,6 @@ def _strategy(
     imported: Imported, asked: Request, runtime: Runtime
 ) -> tuple[Strategy | None, tuple[str, ...]]:
     """The strategy, and all that speaks against it."""
-    from astrarium.search.refusals import why_refused
-
     unknown = tuple(f"{one.option}: {one.says}" for one in imported.unknown if one.refused)
     written = (*imported.conflicts, *unknown)
     try:
@@ -94,9 +100,6 @@ def _strategy(
 
 
 def document(case: ReviewedConfig) -> ImportDocument:
-    from astrarium.report.plan.document import cluster_part, workload_part
-    from astrarium.report.plan.imported import SCHEMA, ImportDocument, faster_than, options_part
-
     fit = _fit(case)
     answer, error = _answer(case)
     asked, imported = case.asked, case.imported
@@ -140,8 +143,8 @@ def _fits_with(
     return True if all(needed[0]) else None if all(needed[1]) else False
 
 
-def _with_order_of_pools(asked: request.Request) -> request.Request:
-    """Scripts do not say which nodes are of which type; where that decides, it is said."""
+def _with_order_of_pools(asked: Request) -> Request:
+    """The request with a note on the order of pools: scripts do not assign nodes to GPU types."""
     names = [pool.name for pool in asked.cluster.pools]
     if len(names) == 1:
         return asked
@@ -156,9 +159,6 @@ def _notes(case: ReviewedConfig) -> tuple[str, ...]:
 
 
 def _fit(case: ReviewedConfig) -> FitDocument | None:
-    from astrarium.report.plan.fit import fit_document
-    from astrarium.search.fit import fit
-
     if case.strategy is None:
         return None
     asked = case.asked
@@ -175,9 +175,6 @@ def _fit(case: ReviewedConfig) -> FitDocument | None:
 
 def _planned_for(case: ReviewedConfig) -> Runtime:
     """Megatron; where it lacks the adapters or the optimizer, what the configuration runs under."""
-    from astrarium.catalog.runtimes import find_runtime
-    from astrarium.search.planner import check_runtime
-
     usual, other = find_runtime(), find_runtime(request.FINETUNING_RUNTIME)
     for runtime in (usual, case.runtime, other):
         try:
@@ -190,13 +187,6 @@ def _planned_for(case: ReviewedConfig) -> Runtime:
 
 def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
     """The best plan for the same GPUs and workload, with the configuration beside it."""
-    from astrarium.cost.training_run import RunTerms
-    from astrarium.report.plan.document import compare_part, document_of
-    from astrarium.report.plan.imported import AS_IF_MENDED
-    from astrarium.search.comparison import OwnPlan, compared
-    from astrarium.search.outcome import Limits, Mode, Objective
-    from astrarium.search.planner import plan
-
     asked, objective, limits = case.asked, Objective.THROUGHPUT, Limits()
     try:
         planned = plan(
@@ -223,12 +213,12 @@ def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
             tuning=case.tuning,
         )
         own = replace(own, refused=own.refused or refused)
-    mended = (AS_IF_MENDED,) if case.conflicts and own.plan is not None else ()
+    corrected = (AS_IF_CORRECTED,) if case.conflicts and own.plan is not None else ()
     return document_of(
         planned,
         reference=case.reference,
         objective=objective,
         mode=Mode.EXACT,
         notes=asked.notes,
-        compare=compare_part(own, planned.plans[0], mended),
+        compare=compare_part(own, planned.plans[0], corrected),
     ), ""

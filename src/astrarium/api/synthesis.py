@@ -14,19 +14,27 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from astrarium.api import request
+from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError, did_you_mean, flag
-from astrarium.units import format_seconds
+from astrarium.report.program_parts import reasons_of
+from astrarium.spmd.price import Devices, devices_of, document_of, price_program
+from astrarium.spmd.program import (
+    DeviceProgram,
+    ProgramDocument,
+    SourcePart,
+    SynthesisPart,
+    TriedPart,
+)
+from astrarium.spmd.rules import operators_without_rule, without_rule
+from astrarium.spmd.solve import NoRoomError
+from astrarium.spmd.synthesis import Alternatives, Attempt, as_run, fastest_of, leanest, space_of
+from astrarium.units import format_bytes, format_seconds
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.arrays import Floats
     from astrarium.cluster import Cluster
-    from astrarium.cost.tuning import Tuning
     from astrarium.spmd.graph import Graph
-    from astrarium.spmd.price import Devices
-    from astrarium.spmd.program import DeviceProgram, ProgramDocument
-    from astrarium.spmd.solve import NoRoomError
-    from astrarium.spmd.synthesis import Attempt
 
 INSTALL: Final = "pip install 'astrarium[spmd]'"
 INSTALL_MODELS: Final = "pip install transformers"
@@ -37,10 +45,10 @@ FLOAT32: Final = (
 FORM: Final = "examples/bert.py:make or package.module:make"
 STAGES: Final = 8  # that progress counts: importing, capturing, four fixed ways, two meshes
 MOST_DEVICES: Final = 4096
-TIMES_AS_MANY: Final = (2, 4, 8)  # nodes, of which one is said to be enough where nothing fits
+TIMES_AS_MANY: Final = (2, 4, 8)  # nodes to suggest if nothing fits
 ANY_OPERATOR: Final = "*"
 AUTO: Final = "auto"
-UNDIVIDED: Final = "everything on every device"  # a way that came to divide nothing
+UNDIVIDED: Final = "everything on every device"  # a way that divides nothing
 OWN_STATISTICS: Final = (
     "data parallel takes the statistics of batch norm from each device's own images, as DDP does,"
     " and trains another model; this program takes those of all"
@@ -70,7 +78,7 @@ class SynthesisQuestion(Value, frozen=True):
     sizes: Mapping[str, Any]
     cluster: Cluster
     memory_bytes: float | None
-    micro_batches: int | None  # None: as many as are best
+    micro_batches: int | None  # None: the best number
     mesh: Mesh
     optimizer: Optimizer
     allow_replicate: tuple[str, ...]
@@ -82,8 +90,6 @@ class SynthesisQuestion(Value, frozen=True):
 
 def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
     """The question that the flags ask; all mistakes in them are found here."""
-    from astrarium.cost.tuning import NEUTRAL
-
     factory, sizes, notes = _module(str(flags["model"]), _sizes(flags["set"] or ()))
     batch, micro = flags["batch"], flags["micro_batches"]
     if micro is not None and batch % micro:
@@ -118,8 +124,6 @@ def read(flags: Mapping[str, Any]) -> SynthesisQuestion:
 
 def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
     """Capture the module, find its program, compare it with fixed ways, as a document."""
-    from astrarium.spmd.synthesis import Alternatives, fastest_of
-
     meshes = _meshes(question)
     stage = _Stages(progress)
     allowed: dict[int, tuple[str, ...]] = {}  # by graph
@@ -148,7 +152,7 @@ def answer(question: SynthesisQuestion, progress: Progress) -> ProgramDocument:
 
 
 class _Stages:
-    """Counts what is done; where more is tried than expected, the last stage takes longer."""
+    """Counts stages; if more is tried than expected, the last one takes longer."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -163,8 +167,6 @@ def _meshes(
     question: SynthesisQuestion, pools: Collection[str] | None = None
 ) -> dict[str, Devices]:
     """Devices, or those of some pools, by mesh; the flat one is always there, to compare with."""
-    from astrarium.spmd.price import devices_of
-
     cluster = question.cluster
     if pools is not None:
         cluster = cluster.part([pool for pool in cluster.pools if pool.name in pools])
@@ -219,8 +221,6 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
 
     What depends on constants alone needs nobody's permission.
     """
-    from astrarium.spmd.rules import operators_without_rule, without_rule
-
     given = question.allow_replicate
     operators = {node.op for node in graph.nodes if not node.is_source}
     short = {op.split(".")[1]: op for op in operators if op.count(".") > 1}
@@ -239,10 +239,6 @@ def _document(
     question: SynthesisQuestion, chosen: Attempt, attempts: Sequence[Attempt]
 ) -> ProgramDocument:
     """The program that was chosen, with all that was tried."""
-    from astrarium.report.program_parts import reasons_of
-    from astrarium.spmd.price import document_of
-    from astrarium.spmd.program import DeviceProgram, SourcePart, SynthesisPart, TriedPart
-
     found = chosen.found
     assert found is not None  # else nothing would have been chosen
     source = SourcePart(
@@ -358,8 +354,6 @@ def _ways_out(
     question: SynthesisQuestion, nearest: Attempt, allowed: Callable[[Graph], tuple[str, ...]]
 ) -> list[str]:
     """The least memory, micro-batches and devices with which a program was found that fits."""
-    from astrarium.spmd.price import devices_of
-    from astrarium.spmd.synthesis import leanest
 
     def needed(graph: Graph, devices: Devices, micro_batches: int) -> Floats:
         optimizer = question.optimizer.value
@@ -389,9 +383,6 @@ def _baseline_seconds(
     fixed: Mapping[str, DeviceProgram], devices: Devices, question: SynthesisQuestion
 ) -> dict[str, float]:
     """What fixed ways take as people run them."""
-    from astrarium.spmd.price import price_program
-    from astrarium.spmd.synthesis import as_run, space_of
-
     found = {}
     for name, program in fixed.items():
         run = as_run(space_of(name), program)
@@ -404,8 +395,6 @@ def _baseline_seconds(
 
 def _lack(error: NoRoomError, devices: Devices) -> str:
     """Which devices lack how much."""
-    from astrarium.units import format_bytes
-
     lacking = [
         device.rank
         for device, kind in zip(devices.devices, devices.class_of.tolist(), strict=True)

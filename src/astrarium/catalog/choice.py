@@ -78,9 +78,4 @@ class ChoiceErrors(Value, frozen=True, rename={"families": "memory"}):
 @cache
 def choice_errors() -> ChoiceErrors:
     """The errors of the catalog."""
-    return read_choice(DATA)
-
-
-def read_choice(path: Path) -> ChoiceErrors:
-    """Read and check a file of errors."""
-    return read_values(path, ChoiceErrors, "file of errors", "benchmarks/fit_choice.py")
+    return read_values(DATA, ChoiceErrors, "file of errors", "benchmarks/fit_choice.py")

@@ -73,9 +73,4 @@ def law() -> Law:
 def find_correction(name: str) -> Correction | None:
     """The correction of one class of operators, or None."""
     path = FOLDER / f"{name}.json"
-    return read_correction(path) if path.is_file() else None
-
-
-def read_correction(path: Path) -> Correction:
-    """Read and check a file of trees."""
-    return read_values(path, Correction)
+    return read_values(path, Correction) if path.is_file() else None

@@ -238,7 +238,7 @@ def names_of(software: str) -> dict[str, Any]:
 
 
 def name_in(software: str, gpu: str) -> str:
-    """The program's name of a GPU type; "" if it is not known."""
+    """The name of a GPU type in a program; "" if it is not known."""
     tables, short = names_of(software), gpu.partition("-")[0]
     name: str = tables["names"].get(gpu, short if short in tables["same"] else "")
     return name

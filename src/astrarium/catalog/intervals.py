@@ -8,12 +8,11 @@ four of five runs of an unseen source. `astrarium.cost.uncertainty` computes int
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
-from msgspec.structs import astuple
 
 from astrarium.catalog.profiles import Number, read_values
 from astrarium.value import Value
@@ -23,14 +22,14 @@ AboveZero: TypeAlias = Annotated[float, Meta(gt=0)]
 DATA: Final = Path(__file__).parent / "data" / "intervals.json"
 
 
-class Terms(Value, frozen=True):
+class Terms(Value, frozen=True, forbid_unknown_fields=True):
     """The terms of a deviation of log(seconds), beside the error of the GPU's operators."""
 
-    iteration: float  # always: what whole iterations add to operators
-    specification: float  # where the GPU type has no profile
-    experts: float  # where experts are routed to
-    communication: float  # times the share of the iteration that goes to messages
-    host: float  # times the share that the device waits for its host
+    iteration: AboveZero  # always: what whole iterations add to operators
+    specification: Number  # where the GPU type has no profile
+    experts: Number  # where experts are routed to
+    communication: Number  # times the share of the iteration that goes to messages
+    host: Number  # times the share that the device waits for its host
 
 
 class Spread(Value, frozen=True):
@@ -43,36 +42,21 @@ class Spread(Value, frozen=True):
     runtimes: tuple[str, ...] = ()  # of the family that it is measured for
 
 
-class Intervals(Value, frozen=True):
-    """All of the file that predictions need."""
+class Intervals(Value, frozen=True, dict=True):
+    """The file, as far as predictions need it; it also has the reason for each term."""
 
-    level: float  # the share of measured times that should lie inside
+    level: Number  # the share of measured times that should lie inside
     terms: Terms
     pooled: Spread  # for runtimes of no family
-    by_runtime: Mapping[str, Spread]
+    families: Mapping[str, Spread]
+
+    @cached_property
+    def by_runtime(self) -> dict[str, Spread]:
+        return {name: family for family in self.families.values() for name in family.runtimes}
 
     def spread_of(self, runtime: str) -> Spread:
         """The spread of a runtime's family, or of all runtimes."""
         return self.by_runtime.get(runtime, self.pooled)
-
-
-class TermsInFile(Value, frozen=True, forbid_unknown_fields=True):
-    """The same terms as the file has them: each with the reason for its value."""
-
-    iteration: tuple[AboveZero, str]
-    specification: tuple[Number, str]
-    experts: tuple[Number, str]
-    communication: tuple[Number, str]
-    host: tuple[Number, str]
-
-
-class IntervalsFile(Value, frozen=True):
-    """The file."""
-
-    level: Number
-    terms: TermsInFile
-    pooled: Spread
-    families: Mapping[str, Spread]
 
 
 @cache
@@ -83,12 +67,4 @@ def intervals() -> Intervals:
 
 def read_intervals(path: Path) -> Intervals:
     """Read and check a file of intervals: every width is above zero."""
-    writer = "benchmarks/fit_intervals.py"
-    file = read_values(path, IntervalsFile, "file of intervals", writer)
-    families = file.families.values()
-    return Intervals(
-        level=file.level,
-        terms=Terms(*(value for value, _ in astuple(file.terms))),
-        pooled=file.pooled,
-        by_runtime={runtime: family for family in families for runtime in family.runtimes},
-    )
+    return read_values(path, Intervals, "file of intervals", "benchmarks/fit_intervals.py")

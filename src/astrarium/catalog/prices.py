@@ -44,7 +44,6 @@ REGION_COLUMNS: Final = (
     "least_usd_per_hour",
     "most_usd_per_hour",
 )
-_DIGITS: Final = 6  # of a median over clouds
 _DECIMALS: Final = 6  # of one over regions
 
 # What people call the clouds of the book.
@@ -147,31 +146,6 @@ def is_stale(day: str, today: date) -> bool:
     """Whether a price is too old to be relied on; prices without a day are the user's own."""
     age = age_days(day, today)
     return age is not None and age > STALE_AFTER_DAYS
-
-
-def median_price(among: Iterable[Offer], *, spot: bool = False) -> float | None:
-    """Dollars per GPU and hour: the median over clouds of the median over each one's regions."""
-    of_cloud: defaultdict[str, list[float]] = defaultdict(list)
-    for offer in among:
-        price = offer.spot_usd_per_gpu_hour if spot else offer.usd_per_gpu_hour
-        if price is not None:
-            of_cloud[offer.cloud] += [price] * offer.regions
-    if not of_cloud:
-        return None
-    return float(f"{median(map(median, of_cloud.values())):.{_DIGITS}g}")
-
-
-def default_offers(among: Sequence[Offer], node: int, newest: date) -> tuple[Offer, ...]:
-    """Those whose median is the default price of a type with so many GPUs in a node.
-
-    Stale ones count only if there are no others. Of those left whole nodes count, as the price of
-    one GPU does not buy the links of a node; where no cloud rents one, smaller instances, whose
-    price is then good for as many GPUs only.
-    """
-    priced = [offer for offer in among if offer.usd_per_hour is not None]
-    left = [offer for offer in priced if not is_stale(offer.date, newest)] or priced
-    whole = [offer for offer in left if offer.gpus >= node or RATE_CARD in offer.marks]
-    return tuple(whole or left)
 
 
 def merged(among: Iterable[Offer]) -> list[Offer]:

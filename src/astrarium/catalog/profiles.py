@@ -42,7 +42,7 @@ class GemmFit(Value, frozen=True, forbid_unknown_fields=True):
     sustained_efficiency: Number  # of the peak rate that the power limit lets large products hold
     quantisation: Number  # 1: partly filled waves cost a whole wave; 0: nothing is lost
     ramp_depth: Number  # start and end of a tile, in steps of the reduced dimension
-    split_ramp: Number  # further ramps per tile when idle processors share the reduction
+    split_ramp: Number  # additional ramps per tile when idle processors share the reduction
     tile_penalty: Number  # slow-down per doubling of operand traffic on smaller tiles
     memory_efficiency: Number  # of the memory bandwidth
     fixed_seconds: Number
@@ -174,7 +174,7 @@ class Chips(Value, frozen=True):
 def find_profile(gpu: str) -> Profile | None:
     """The fitted profile of a GPU type, or None."""
     path = FOLDER / f"{gpu}.json"
-    return read_profile(path) if path.is_file() else None
+    return read_values(path, Profile) if path.is_file() else None
 
 
 @cache
@@ -187,11 +187,6 @@ def training_factors() -> TrainingFactors:
 def chips() -> Chips:
     """Multiprocessor counts and families of the GPU types of the catalog."""
     return read_values(FOLDER / CHIPS_FILE, Chips)
-
-
-def read_profile(path: Path) -> Profile:
-    """Read and check one profile file."""
-    return read_values(path, Profile)
 
 
 def read_values(

@@ -88,7 +88,7 @@ class Runtime(Value, frozen=True):
     waits_for_messages: bool  # the host launches nothing while a tensor-parallel message runs
     sole_products: bool  # messages wait for matrix products that hold all multiprocessors
     one_adapter: bool  # a ZeRO group leaves its nodes through one adapter each
-    gathers_to_recompute: bool  # ZeRO-3 gathers weights for recomputation and backward apart
+    gathers_to_recompute: bool  # ZeRO-3 gathers weights separately for recomputation and backward
     gathered_layers: float  # whole weights that ZeRO-3 holds at a time
     pads_vocabulary: bool  # to a multiple that tensor cores and tensor parallelism like
     weight_bytes: float
@@ -133,17 +133,17 @@ class Runtime(Value, frozen=True):
     optimizer_launch_seconds: float  # to launch the update of one weight tensor
     layer_forward_seconds: float  # to launch the kernels of one layer
     layer_backward_seconds: float
-    launch_seconds_per_tp_rank: float  # further, for a layer, where a pipeline crosses nodes
-    message_seconds_per_tp_rank: float  # further, for a message, where its group crosses nodes
-    rotary_launch_seconds: float  # further, in each pass, where rotary embedding is many kernels
-    router_launch_seconds: float  # further, both passes together, where experts are routed to
+    launch_seconds_per_tp_rank: float  # additional, for a layer, where a pipeline crosses nodes
+    message_seconds_per_tp_rank: float  # additional, for a message, where its group crosses nodes
+    rotary_launch_seconds: float  # additional, in each pass, where rotary embedding is many kernels
+    router_launch_seconds: float  # both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
     latent_launch_seconds: float  # likewise where keys and values come from latent widths
-    cast_launch_seconds: float  # further, for a layer of 8-bit products, both passes together
+    cast_launch_seconds: float  # additional, for a layer of 8-bit products, both passes together
     router_cast_launch_seconds: float  # likewise where experts are routed to
     expert_cast_launch_seconds: float  # likewise for each expert on the rank
     latent_cast_launch_seconds: float  # likewise where keys and values come from latent widths
-    layer_recompute_seconds: float  # further, to set up the repetition of a layer
+    layer_recompute_seconds: float  # additional, to set up the repetition of a layer
     micro_batch_seconds: float  # to launch both ends of the model, for each micro-batch
     step_seconds: float  # for each iteration
     broadcast_seconds: float  # for each rank that hands out its part of the updated weights

@@ -11,6 +11,7 @@ MODULES = {  # of this package, by the names of their commands
     **dict.fromkeys(("plan", "predict", "fit"), "plan"),
     "explain": "explain",
     **dict.fromkeys(("export", "trace"), "export"),
+    **dict.fromkeys(("replan", "simulate", "sites"), "operations"),
     **{name: name for name in ("synthesize", "run", "serve", "sweep", "validate", "calibrate")},
     "catalog": "catalog",
 }

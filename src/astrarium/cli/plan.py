@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from astrarium.api.flags import FIT_FLAGS, PLAN_FLAGS, PREDICT_FLAGS, Flag
-from astrarium.api.readers import texts
+from astrarium.api.readers import duration, stragglers, texts
 from astrarium.cli import output
 from astrarium.cli.shell import JSON, command, typed
 
@@ -24,6 +24,14 @@ OUTPUTS = {
     ),
     "plot": Flag("Draw the front as a picture; repeatable.", "FILE.svg|png", texts, several=True),
     "report": REPORT,
+    "stragglers": Flag(
+        "Add what slow GPUs and failures cost each plan: spread, or gpu=2%,nodes=0.1%:1.5.",
+        "SPEEDS",
+        stragglers,
+    ),
+    "repair_time": Flag(
+        "Time until a broken node is back, for --stragglers. Default: 24 h.", "TIME", duration()
+    ),
 }
 
 

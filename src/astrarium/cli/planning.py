@@ -13,10 +13,11 @@ from astrarium.api.asked import PlanAsked
 from astrarium.api.flags import PLAN_FLAGS
 from astrarium.cli import output
 from astrarium.cli.shell import ARGUMENTS, typed
-from astrarium.errors import NoFeasiblePlanError
+from astrarium.errors import InputError, NoFeasiblePlanError
 
 if TYPE_CHECKING:
     from astrarium.plans.document import PlanDocument
+    from astrarium.report.operations import StragglersDocument
 
 FRONT_FLAG = "--front"
 PLOT_FLAG = "--plot"
@@ -25,6 +26,8 @@ REPORT_FLAG = "--report"
 
 def answer(ctx: click.Context, values: Mapping[str, Any]) -> None:
     """Plan what the flags ask for, and hand over what was found."""
+    if values["repair_time"] is not None and values["stragglers"] is None:
+        raise InputError("--repair-time goes with --stragglers; add it, or leave --repair-time out")
     inputs = [values[name] for name in ("model", "cluster", "profile", "compare")]
     files = _checked_files(values, [read for read in inputs if read])
     asked = PlanAsked(**{name: values[name] for name in PLAN_FLAGS}, given=typed(ctx))
@@ -35,21 +38,44 @@ def answer(ctx: click.Context, values: Mapping[str, Any]) -> None:
     if asked.sensitivity:
         with output.progress("looking for what would change the answer"):
             changes = planning.changes(question, planned)
-    _hand_over(ctx, planning.document(question, planned, changes), files)
+    document = planning.document(question, planned, changes)
+    _hand_over(ctx, document, files, _steady(values, question, document))
 
 
-def _hand_over(ctx: click.Context, document: PlanDocument, files: Sequence[str]) -> None:
+def _steady(
+    values: Mapping[str, Any], question: planning.Question, document: PlanDocument
+) -> StragglersDocument | None:
+    """What --stragglers adds."""
+    if values["stragglers"] is None:
+        return None
+    from astrarium.api.operations import under_stragglers
+
+    terms = question.terms
+    return under_stragglers(document, values["stragglers"], terms, values["repair_time"])
+
+
+def _hand_over(
+    ctx: click.Context,
+    document: PlanDocument,
+    files: Sequence[str],
+    steady: StragglersDocument | None,
+) -> None:
     """Write the document where its flags say, and print it as --json or as text."""
     from astrarium.plans.document import PLAN_FILE, to_dict
 
     written = output.write_document(ctx.params["out"], PLAN_FILE, to_dict(document))
     _write_files(ctx, document)
     if ctx.params["json"]:
-        output.print_json(to_dict(document))
+        more = {} if steady is None else {"stragglers": steady}
+        output.print_json(to_dict(document) | more)
         return
     from astrarium.report.plan import text
 
     output.show(lambda width: text.plan_report(document, width))
+    if steady is not None:
+        from astrarium.report.operations import stragglers_report
+
+        output.show(lambda width: stragglers_report(steady, width))
     typed, runtimes = ctx.meta[ARGUMENTS], document.plans[0].runtimes
     output.show(
         lambda width: text.next_steps(typed, written, width, runtimes=runtimes, files=files)

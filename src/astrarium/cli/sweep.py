@@ -33,8 +33,8 @@ class SweepGroup(CommandGroup):
 sweep = SweepGroup(
     "sweep",
     no_args_is_help=True,
-    help="Answer all scenarios of a file; `sweep show` what they found. `astrarium sweep FILE`"
-    " stands for `astrarium sweep run FILE`.",
+    help="Answer all scenarios of a file, and show the results. `astrarium sweep FILE` is short for"
+    " `astrarium sweep run FILE`.",
     context_settings=SETTINGS,
 )
 RUN_FLAGS = {
@@ -47,7 +47,7 @@ RUN_FLAGS = {
         read=readers.choice("sweep.engines:EngineKind"),
     ),
     "workers": Flag(
-        "Processes of the local engine. Default: one a core.", "N", readers.count(1024)
+        "Processes of the local engine. Default: one per core.", "N", readers.count(1024)
     ),
     "ray_address": Flag(
         "Address of the Ray cluster. Default: RAY_ADDRESS, or this machine.", "URL"
@@ -99,8 +99,8 @@ def run(
     document = sweep_document(rows)
     if not json:
         before = len(scenarios) - len(rest)
-        told = f"{len(rest):,} scenarios answered, {before:,} were there before"
-        output.write(f"{told}; rows in {folder.path}\n")
+        counts = f"{len(rest):,} scenarios answered, {before:,} were there before"
+        output.write(f"{counts}; rows in {folder.path}\n")
     output.answer(document, lambda width: sweep_report(document, width), json=json)
 
 

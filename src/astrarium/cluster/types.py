@@ -54,6 +54,7 @@ class Pool(Value, frozen=True):
     oversubscription: float = 1.0  # what nodes of a block can send over what can leave the block
     block_nodes: int = 0  # nodes that have the whole rate among themselves; 0: all of them
     host_memory: int = 0  # bytes of a node that are no GPU's; 0: not known
+    slowdown: float = 1.0  # what computation on its GPUs takes over what it should
 
     @property
     def usable_bytes(self) -> int:

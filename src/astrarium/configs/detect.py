@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from astrarium.configs.megatron.override_text import is_overrides
 from astrarium.configs.neighbours import alone
 from astrarium.configs.tables import table
+from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text, read_text
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,15 +69,13 @@ def read_sent(text: str, name: str, answers: Answers | None = None) -> Imported 
 
 
 def _of_file(path: Path, answers: Answers | None) -> Imported | None:
-    from astrarium.documents.parsing import read_text
-
     return _of_text(read_text(path), path, answers)
 
 
 def _of_text(text: str, path: Path, answers: Answers | None) -> Imported | None:
     source = str(path)
-    told = (*_SCRIPTS, *_TABLES, ".json")
-    is_python = path.suffix not in told and not text.startswith("#!") and _PYTHON.search(text)
+    promising = (*_SCRIPTS, *_TABLES, ".json")
+    is_python = path.suffix not in promising and not text.startswith("#!") and _PYTHON.search(text)
     if path.suffix == ".py" or is_python:
         from astrarium.configs.python_file import read_python, script_named
 
@@ -128,14 +127,10 @@ def _refuse_template(text: str, source: str) -> None:
 
 def content_of(path: Path) -> object:
     """The data of a file; where its name promises another language than it has, that counts."""
-    from astrarium.documents.parsing import read_text
-
     return _content_of_text(read_text(path), path)
 
 
 def _content_of_text(text: str, path: Path) -> object:
-    from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text
-
     language = language_of(text)
     is_named = has_known_suffix(path) or language == SHELL
     promised = format_of(path) if is_named else Format(language)

@@ -120,7 +120,7 @@ def _with_defaults(flags: Mapping[str, Any], defaults: Mapping[str, str]) -> dic
 
 
 def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | None]:
-    """What flags, a file or variables tell accelerate: who shards the model, and its processes."""
+    """Accelerate's settings from flags, a file or variables: who shards the model; processes."""
     given, processes = _flags(launch.launcher), None
     if launch.program.startswith("trl "):  # starts accelerate itself, with flags of its own
         given = _flags(launch.arguments)
@@ -151,7 +151,7 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
 
 
 def _by_variables(launch: Launch, source: str) -> dict[str, Any]:
-    """The flags that say what variables tell accelerate."""
+    """The flags that stand for the variables of accelerate."""
     settings = settings_of(launch.environment)
     if settings is None:
         return {}
@@ -211,7 +211,7 @@ def _read(
         for name in names
         if name in flags and (what not in _OF_ADAPTERS or described.finetune)
     )
-    told = {one.option for one in used} | {one.option for one in as_if}
+    counted = {one.option for one in used} | {one.option for one in as_if}
     notes = [one for one in read.notes if "activation_checkpointing" not in one]
     if _stage_of_fsdp(flags) is not None and not _first(flags, "file"):
         described.runtime = "fsdp"
@@ -220,7 +220,7 @@ def _read(
         program=PROGRAM,
         strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), "recompute": recompute},
         used=used,
-        neutral=tuple(name for name in flags if name not in told),
+        neutral=tuple(name for name in flags if name not in counted),
         as_if=(*read.as_if, *as_if),
         unknown=(),
         conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
@@ -237,7 +237,7 @@ def _with_open_sharding(read: Imported) -> Imported:
 
 
 def _recomputes(flags: Mapping[str, Any]) -> bool:
-    """Whether layers are recomputed: if that is said, but in LLaMA-Factory unless it is denied."""
+    """Whether layers are recomputed: by default only in LLaMA-Factory."""
     usual = any(name in flags for name in _OF_LLAMA_FACTORY)
     stated = _first(flags, "recompute")
     is_on = usual if stated is None else str(stated).lower() not in _OFF
@@ -332,7 +332,7 @@ def _deepspeed(
     folder: Path | None,
     files: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """What DeepSpeed is told, by its file and by flags."""
+    """The settings of DeepSpeed, from its file and from flags."""
     name = _first(flags, "file")
     content: dict[str, Any] = {}
     own = _BY_NAME.fullmatch(name) if isinstance(name, str) else None

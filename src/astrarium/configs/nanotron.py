@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from astrarium.configs.imported import (
 )
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.tables import table
+from astrarium.configs.values import leaves as leaves_of
 from astrarium.errors import InputError
 from astrarium.model.build import Experts, Shape
 from astrarium.model.workload import Precision
@@ -78,7 +79,7 @@ def _nanotron_shape(s: Settings) -> Shape | None:
 
 
 def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
-    leaves = dict(_leaves(content))
+    leaves = {path: str(one) for path, one in leaves_of(content) if not isinstance(one, list)}
     named = {path.rpartition(".")[2]: leaves[path] for path in _USED if path in leaves}
     described = describe_nanotron(Settings(named))
     if not described.strategy:
@@ -153,12 +154,3 @@ def _unknown(content: Mapping[str, Any], keys: Mapping[str, Any]) -> list[Unknow
         if isinstance(inner, Mapping) and known:
             out += unknown_keys(inner, known, says, f"{section}.")
     return out
-
-
-def _leaves(content: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Values by their whole paths: the same name may stand in several sections."""
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{path}{key}.")
-        elif not isinstance(value, list):
-            yield f"{path}{key}", str(value)

@@ -23,7 +23,7 @@ from astrarium.configs.imported import (
 )
 from astrarium.configs.neighbours import beside, json_beside, text_of
 from astrarium.configs.settings import Described
-from astrarium.configs.shell.launch import STARTERS, Launch
+from astrarium.configs.shell.launch import STARTERS, Launch, flags_of
 
 _SECTIONS: Final = ("training", "parallelism", "compile")
 _LARGEST: Final = 1_000_000  # letters
@@ -185,8 +185,8 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
     """A script that starts torchtitan with a file or a module beside it."""
     from astrarium.configs.detect import read_config
 
-    words = dict(zip(launch.arguments, launch.arguments[1:], strict=False))
-    name = words.get("--job.config_file") or words.get("--module", "").replace(".", "/") + ".py"
+    flags = flags_of(launch.arguments)
+    name = flags.get("job.config_file") or flags.get("module", "").replace(".", "/") + ".py"
     path = beside(launch.folder, name)
     if path is None:
         raise OpenQuestionError(
@@ -195,7 +195,7 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
         )
     if path.suffix == ".py":
         text = text_of(path)
-        read: Imported | None = read_python(text, str(path), words.get("--config", ""))
+        read: Imported | None = read_python(text, str(path), flags.get("config", ""))
     else:
         read = read_config(str(path))
     if read is None:
@@ -241,11 +241,11 @@ def _settings(launch: Launch, source: str) -> Imported:
     """The settings of a program: in the file that its launcher names, exported, or beside it."""
     from astrarium.configs.detect import read_config
 
-    words = dict(zip(launch.launcher, launch.launcher[1:], strict=False))
+    flags = flags_of(launch.launcher)
     exported = settings_of(launch.environment)
-    if exported and "--config_file" not in words:
+    if exported and "config_file" not in flags:
         return read_accelerate(exported, source)
-    name = words.get("--config_file", "ds_config.json")
+    name = flags.get("config_file", "ds_config.json")
     file = beside(launch.folder, name)
     read = read_config(str(file)) if file else None
     if read is None:

@@ -23,7 +23,7 @@ def describe_torchtitan(settings: Settings) -> Described:
         seq_length=s.count("seq_len"),
         global_batch=s.count("global_batch_size"),
     )
-    # Unless told otherwise, torchtitan's selective checkpointing drops every second operator.
+    # By default torchtitan's selective checkpointing drops every second operator.
     out.recompute = {"full": "full", "selective": "selective op"}.get(s.text("recompute"), "none")
     local = s.count("local_batch_size")
     if shards is None or local is None:
@@ -34,7 +34,7 @@ def describe_torchtitan(settings: Settings) -> Described:
     out.strategy = {
         **degrees,
         "dp": dp,
-        # A pipeline cuts the local batch into single sequences unless told otherwise.
+        # A pipeline cuts the local batch into single sequences by default.
         "micro_batch": 1 if degrees["pp"] > 1 else local,
         "zero_stage": 3 if shards > 1 else 0,
         "shard_groups": copies if shards > 1 else 1,

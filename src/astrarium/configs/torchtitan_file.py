@@ -34,7 +34,7 @@ SHARDED_COPIES: Final = (
 )
 _OTHER_MODELS: Final = ("flux", "vlm")
 _RESHARDING: Final = ("default", "always", "never")
-_EVERY: Final = re.compile(r"[0-9]{1,6}")  # of how many layers one is kept
+_EVERY: Final = re.compile(r"[0-9]{1,6}")  # the number of layers of which one is kept
 _LOCAL_BATCH: Final = 8
 _ONE_STAGE: Final = ("1f1b", "gpipe")
 _MODELLED: Final = ("1f1b", "interleaved1f1b")
@@ -187,7 +187,7 @@ def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
 
 
 def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
-    """What ranks share, and in how many groups."""
+    """What ranks share, and the number of groups."""
     stage = _zero_stage(v, gpus)
     offloads = v.training.flag("enable_cpu_offload")
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.errors import InputError
@@ -125,6 +125,15 @@ class Values:
     def _wrong(self, key: str, value: object, expected: str) -> InputError:
         shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:76]} ..."
         return InputError(f"{self.source}: {self._path}{key} is {shown}; expected {expected}")
+
+
+def leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by their whole paths: the same name may stand in several sections."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
 
 
 class Answers(Value, frozen=True):

@@ -26,14 +26,14 @@ def chance_faster(
     breakdown: Mapping[str, float],
     other_seconds: float,
     other_breakdown: Mapping[str, float],
-    further: float = 0.0,
+    ratio_error: float = 0.0,
 ) -> float:
     """The chance that a plan is really faster than another one for the same job.
 
-    `further` is an error of their ratio beside those that were measured.
+    `ratio_error` is an error of their ratio beside those that were measured.
     """
     pairs = choice_errors().pairs
-    square = pairs.floor**2 + further**2
+    square = pairs.floor**2 + ratio_error**2
     for cause, scale in pairs.by_cause.items():
         share = breakdown.get(cause, 0.0) / seconds
         other = other_breakdown.get(cause, 0.0) / other_seconds

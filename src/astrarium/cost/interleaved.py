@@ -39,9 +39,9 @@ class _Way(Value, frozen=True):
 
     def warm_up(self, pp: Floats, behind: Floats) -> Floats:
         """The passes of a stage until those of the other direction begin."""
-        further = 2 * behind + 1
-        of_last = np.minimum(further, pp)
-        again = np.maximum(further - pp, 0.0)
+        passes = 2 * behind + 1
+        of_last = np.minimum(passes, pp)
+        again = np.maximum(passes - pp, 0.0)
         return pp * (self.whole - self.last) + of_last * self.last + again * self.first
 
 

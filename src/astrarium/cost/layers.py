@@ -162,7 +162,7 @@ def _add_launches(layer: Tally, block: Block) -> None:
     runtime = layer.runtime
     rotary = any(attention.rotary_dim for attention in block.attentions)
     many = runtime.rotary_launch_seconds if rotary else 0.0
-    routing = _further_launches(layer, block)
+    routing = _extra_launches(layer, block)
     own = runtime.layer_forward_seconds + runtime.layer_backward_seconds
     share = runtime.layer_forward_seconds / own if own else 0.5
     parts = HALF_LAYER if _is_one_part(block) else 1.0
@@ -194,7 +194,7 @@ def _is_one_part(block: Block) -> bool:
     return mixes != feeds and any(norm.name in PRE_NORMS for norm in block.norms)
 
 
-def _further_launches(layer: Tally, block: Block) -> Floats:
+def _extra_launches(layer: Tally, block: Block) -> Floats:
     """Of casts, of latent widths, of the router, and of each expert; both passes together."""
     runtime = layer.runtime
     seconds = np.zeros(len(layer.shards))

@@ -331,7 +331,8 @@ class CostModel:
 
     def pace(self, degrees: Degrees, gpus: Ints) -> Floats:
         """How much longer computation takes than on one GPU as modelled."""
-        return pace_of(self.workload, self.runtime, degrees, gpus) * self.tuning.compute
+        slower = self.tuning.compute * self.pool.slowdown
+        return pace_of(self.workload, self.runtime, degrees, gpus) * slower
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
         """What launches of a layer take longer when a pipeline crosses nodes."""
@@ -474,7 +475,7 @@ class CostModel:
 
     def _on_rank(
         self,
-        further_launches: Floats,
+        extra_launches: Floats,
         shards: ShardCosts,
         dealt: Callable[[Floats], Floats],
         ends: PlacedEnds,
@@ -482,7 +483,7 @@ class CostModel:
         c, e = shards.layers, shards.ends
         message = ends.first(e.embedding_message) + ends.last(e.head_message_forward)
         back = ends.last(e.head_message_backward)
-        further = c.cp_forward + c.ep_forward
+        exchanges = c.cp_forward + c.ep_forward
         forward, messages = dealt(c.forward), dealt(c.tp_forward + c.cp_forward + c.ep_forward)
         return RankSeconds(
             forward=forward + ends.first(e.embedding_forward) + ends.last(e.head_forward),
@@ -496,11 +497,11 @@ class CostModel:
             cp=dealt(c.cp_forward + c.cp_backward),
             ep=dealt(c.ep_forward + c.ep_backward),
             sent_forward=messages + message,
-            sent_forward_overlapped=dealt(c.tp_forward_overlapped + further) + message,
+            sent_forward_overlapped=dealt(c.tp_forward_overlapped + exchanges) + message,
             again=forward + messages,
             messages_again=messages,
             launch=self._launches(shards, dealt, ends)
-            + dealt(np.ones_like(c.forward)) * further_launches[:, None],
+            + dealt(np.ones_like(c.forward)) * extra_launches[:, None],
             launch_forward=dealt(c.launch_forward),
             launch_again=dealt(c.launch_again),
         )

@@ -51,6 +51,11 @@ StageClass = tuple[int, ...]  # indices of the pools a stage lies on, ascending
 _FREE = SPLITS.index(LayerSplit.FREE)
 
 
+def _bytes_pace(member: CostModel) -> float:
+    """How slow a GPU is, by the time that it takes to stream bytes."""
+    return float(member.ops.streaming(np.array(1e12))) * member.pool.slowdown
+
+
 class Contents(Value, frozen=True, dict=True):
     """Distinct runs of consecutive layers, of which any can be what a stage holds.
 
@@ -346,7 +351,7 @@ class ClusterModel:
         if len(members) == 1:
             return _Priced(members, members[0], (KnownShards(members[0]),))
         fabric = self._fabric(stage_class)
-        slowest = max(members, key=lambda member: member.ops.streaming(np.array(1e12)))
+        slowest = max(members, key=_bytes_pace)
         model = slowest.with_fabric(fabric)
         if not self.workload.model.max_experts:
             # Groups inside a layer never leave a node; only gradients go from pool to pool.
@@ -404,8 +409,8 @@ def _after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 def _distinct(degrees: Degrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
     """Where each combination of degrees and GPUs first occurs, and which of them every row is."""
     columns = (*degrees.columns(), *pool_gpus.T)
-    unlike = [column for column in columns if (column != column[:1]).any()]
-    return distinct_rows(np.zeros(len(pool_gpus), np.int64), *unlike)
+    varying = [column for column in columns if (column != column[:1]).any()]
+    return distinct_rows(np.zeros(len(pool_gpus), np.int64), *varying)
 
 
 _TABLES = (

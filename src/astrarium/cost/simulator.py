@@ -214,9 +214,9 @@ def _shortened(
     kept = np.where(order.micro_batch < num_micro_batches, order.kind, 0)
     short = _linked(kept, order.chunk, order.micro_batch, virtual)
     columns = ((order.kind, short.kind), (order.link, short.link), (order.meets, short.meets))
-    unlike = np.logical_or.reduce([(one != other).any(axis=1) for one, other in columns])
+    differs = np.logical_or.reduce([(one != other).any(axis=1) for one, other in columns])
     done = int(np.flatnonzero(short.kind.any(axis=1))[-1]) + short.reach
-    return short, int(unlike.argmax()), min(done, len(order.kind))
+    return short, int(differs.argmax()), min(done, len(order.kind))
 
 
 def _linked(kind: Ints, chunk: Ints, micro_batch: Ints, virtual: int) -> PassOrder:

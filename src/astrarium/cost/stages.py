@@ -255,9 +255,9 @@ def _by_size(sizes: Ints, flight: Ints) -> dict[str, Any]:
 def _first_of_runs(by_kind: Floats) -> Ints:
     """The first rank of every run; the ends of the pipeline stand alone."""
     pp = by_kind.shape[1]
-    unlike = (by_kind[:, 1:] != by_kind[:, :-1]).any(axis=(0, 2))
-    unlike[:1] = unlike[pp - 2 :] = True
-    return np.flatnonzero(np.append(True, unlike))
+    begins = (by_kind[:, 1:] != by_kind[:, :-1]).any(axis=(0, 2))
+    begins[:1] = begins[pp - 2 :] = True
+    return np.flatnonzero(np.append(True, begins))
 
 
 def _stack(rows: list[dict[str, Any]], virtual: Ints) -> StageTable:
@@ -269,8 +269,8 @@ def _stack(rows: list[dict[str, Any]], virtual: Ints) -> StageTable:
         if name == "chunk_layers":
             padded[name] = tuple(row[name] for row in rows)
             continue
-        further = (most_sizes,) if name in _BY_SIZE else sample.shape[1:]
-        out = np.zeros((len(rows), width, *further), sample.dtype)
+        others = (most_sizes,) if name in _BY_SIZE else sample.shape[1:]
+        out = np.zeros((len(rows), width, *others), sample.dtype)
         for i, row in enumerate(rows):
             values = row[name]
             at = (slice(0, values.shape[1]),) if name in _BY_SIZE else ()

@@ -254,8 +254,8 @@ def least_passes_of(
 def _least_hop(layouts: Layouts, rows: Ints) -> Floats:
     """Of the transfers between stages; nothing, where cuts hand over unlike amounts."""
     hop = layouts.hop_seconds[rows]
-    unlike = (layouts.virtual[rows] == 1) & _has_several_kinds(layouts) & (hop.shape[1] > 1)
-    return np.where(unlike, 0.0, hop.min(axis=1))
+    unequal = (layouts.virtual[rows] == 1) & _has_several_kinds(layouts) & (hop.shape[1] > 1)
+    return np.where(unequal, 0.0, hop.min(axis=1))
 
 
 def _least_turn(

@@ -88,8 +88,8 @@ def chance_within(limit: float, predicted: float, interval: tuple[float, float])
         return float(0.0 < predicted <= limit)
     x = log(limit / predicted)
     side = low if x < 0 else high
-    beyond = 1.0 - erf(abs(x) / (side * sqrt(2.0))) if side else 0.0
-    share = beyond * side / (low + high)
+    outside = 1.0 - erf(abs(x) / (side * sqrt(2.0))) if side else 0.0
+    share = outside * side / (low + high)
     return share if x < 0 else 1.0 - share
 
 

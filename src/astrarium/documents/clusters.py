@@ -39,6 +39,7 @@ class PoolPart(Value, frozen=True):
     oversubscription: float = 1.0
     block_nodes: int = 0
     host_memory_bytes: int = 0  # of a node; 0: not known
+    slowdown: float = 1.0  # of computation, where GPUs are slower than their type
 
 
 _LINK_KEYS = {"bandwidth": "bandwidth_bytes_per_second", "latency": "latency_seconds"}

@@ -306,8 +306,8 @@ def _parse_yaml(path: Path, text: str, *, repeated_keys: bool = False) -> object
         problem = f"{error.problem or error.context}"
         tag = re.search(r"for the tag '(!\w+)'", problem)
         if tag:
-            told = f"{tag[1]} is no YAML that programs read by default; write here what it stands"
-            raise failure(path, f"{told} for", line) from None
+            what = f"{tag[1]} is not standard YAML; replace it with the content that it stands for"
+            raise failure(path, what, line) from None
         raise failure(path, f"malformed YAML: {problem}", line) from None
     except yaml.YAMLError as error:
         raise failure(path, f"malformed YAML: {str(error).splitlines()[0]}") from None
@@ -348,7 +348,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
 
 
 def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int], *, repeated_keys: bool) -> int:
-    """Return how many values a node expands to; refuse repeated keys, bombs and cycles.
+    """Return the number of values in a node; refuse repeated keys, bombs and cycles.
 
     `sizes` holds the nodes seen so far; one that is still being expanded has the size zero.
     """

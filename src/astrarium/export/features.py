@@ -294,7 +294,7 @@ class Feature(Enum):
         _when("shard_groups {s.shard_groups}", lambda s: s.shard_groups > 1),
         {**_MORE_SHARED, "shard_groups": (1,)},
     )
-    SHARD_GROUPS_BEYOND_ZERO_1 = (
+    SHARD_GROUPS_ABOVE_ZERO_1 = (
         "weights or gradients sharded inside groups of replicas",
         _when(
             "shard_groups {s.shard_groups} with zero_stage {s.zero_stage}",

@@ -155,11 +155,11 @@ def cross_attention_linears(
     """Projections around attention of a decoder to an encoder's output, as wide by default."""
     part, width, fused = Module.ATTENTION, heads * head_dim, 2 * kv_heads * head_dim
     read = context_hidden or hidden
-    at_the_end = bias if out_bias is None else out_bias
+    projected = bias if out_bias is None else out_bias
     return (
         Linear("cross_q", hidden, width, Split.COLUMN, part, bias),
         Linear("cross_kv", read, fused, Split.COLUMN, part, bias, context=True),
-        Linear("cross_proj", width, hidden, Split.ROW, part, at_the_end),
+        Linear("cross_proj", width, hidden, Split.ROW, part, projected),
     )
 
 

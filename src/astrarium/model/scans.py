@@ -69,7 +69,7 @@ class Scan(Value, frozen=True):
 
     @property
     def tensors(self) -> int:
-        """How many tensors these parameters are."""
+        """The number of tensors of these parameters."""
         convolution = (1 if self.taps else 0) + (1 if self.taps_bias else 0)
         return convolution + LEARNED[self.kind] + (1 if self.norm_width else 0)
 

@@ -163,7 +163,7 @@ class Ramp(Value, frozen=True):
 
 
 class Evaluation(Value, frozen=True):
-    """After every so many iterations, so many forward passes over a global batch."""
+    """After `every` iterations, `iterations` forward passes over a global batch."""
 
     every: int
     iterations: int

@@ -48,7 +48,7 @@ MOST_PLANS: Final = 10_000  # tried first
 FEWEST_PLANS: Final = 8
 LESS: Final = 0.75  # of the plans, where those tried had no room
 DOCUMENT_SHARE: Final = 0.5  # of the room; the rest is for timelines
-STEPS: Final = 10**6  # of an iteration that a timeline tells apart: finer than any screen
+STEPS: Final = 10**6  # of an iteration in a timeline: finer than any screen
 BYTES_DIGITS: Final = 5
 # What would end a script, or begin a comment in one, is written as JSON's escapes.
 ESCAPES: Final = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
@@ -114,7 +114,7 @@ def caption(plan: Plan, *, experts: bool) -> str:
 def _document_within(document: PlanDocument, rank: int, room: int) -> tuple[str, list[str]]:
     """Document and captions as members of a JSON object; with fewer plans where it must be."""
     whole = to_dict(document)
-    # The pictures do not need it, and a report is passed on further than a configuration may be.
+    # The pictures do not need it, and people share a report more freely than a configuration.
     whole["workload"]["model_config"] = None
     most = MOST_PLANS
     while True:
@@ -122,7 +122,7 @@ def _document_within(document: PlanDocument, rank: int, room: int) -> tuple[str,
         text = _document_text(document, whole, kept)
         if len(text) <= room or most <= FEWEST_PLANS:
             break
-        # At first by as much as is too much, so that a long front is not written many times.
+        # First in proportion to the excess, so that a long front is not written many times.
         fitting = int(len(kept) * room / len(text))
         most = max(FEWEST_PLANS, min(int(most * LESS), fitting))
     if len(kept) == len(document.plans):
@@ -169,7 +169,7 @@ def _document_text(document: PlanDocument, whole: Mapping[str, Any], kept: Seque
 
 
 def _timeline_text(plan: Plan) -> str:
-    """The timeline, rounded to visible digits; "" where the plan is too old to have one."""
+    """The timeline, rounded to visible digits; "" if the plan is too old to have one."""
     try:
         timeline = timeline_document(plan)
     except InputError:
@@ -188,7 +188,7 @@ def _timeline_text(plan: Plan) -> str:
 
 
 ENDING: Final = ".html"
-MARK: Final = '<meta name="generator" content="Astrarium report">'  # near the begin of every report
+MARK: Final = '<meta name="generator" content="Astrarium report">'  # where a report begins
 MOST_BYTES: Final = 4_000_000
 MOST_ROWS: Final = 100  # of a table of plans or points
 TEXT_WIDTH: Final = 100  # characters of what is shown as on a terminal
@@ -250,7 +250,7 @@ the same figures.</p></noscript>"""
 
 @cache
 def _asset(name: str) -> str:
-    """A built file of the page's, which may not end the element that it stands in."""
+    """A built file of the page; it must not end the element that contains it."""
     text = (files("astrarium") / "web" / "static" / name).read_text(encoding="utf-8")
     return text.replace("</script", "<\\/script").replace("</style", "<\\/style").strip()
 

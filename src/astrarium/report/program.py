@@ -177,7 +177,7 @@ def _times_words(name: str, count: int) -> str:
 
 
 def _others(small: Sequence[program_parts.Work]) -> program_parts.Work:
-    """What takes no time to speak of, as one."""
+    """Operators that take hardly any time, as one."""
     layouts = ", ".join(dict.fromkeys(work.gives for work in small))
     count = sum(work.count for work in small)
     return program_parts.Work("others", count, "", layouts, sum(work.seconds for work in small), ())
@@ -186,7 +186,7 @@ def _others(small: Sequence[program_parts.Work]) -> program_parts.Work:
 def _messages(
     program: DeviceProgram, parts: Sequence[program_parts.ProgramPart], width: int
 ) -> Iterator[RenderableType]:
-    """What is sent, part by part; nothing at all is said, too."""
+    """The messages of each part, or that there are none."""
     rows = [
         (part, sent) for part in parts for sent in program_parts.messages_of(program.graph, part)
     ]
@@ -370,7 +370,7 @@ def _baselines(document: ProgramDocument, width: int) -> Iterator[RenderableType
 
 
 def speed_words(times: float) -> str:
-    """How the program compares with a way that takes so many times as long."""
+    """How the program compares with a way that takes `times` as long."""
     if abs(times - 1) < LEAST_GAP:
         return "as fast"
     return f"{times:.2f} x as fast"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
-    """All of a run that a person wants to know, the verdict last."""
+    """A run for people, the verdict last."""
     gpus = "GPU" if run.planned_gpus == 1 else "GPUs"
     processes = "process" if run.ranks == 1 else "processes"
     yield Text(
@@ -138,7 +138,7 @@ def _verdict(run: PlanRun) -> str:
 
 
 def program_run_report(run: ProgramRun, width: int) -> Iterator[RenderableType]:
-    """All of a run that a person wants to know, the verdict last."""
+    """A run for people, the verdict last."""
     steps = "1 step" if run.steps == 1 else f"{run.steps} steps"
     yield Text(f"{run.factory}, {steps} by {run.ranks} processes on {run.device}")
     yield title("Processes")
@@ -283,7 +283,7 @@ _HOST = {
 def calibration_report(
     header: Mapping[str, Any], file: str, left: int, warnings: Sequence[str], width: int
 ) -> Iterator[RenderableType]:
-    """All of a profile's header that a person wants to know."""
+    """The header of a profile for people."""
     yield labelled(_calibration_facts(header, file), style="dim")
     yield from _operators(header, width)
     for warning in warnings:

@@ -147,7 +147,7 @@ def table(
 
 
 def fitting(fields: Sequence[Field], width: int, gap: int = GAP) -> list[Field]:
-    """The fields that a width has room for; those that may be dropped go first."""
+    """The fields that fit a width; those with the highest `drop` go first."""
     kept = list(fields)
     while not fits(kept, width, gap) and any(field.drop for field in kept):
         kept.remove(max(kept, key=lambda field: field.drop))
@@ -160,7 +160,7 @@ def fits(fields: Sequence[Field], width: int, gap: int = 1) -> bool:
 
 
 def width_of(fields: Sequence[Field], gap: int = GAP) -> int:
-    """Characters that a table needs if nothing but prose is to be broken."""
+    """Characters that a table needs if only prose may be broken."""
     widths = [
         min(max(map(len, [*_head(field, gap).split("\n"), *field.cells])), limit)
         for field in fields

@@ -31,7 +31,7 @@ from astrarium.strategy.types import Stage
 from astrarium.value import Value
 
 ROUNDING: Final = 1e-9
-MOST_OFF: Final = 0.02  # what an estimate may differ from its execution by, as a share
+MOST_OFF: Final = 0.02  # the largest relative difference between an estimate and its execution
 
 # What follows the last pass, in this order.
 AFTER: Final = ("gradient_reduction", "optimizer", "parameter_gather", "host")
@@ -45,7 +45,7 @@ class EventKind(StrEnum):
 
 
 class Event(Value, frozen=True):
-    """Something a stage does; `name` says what of the work behind the passes."""
+    """Something a stage does; `name` is the cause of work after the passes."""
 
     kind: EventKind
     stage: int
@@ -74,7 +74,7 @@ class PlanTimeline(Value, frozen=True):
 
 
 def timeline_of(plan: Plan) -> PlanTimeline:
-    """What every stage does when, in one iteration of a plan."""
+    """The events of every stage in one iteration of a plan."""
     if not plan.stage_seconds:
         raise InputError(
             f"plan {plan.rank} holds no seconds of stages: it was written by an older version; "

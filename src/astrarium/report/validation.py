@@ -75,7 +75,7 @@ class LargestError(Value, frozen=True):
 
 
 class UsedOn(Value, frozen=True):
-    """The profile that predictions were tuned by, and how many rows it changed."""
+    """The profile that tuned the predictions, and the number of rows that it changed."""
 
     file: str
     gpu: str

@@ -195,7 +195,7 @@ def recompute_words(recompute: Recompute) -> str:
 
 
 def unit_price(amount: float | None) -> str:
-    """The price of one GPU, unrounded: what is multiplied must not contradict the product."""
+    """The price of one GPU, unrounded: it is a factor of other figures."""
     if amount is None:
         return "-"
     whole, _, digits = f"{amount:,.{PRICE_DECIMALS}f}".partition(".")
@@ -233,7 +233,7 @@ def strategy_words(strategy: Strategy, *, experts: bool = False) -> str:
 
 
 def short_types(names: Iterable[str]) -> dict[str, str]:
-    """GPU types by as few words of their names as tell them apart: H100, A100-40GB, A100-80GB."""
+    """GPU types by the fewest words that distinguish them: H100, A100-40GB, A100-80GB."""
     whole = {name: name.split("-") for name in names}
     short: dict[str, str] = {}
     for name, (first, *rest) in whole.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from astrarium.strategy.estimate import StageMemory, StageSeconds
 from astrarium.strategy.placement import Parts, placement
 from astrarium.strategy.types import LayerSplit, Stage, Strategy
 from astrarium.units import HOUR
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 # By how much intervals of fine-tuning are wider than those of training: on one H200 errors are not
 # larger, but nothing measured on several GPUs states its adapters.

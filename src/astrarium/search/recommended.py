@@ -287,9 +287,9 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
     """What the plan does without that the fastest needs."""
     if plan is fastest:
         return
-    beyond = unmeasured(fastest.strategy, experts=experts)
+    mechanisms = unmeasured(fastest.strategy, experts=experts)
     if _doubt(plan.strategy, experts=experts) < _doubt(fastest.strategy, experts=experts):
-        yield f"without {beyond}"
+        yield f"without {mechanisms}"
     surer = (plan.fit_chance or 0.0) > (fastest.fit_chance or 0.0)
     if surer and not fastest.is_sure_to_fit(ROOMY):
         free, little = format_bytes(_room(plan)), format_bytes(_room(fastest))
@@ -299,7 +299,7 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
         for one in reversed(MECHANISMS)
         if one.is_used(fastest.strategy, seq_length) and not one.is_used(plan.strategy, seq_length)
     }
-    if beyond:
+    if mechanisms:
         names.pop("offload_optimizer" if fastest.strategy.zero_stage < 3 else "zero_stage", None)
     for name in names.values():
         yield f"without {name}"

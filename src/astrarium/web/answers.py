@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
+import msgspec
 from msgspec import to_builtins
 
-from astrarium.api import planning
+from astrarium.api import planning, readers
 from astrarium.api.asked import AskedValues, PlanAsked, asked
 from astrarium.api.flags import (
     ANSWER_FLAGS,
@@ -25,7 +26,7 @@ from astrarium.api.flags import (
     Flag,
     read,
 )
-from astrarium.api.readers import entries
+from astrarium.catalog.models import find_model_entry, is_model_name
 from astrarium.configs.imported import OpenQuestionError
 from astrarium.documents import check_values
 from astrarium.errors import (
@@ -38,6 +39,15 @@ from astrarium.errors import (
     naming,
     refusal,
 )
+from astrarium.plans.document import (
+    Plan,
+    PlanDocument,
+    document_of_content,
+    plan_of_rank,
+    to_dict,
+)
+from astrarium.report.plan.document import document_without_plans
+from astrarium.strategy.document import strategy_pairs
 from astrarium.value import replace
 from astrarium.web.reply import (
     FAILED,
@@ -53,10 +63,6 @@ from astrarium.web.reply import (
     encoded,
     problem,
 )
-
-if TYPE_CHECKING:
-    from astrarium.plans.document import Plan, PlanDocument
-
 
 PROGRESS_EVERY_SECONDS: Final = 0.1
 PLANS_EVERY_SECONDS: Final = 0.4
@@ -74,7 +80,7 @@ class Reporter:
 
     def __init__(self, question: planning.Question, tell: Tell) -> None:
         self._question, self._tell = question, tell
-        self._begin = self._progress_told = self._plans_told = monotonic()
+        self._begin = self._progress_sent = self._plans_sent = monotonic()
         self._spent = 0.0
         self._last: Sequence[Plan] = ()
 
@@ -82,20 +88,18 @@ class Reporter:
         self, phase: str, done: int, total: int, plans: Callable[[], Sequence[Plan]]
     ) -> None:
         now = monotonic()
-        if now - self._progress_told >= PROGRESS_EVERY_SECONDS:
-            self._progress_told = now
+        if now - self._progress_sent >= PROGRESS_EVERY_SECONDS:
+            self._progress_sent = now
             self._tell("progress", progress(now - self._begin, phase, done, total))
-        waited = now - self._plans_told >= PLANS_EVERY_SECONDS
+        waited = now - self._plans_sent >= PLANS_EVERY_SECONDS
         # The only pool is searched: the answer itself follows at once, or the next part tells.
         is_answer = phase == "pools" and done == total == 1
         if waited and not is_answer and self._spent <= MOST_SHARE * (now - self._begin):
             self._tell_plans(plans())
-            self._plans_told = monotonic()
-            self._spent += self._plans_told - now
+            self._plans_sent = monotonic()
+            self._spent += self._plans_sent - now
 
     def _tell_plans(self, plans: Sequence[Plan]) -> None:
-        from astrarium.plans.document import to_dict
-
         if plans and plans != self._last:
             self._last = plans
             seconds = monotonic() - self._begin
@@ -132,7 +136,7 @@ def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
 
 
 def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:
-    """The rows of a form as --gpus and --price; what is wrong with a row is said of it."""
+    """The rows of a form as --gpus and --price; an error names its row."""
     from astrarium.cluster import parse_gpus
 
     if "gpus" in given:
@@ -153,7 +157,7 @@ def _read_pools(rows: Sequence[Body], given: dict[str, Any]) -> None:
                 error.part = f"pools[{index}].usd_per_gpu_hour"
                 raise
     stated = [pair for pair in priced if pair[1] is not None]
-    given["price"] = [*entries(given.get("price", ())), *stated]
+    given["price"] = [*readers.entries(given.get("price", ())), *stated]
 
 
 def _model(body: Body) -> str | Mapping[str, Any]:
@@ -169,7 +173,6 @@ def _model(body: Body) -> str | Mapping[str, Any]:
             # Built here for its mistakes alone: they name the file, as on the command line.
             model_of_config(config, CONFIG_FILE, CONFIG_FILE)
         return dict(config)
-    from astrarium.catalog.models import find_model_entry
 
     with about("model"):
         if name is None:
@@ -180,8 +183,6 @@ def _model(body: Body) -> str | Mapping[str, Any]:
 
 def _strategy(given: str) -> Mapping[str, Any]:
     """The keys of `k=v,...`: files are not read."""
-    from astrarium.strategy.document import strategy_pairs
-
     with about("strategy"):
         if "=" not in given:
             raise InputError(f"{flag('strategy')}: {given!r} is not of the form key=value,...")
@@ -199,11 +200,11 @@ def field_of(error: AstrariumError, body: Body) -> str | None:
 
 
 def refused(
-    status: int, error: AstrariumError, body: Body, further: Mapping[str, Any] | None = None
+    status: int, error: AstrariumError, body: Body, more: Mapping[str, Any] | None = None
 ) -> Answer:
-    """The same of an error that knows ways out."""
+    """The answer for an error that knows ways out."""
     field = field_of(error, body)
-    told = {
+    content = {
         "message": str(error),
         "field": field,
         "repairs": [
@@ -213,7 +214,7 @@ def refused(
         ],
         "asks": list(error.variables) if isinstance(error, OpenQuestionError) else [],
     }
-    return Answer(status, encoded({"error": told, **(further or {})}))
+    return Answer(status, encoded({"error": content, **(more or {})}))
 
 
 def answer(kind: str, body: Body, tell: Tell | None = None) -> Answer:
@@ -251,8 +252,6 @@ _learned: Final[dict[str, Answer]] = {}
 
 
 def _plan_asked(body: Body) -> PlanAsked:
-    from astrarium.api.asked import PlanAsked
-
     return asked_by(body, PlanAsked, PLAN_FLAGS)
 
 
@@ -263,9 +262,6 @@ def _key(asked: PlanAsked) -> str:
 
 
 def _plan(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.api import planning
-    from astrarium.plans.document import to_dict
-
     asked = _plan_asked(body)
     known = _learned.get(_key(asked)) if body.get(IN_FORM) else None
     if known is not None:
@@ -274,8 +270,8 @@ def _plan(body: Body, tell: Tell | None) -> Answer:
     try:
         planned = planning.search(question, Reporter(question, tell) if tell else None)
     except NoFeasiblePlanError as error:
-        further = {"document": _without(question, error)}
-        return refused(NOTHING_FEASIBLE, error, body, further)
+        more = {"document": _without(question, error)}
+        return refused(NOTHING_FEASIBLE, error, body, more)
     changes = None
     if asked.sensitivity:
         if tell:
@@ -285,8 +281,6 @@ def _plan(body: Body, tell: Tell | None) -> Answer:
 
 
 def _without(question: Any, error: NoFeasiblePlanError) -> dict[str, Any]:  # noqa: ANN401
-    from astrarium.plans.document import to_dict
-    from astrarium.report.plan.document import document_without_plans
 
     asked = question.asked
     why = asked.workload, asked.cluster, question.reference, str(error), asked.notes
@@ -294,19 +288,11 @@ def _without(question: Any, error: NoFeasiblePlanError) -> dict[str, Any]:  # no
 
 
 def _predict(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.api import planning
-    from astrarium.api.asked import AskedValues
-    from astrarium.plans.document import to_dict
-
     asked = asked_by(body, AskedValues, PREDICT_FLAGS)
     return Answer(OK, encoded(to_dict(planning.prediction(asked))))
 
 
 def _why_not(body: Body, tell: Tell | None) -> Answer:
-    from astrarium.api import planning
-    from astrarium.api.asked import PlanAsked
-    from astrarium.plans.document import to_dict
-
     try:
         asked = asked_by(body, PlanAsked, WHY_NOT_FLAGS)
     except InputError as error:
@@ -320,7 +306,6 @@ def _why_not(body: Body, tell: Tell | None) -> Answer:
 
 def _review(body: Body, tell: Tell | None) -> Answer:
     from astrarium.api import imports, review
-    from astrarium.api.asked import AskedValues
     from astrarium.configs.detect import read_sent
     from astrarium.report.plan.imported import import_to_dict
 
@@ -337,9 +322,6 @@ def _review(body: Body, tell: Tell | None) -> Answer:
 
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
     """The document of a request, and the plan that it is about."""
-    from astrarium.api import readers
-    from astrarium.plans.document import document_of_content, plan_of_rank
-
     rank = readers.rank("rank", body.get("rank", 1))
     with about(where):
         document = document_of_content(body["document"], "document")
@@ -349,8 +331,6 @@ def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
 
 def _with_model(body: Body) -> tuple[PlanDocument, Plan]:
     """The same; refuses a document without its model, whose name may be a path on this machine."""
-    from astrarium.catalog.models import is_model_name
-
     document, plan = _chosen(body)
     workload = document.workload
     if workload.model_config is None and not is_model_name(workload.model_as_given):
@@ -377,8 +357,6 @@ def _compare(body: Body, tell: Tell | None) -> Answer:
 
 
 def _timeline(body: Body, tell: Tell | None) -> Answer:
-    import msgspec
-
     from astrarium.report.timeline import timeline_document
 
     return compressed(Answer(OK, msgspec.json.encode(timeline_document(_chosen(body)[1]))), body)

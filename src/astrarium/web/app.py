@@ -38,11 +38,11 @@ from astrarium.web.reply import IN_FORM, OK, REFUSED, ZIP_TYPE, Answer, encoded
 from astrarium.web.settings import ServerSettings
 
 T = TypeVar("T")
-HEARTBEAT_SECONDS: Final = 10.0  # a proxy may close a connection on which nothing is said
+HEARTBEAT_SECONDS: Final = 10.0  # a proxy may close an idle connection
 
 
 class EventStream(Response):
-    """Asks a worker, and sends what it tells as it comes; or what is known."""
+    """Asks a worker and streams its events, or sends the known answer."""
 
     media_type = "text/event-stream"
 
@@ -192,9 +192,9 @@ def _add_catalog(app: FastAPI, workers: Workers) -> None:
     async def health() -> Response:
         """Whether the server answers, and how busy it is."""
         settings = workers.settings
-        told = {"status": "ok", "version": __version__, "workers": settings.workers}
+        state = {"status": "ok", "version": __version__, "workers": settings.workers}
         return _response(
-            Answer(OK, encoded({**told, "working": workers.working, "waiting": workers.waiting}))
+            Answer(OK, encoded({**state, "working": workers.working, "waiting": workers.waiting}))
         )
 
     @app.get("/api/catalog", responses=responses("Catalog", "All that can be chosen."))

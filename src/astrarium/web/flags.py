@@ -1,7 +1,7 @@
 """Requests: the flags of the command line as JSON, by their names.
 
-The models are made of the table of flags. Values stay texts or numbers here: what is wrong with
-them is said by the readers of the table, as on the command line.
+The models are made of the table of flags. Values stay texts or numbers here: the readers of the
+table check them, as on the command line.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class CompareRequest(BaseModel):
 
 
 class ReportRequest(Chosen):
-    """As `--report`; `command` is told in it."""
+    """As `--report`, which shows `command`."""
 
     command: Texts = Field(default_factory=list)
 

@@ -45,7 +45,7 @@ LARGE: Final = 2**20  # bytes of a request; one of these is read at a time
 
 
 def error_response(status: int, message: str, scope: Scope | None = None) -> Response:
-    """An error that is found before any worker is asked; as a page to who opens one."""
+    """An error from before any worker is asked; as a page if the client opens one."""
     if scope and scope["method"] == "GET" and "text/html" in Headers(scope=scope).get("accept", ""):
         title = "<title>Astrarium</title><h1>Astrarium</h1>"
         text = f"<!doctype html><html lang=en>{title}<p>{escape(message)}</p></html>"
@@ -76,7 +76,7 @@ class Guard:
                 await _sent(send, part, self.settings.send_seconds)
 
         refused = self._refused(scope)
-        # A client that does not read loses the connection; its answer would be kept for ever.
+        # A client that does not read loses its connection: its answer would stay in memory.
         with suppress(_SlowError):
             await (refused or self.app)(scope, receive, send_guarded)
 
@@ -107,7 +107,7 @@ class Guard:
         )
 
     def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
-        """The refusal of who does not have the token; a link with it is traded for a cookie."""
+        """Refuse clients without the token; a link that contains it sets a cookie."""
         token = self.settings.token
         if token is None:
             return None

@@ -28,7 +28,7 @@ class Answer(Value, frozen=True):
 
 
 def compressed(given: Answer, body: Body, least: int = LEAST_COMPRESSED) -> Answer:
-    """The answer as a client that takes gzip gets it, where that is worth its while."""
+    """The answer, compressed if the client accepts gzip and it is large enough."""
     if not body.get("gzip") or len(given.content) < least:
         return given
     return replace(given, content=gzip.compress(given.content, 1, mtime=0), encoding="gzip")
@@ -39,8 +39,8 @@ def encoded(data: Any) -> bytes:  # noqa: ANN401  any JSON value
 
 
 def problem(
-    status: int, message: str, field: str | None = None, further: Mapping[str, Any] | None = None
+    status: int, message: str, field: str | None = None, more: Mapping[str, Any] | None = None
 ) -> Answer:
     """An error as the API reports it."""
-    told: Body = {"message": message, "field": field, "repairs": [], "asks": []}
-    return Answer(status, encoded({"error": told, **(further or {})}))
+    content: Body = {"message": message, "field": field, "repairs": [], "asks": []}
+    return Answer(status, encoded({"error": content, **(more or {})}))

@@ -1,4 +1,4 @@
-"""What a server may be told, and the limits that it keeps."""
+"""The settings of a server, and the limits that it keeps."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class File(Value, frozen=True):
 def files(folder: Path = FOLDER, *, is_shared: bool = False) -> Mapping[str, File]:
     """All files of the page by their path, such as "assets/index-4f2c.js".
 
-    The page is told on its first element that it shows a saved answer.
+    The first element of the page says if it shows a saved answer.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     names = {path.relative_to(folder).as_posix(): path for path in paths}

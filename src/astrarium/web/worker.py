@@ -38,7 +38,7 @@ class WorkerMessage(msgspec.Struct, array_like=True):
 
 
 def work(connection: Connection, seconds: float) -> None:
-    """Answer questions; each may take so many seconds."""
+    """Answer questions; each may take `seconds`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
     _bound_memory()
     encode = msgspec.msgpack.Encoder().encode
@@ -88,7 +88,7 @@ def _bounded(given: Answer) -> Answer:
 
 
 def _alarm(seconds: int) -> None:
-    """End the process after so many seconds; 0: not any more."""
+    """End the process after `seconds`; 0 cancels that."""
     if hasattr(signal, "alarm"):
         signal.alarm(seconds)
 

@@ -179,22 +179,21 @@ def _positional(out: Arguments, word: str) -> None:
 
 
 def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
-    version = megatron_version()
     older = _OLDER.get(flag, {})
     if older.get("neutral"):
         out.neutral.append(flag)
-    elif older:
+        return
+    hint = f"; it is {older['now']} now" if "now" in older else ""
+    if older:
         alone = older.get("alone")
         out.flags[older["dest"]] = flag
         out.older[older["dest"]] = alone if alone is not None else " ".join(values[:1])
-        hint = f"; it is {older['now']} now" if "now" in older else ""
         if "as_if" in older:
             given, assumed, why = older["as_if"]
             out.as_if.append(AsIf(flag, given, assumed, why))
-        out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {version}{hint}"))
     else:
         hint = did_you_mean(flag, options_by_flag())
-        out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {version}{hint}"))
+    out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {megatron_version()}{hint}"))
 
 
 def _keep(out: Arguments, given: Given) -> None:

@@ -15,7 +15,7 @@ from astrarium.errors import InputError
 from astrarium.model.build import Shape
 from astrarium.model.scans import Recurrence, Scan
 
-# What Megatron takes where nothing is said.
+# Defaults of Megatron.
 MAMBA: Final = {"mamba_state_dim": 128, "mamba_head_dim": 64, "mamba_num_groups": 8}
 DELTA: Final = {
     "linear_conv_kernel_dim": 4,

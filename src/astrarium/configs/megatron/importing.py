@@ -91,8 +91,7 @@ def read_arguments(text: str, source: str, answers: Answers | None = None) -> Im
     except ValueError as error:
         raise InputError(f"{source}: {str(error).lower()} in the arguments") from None
     words = [_VARIABLE.sub(lambda found: marked(found[1]), word) for word in words]
-    nothing = Launch((), None, {}, (), is_script=False)
-    return imported(parse_arguments(words), source, nothing, answers=answers)
+    return imported(parse_arguments(words), source, Launch(is_script=False), answers=answers)
 
 
 def of_settings(
@@ -104,7 +103,7 @@ def of_settings(
 ) -> Imported:
     """Settings by their names in Megatron's namespace, or those of a recipe.
 
-    The settings of a recipe are unknown, so nothing is said about options that are left out.
+    The settings of a recipe are unknown, so options that are left out get no comment.
     """
     by_dest = {option.dest: option for option in megatron_options()}
     arguments = Arguments(unknown=list(unknown))
@@ -114,7 +113,7 @@ def of_settings(
             arguments.older[dest] = value
             continue
         arguments.given[dest] = Given(option, option.flags[0], _values_for(option, value), value)
-    return imported(arguments, source, launch or Launch((), None, {}, (), is_script=False), recipe)
+    return imported(arguments, source, launch or Launch(is_script=False), recipe)
 
 
 def _values_for(option: Option, value: str) -> tuple[str, ...]:
@@ -185,7 +184,7 @@ def imported(
 
 
 def _values(arguments: Arguments, launch: Launch, answers: Answers | None) -> dict[str, str]:
-    """The settings, with Megatron's defaults and what is said elsewhere."""
+    """The settings, with Megatron's defaults, DeepSpeed's file and the answers of the user."""
     values = {**DEFAULTS, **arguments.settings()}
     if "deepspeed" in arguments.older:
         values |= _of_deepspeed(values, launch)

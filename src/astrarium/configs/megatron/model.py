@@ -33,7 +33,7 @@ def shape_of(s: Settings, where: str = "log") -> tuple[Shape | None, str]:
     """The shape that the settings state, or None and why not."""
     for name, what in _NEEDS_MODEL.items():
         if name == "mtp_num_layers" and where == "configuration":
-            continue  # predicted as if there were none, which is said
+            continue  # predicted as if there were none, with a note
         if name in s and (s.text(name) not in _OFF or name == "mtp_num_layers"):
             return None, f"{what} ({name}) cannot be rebuilt from a {where}"
     if s.text("experimental_attention_variant") not in ("", "gated_delta_net"):

@@ -7,7 +7,7 @@ names of Megatron's settings, the model and its recipe by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +17,14 @@ from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionE
 from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
 from astrarium.configs.megatron.override_text import OVERRIDE
-from astrarium.configs.megatron.overrides import leaves, read_pairs
+from astrarium.configs.megatron.overrides import read_pairs, settings_in
 from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import shown, unset_in
-from astrarium.configs.shell.launch import Launch
+from astrarium.configs.shell.launch import Launch, flags_of
 from astrarium.configs.tables import table
+from astrarium.configs.values import leaves
 from astrarium.strategy.options import options_by_flag
 
-_DEEPEST: Final = 20
 _OF_RECIPES: Final = (
     "model.tensor_model_parallel_size",
     "model.pipeline_model_parallel_size",
@@ -50,16 +50,16 @@ _RECIPE_ENDS: Final = re.compile(r"_(pretrain|sft|finetune|peft|lora|distill|\d+
 def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Imported:
     """A script that starts a recipe of Megatron-Bridge with overrides."""
     words = launch.arguments
-    recipe = _value(words, "--recipe") or _value(words, "--model")
+    flags = flags_of(words)
+    recipe = flags.get("recipe") or flags.get("model", "")
     lowered = recipe.lower()
-    aims = " ".join(_value(words, flag) for flag in ("--step_func", "--peft_scheme", "--peft"))
+    aims = " ".join(flags.get(name, "") for name in ("step_func", "peft_scheme", "peft"))
     _check_recipe(f"{lowered} {aims and 'with '}{aims}", source)
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
     values = {**_values_of_recipe(lowered), **{str(key): str(value) for key, _, value in pairs}}
     values |= {key: value for key, value in extra.items() if "." in key}
-    length = _value(words, "--seq_length") or _value(words, "--seq-length")
-    if length:
-        values["model.seq_length"] = length
+    if flags.get("seq_length"):
+        values["model.seq_length"] = flags["seq_length"]
     missing = [key for key in _OF_RECIPES if key not in values]
     missing += [key for key in _OF_RECIPES if unset_in(values.get(key, ""))]
     if missing:
@@ -80,7 +80,7 @@ def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
     name = Path(source).stem.lower()
     aims = ("peft" if content.get("peft") else "", "distill" * ("teacher" in str(content["model"])))
     _check_recipe(" ".join((name, *filter(None, aims))), source)
-    read = read_pairs(list(leaves(content)), source)
+    read = read_pairs(list(settings_in(content)), source)
     note = f"{source}: the model is the one that the file is called after"
     return replace(_with_model(read, name), notes=(*read.notes, note))
 
@@ -105,15 +105,6 @@ def _values_of_recipe(name: str) -> dict[str, str]:
     known = table("recipes")
     values = {**(known["pretrain"] if "pretrain" in name else {}), **known.get(name, {})}
     return {key: str(value) for key, value in values.items()}
-
-
-def _value(words: Sequence[str], flag: str) -> str:
-    for number, word in enumerate(words):
-        if word == flag and number + 1 < len(words):
-            return words[number + 1]
-        if word.startswith(f"{flag}="):
-            return word.partition("=")[2]
-    return ""
 
 
 def read_flagscale(content: Mapping[str, Any], source: str) -> Imported:
@@ -159,7 +150,7 @@ def _flagscale_training(content: Mapping[str, Any], source: str, gpus: int | Non
             f"{source}: trains another model than a decoder of text, as {place} says; that is not"
             " modelled"
         )
-    if any(key.startswith("hetero") or key == "enable_hetero" for key, _ in _leaves(content)):
+    if any(key.startswith("hetero") or key == "enable_hetero" for key, _ in _stated(content)):
         raise NotModelledError(
             f"{source}: FlagScale's stages on unlike devices are not read; plan them with"
             " --cluster, or several types in --gpus"
@@ -169,7 +160,7 @@ def _flagscale_training(content: Mapping[str, Any], source: str, gpus: int | Non
         raise NotModelledError(f"{source}: trains {model.get('model_name')}, which is not modelled")
     known = options_by_flag()
     words: list[str] = []
-    for key, value in _leaves(content):
+    for key, value in _stated(content):
         flag = "--" + key.replace("_", "-")
         if flag not in known or value is None or value is False:
             continue
@@ -185,19 +176,17 @@ def _flagscale_training(content: Mapping[str, Any], source: str, gpus: int | Non
         path = str(inner.get("tokenizer_path") or inner.get("vocab_file") or "")
     if path and "--tokenizer-model" not in words:
         words += ["--tokenizer-model", path]
-    launch = Launch((), gpus, {}, (), is_script=False)
     arguments = parse_arguments(words)
     arguments.complaints.clear()  # its own tokenizers and numbers are no mistakes
-    read = imported(arguments, source, launch)
+    read = imported(arguments, source, Launch(gpus=gpus, is_script=False))
     return replace(read, program="FlagScale 0.8")
 
 
-def _leaves(content: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping) and depth < _DEEPEST:
-            yield from _leaves(value, depth + 1)
-        elif not (isinstance(value, str) and "${" in value):
-            yield str(key), value
+def _stated(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Values by their own names, without those that stand for another one."""
+    for path, value in leaves(content):
+        if not (isinstance(value, str) and "${" in value):
+            yield path.rpartition(".")[2], value
 
 
 def read_nemo(content: Mapping[str, Any], source: str) -> Imported:
@@ -226,8 +215,7 @@ def read_nemo(content: Mapping[str, Any], source: str) -> Imported:
     name = str(optimizer.get("name", "")) if isinstance(optimizer, Mapping) else ""
     values["use_distributed_optimizer"] = str("distributed" in name)
     values["position_embedding_type"] = str(model.get("position_embedding_type", "rope"))
-    read = of_settings(values, source, [], "NeMo 1.23", Launch((), gpus, {}, (), is_script=False))
-    return read
+    return of_settings(values, source, [], "NeMo 1.23", Launch(gpus=gpus, is_script=False))
 
 
 def read_primus(content: Mapping[str, Any], source: str) -> Imported:
@@ -246,7 +234,7 @@ def read_primus(content: Mapping[str, Any], source: str) -> Imported:
     for key, value in values.items():
         found = re.fullmatch(r"\$\{\w+:(.*)\}", value)  # ${NAME:default}
         values[key] = found[1] if found else value
-    read = of_settings(values, source, [], "Primus 0.3", Launch((), None, {}, (), is_script=False))
+    read = of_settings(values, source, [], "Primus 0.3", Launch(is_script=False))
     name = str(trainer["model"]).removesuffix(".yaml")
     read.described.model = catalog_model(name)
     read.described.why_no_shape = f"the model {name} is not in the catalog"

@@ -14,6 +14,7 @@ from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
 from astrarium.configs.shell.launch import Launch
 from astrarium.configs.tables import table
+from astrarium.configs.values import leaves
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
@@ -94,14 +95,11 @@ def _layout(text: str) -> str:
     )
 
 
-def leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from leaves(value, f"{before}{key}.")
-        elif key == _LAYOUT and isinstance(value, list):
-            yield f"{before}{key}", str(value)
-        else:
-            yield f"{before}{key}", _text(value)
+def settings_in(content: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Settings by their whole paths, as Megatron's namespace would print them."""
+    for path, value in leaves(content):
+        is_layout = path.endswith(_LAYOUT) and isinstance(value, list)
+        yield path, str(value) if is_layout else _text(value)
 
 
 def _text(value: object) -> str:
@@ -121,7 +119,7 @@ def read_yaml_cfg(content: Mapping[str, Any], source: str) -> Imported:
     known = {option.dest for option in megatron_options()}
     values: dict[str, str] = {}
     unknown = []
-    for key, value in leaves(content):
+    for key, value in settings_in(content):
         leaf = _RENAMED.get(key.rpartition(".")[2], key.rpartition(".")[2])
         if leaf in known:
             values[leaf] = _layout(value) if leaf == _LAYOUT else _text(value)

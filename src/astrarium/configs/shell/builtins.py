@@ -230,9 +230,9 @@ def _let(reader: _Reader, words: list[str], _: int) -> bool | None:
     return None if unset_in(value) else value != "0"
 
 
-def _test(reader: _Reader, words: list[str], line: int) -> bool | None:
+def _test(reader: _Reader, words: list[str], _: int) -> bool | None:
     rest = words[1:-1] if words[0] == "[" and words[-1] == "]" else words[1:]
-    return reader.conditions.of_texts(rest, line)
+    return reader.conditions.of_texts(rest)
 
 
 def _getopts(reader: _Reader, words: list[str], _: int) -> bool | None:

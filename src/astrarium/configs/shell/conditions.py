@@ -44,7 +44,7 @@ class Conditions:
                 )
         return re.sub("\0[^\0]*\0", "", text)
 
-    def of_words(self, words: Sequence[Word], line: int) -> bool | None:
+    def of_words(self, words: Sequence[Word]) -> bool | None:
         """`[[ ... ]]`: nothing is split, patterns are not quoted."""
         self.reader.said = ""
         texts = [self.reader.variables.joined(word) for word in words]
@@ -52,7 +52,7 @@ class Conditions:
         operators = [plain(word) for word in words]
         return _Test(self, texts, operators, quoted).whole()
 
-    def of_texts(self, texts: Sequence[str], line: int) -> bool | None:
+    def of_texts(self, texts: Sequence[str]) -> bool | None:
         """`[ ... ]`: the words of an ordinary command."""
         self.reader.said = ""
         return _Test(self, list(texts), list(texts), [True] * len(texts)).whole()
@@ -128,7 +128,7 @@ class _Test:
         reader = self.conditions.reader
         if sign in ("-z", "-n"):
             rest = re.sub("\0[^\0]*\0", "", text)
-            if rest:  # whatever is not known, there is something
+            if rest:  # it is not empty, even if part of it is not known
                 return sign == "-n"
             if reader.unknown_in(text):
                 self._say(text)

@@ -86,7 +86,7 @@ class Variables:
         self.defaults: set[str] = set()  # variables that nothing sets, so that a default counts
         self.name = where  # $0
         self._depth = 0
-        self.run: Callable[[WordPart], str] = lambda part: marked(_command_name(part))
+        self.run: Callable[[WordPart], str] = unknown_print
 
     def environment(self) -> dict[str, str]:
         """What a command that is started now is given."""
@@ -348,8 +348,9 @@ class Variables:
         raise UndecidedError(f"{name} is {value[:_MOST_SHOWN]}")
 
 
-def _command_name(part: WordPart) -> str:
-    return f"$({part.text.strip()[:40]})"
+def unknown_print(part: WordPart) -> str:
+    """The mark of what a command prints, where that is not known."""
+    return marked(f"$({part.text.strip()[:40]})")
 
 
 def _removed(value: str, sign: str, pattern: str) -> str:
@@ -406,7 +407,7 @@ def split_words(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Cut at blanks, but not inside a mark; blanks at either end keep words apart."""
+    """Cut at blanks, but not inside a mark; blanks at either end separate words."""
     if _MARK not in text:
         words = text.split()
     else:

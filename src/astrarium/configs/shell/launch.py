@@ -54,10 +54,10 @@ _ENOUGH: Final = 3  # options of Megatron by which a program that nobody knows i
 class Launch(Value, frozen=True):
     """A program and its arguments, processes in all if stated, the environment, and notes."""
 
-    arguments: tuple[str, ...]
-    gpus: int | None
-    environment: Mapping[str, str]
-    notes: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    gpus: int | None = None
+    environment: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
     is_script: bool = True
     program: str = ""
     launcher: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ def read_launch(text: str, where: str, answers: Answers | None = None) -> Launch
     environment = _environment(script, chosen)
     gpus, why = _gpus_of(launcher, header, environment)
     if gpus is None:
-        gpus = _by_hosts(_flags(launcher), where)
+        gpus = _by_hosts(flags_of(launcher), where)
     notes += [f"{where}: {why}"] if gpus and why else []
     return Launch(
         arguments,
@@ -126,9 +126,8 @@ def _has_settings(command: Command, where: str) -> bool:
     """Whether the settings of a program without options are exported, or lie beside the script."""
     if settings_of(command.environment):
         return True
-    launcher = list(command.words)
-    named = launcher[launcher.index("--config_file") + 1 :] if "--config_file" in launcher else []
-    return any(beside(folder_of(where), name) for name in (*named[:1], "ds_config.json"))
+    named = flags_of(command.words).get("config_file", "")
+    return any(beside(folder_of(where), name) for name in (named, "ds_config.json"))
 
 
 def _without_command(script: Script, where: str, header: Mapping[str, str], text: str) -> Launch:
@@ -183,7 +182,7 @@ def _name_file(script: Script, where: str) -> None:
 
 
 def _refuse_text(text: str, where: str) -> None:
-    """Refuse a script that trains nothing whatever its arguments are: its text names no training.
+    """Refuse a script that trains nothing for any arguments: its text names no training.
 
     Programs behind conditions on arguments are not reached, so all that the text names count.
     """
@@ -386,7 +385,7 @@ def _loose_options(script: Script) -> tuple[str, ...]:
 def _slurm(text: str) -> dict[str, str]:
     """Options of #SBATCH lines, by name without dashes."""
     words = " ".join(_SBATCH.findall(text)).split()
-    return _flags(words)
+    return flags_of(words)
 
 
 def slurm_variables(text: str) -> dict[str, str]:
@@ -408,7 +407,7 @@ def _of_gres(flags: Mapping[str, str]) -> str | None:
     return number[1] if number else None
 
 
-def _flags(words: Sequence[str]) -> dict[str, str]:
+def flags_of(words: Sequence[str]) -> dict[str, str]:
     """`--name=value`, `--name value`, `-n value`; names with _ in place of -."""
     out: dict[str, str] = {}
     for number, word in enumerate(words):
@@ -434,15 +433,15 @@ def _gpus_of(
     parts = [launcher[i:] for i in reversed(starts)] if starts else [launcher]
     open_on = ""
     gpus_of_node = 1
-    for flags in (*(_flags(part) for part in parts), header):
+    for flags in (*(flags_of(part) for part in parts), header):
         gpus_of_node = max(gpus_of_node, _whole(_of_gres(flags)) or 1)
-    for part, flags in (*((part, _flags(part)) for part in parts), ((), header)):
+    for part, flags in (*((part, flags_of(part)) for part in parts), ((), header)):
         per_node, nodes, in_all = (_first(flags, names) for names in (_PER_NODE, _NODES, _IN_ALL))
         open_on = open_on or _open_variable(flags)
         if per_node is None or (flags is header and "nproc_per_node" not in flags):
             per_node = _whole(_of_gres(flags)) or per_node
         if per_node is None and "nproc_per_node" not in flags and _is_torchrun(part):
-            per_node = 1  # what torchrun starts if nothing is said
+            per_node = 1  # the default of torchrun
             nodes = nodes or (None if _names(flags, _NODES) else 1)
         if per_node and _on_one_node(flags):
             nodes = nodes or (None if _names(flags, _NODES) else 1)
@@ -462,7 +461,7 @@ def _node_size(
     gpus: int | None,
 ) -> int | None:
     """GPUs of a node; None if that is not said, or if not all nodes can be of that size."""
-    flags = _flags(launcher)
+    flags = flags_of(launcher)
     of_gpus = [name for name in _PER_NODE if name != _TASKS]
     tasks = _first({**header, **flags}, [_TASKS])
     stated = (

@@ -20,10 +20,17 @@ from typing import Final
 from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell import builtins, nodes
 from astrarium.configs.shell.conditions import Conditions
-from astrarium.configs.shell.expansion import Held, Variables, marked, shown, unset_in
+from astrarium.configs.shell.expansion import (
+    Held,
+    Variables,
+    marked,
+    shown,
+    unknown_print,
+    unset_in,
+)
 from astrarium.configs.shell.merging import merged
 from astrarium.configs.shell.nodes import Simple, Statement, WordPart, plain
-from astrarium.configs.shell.syntax import Parser, parse
+from astrarium.configs.shell.syntax import DECLARING, Parser, parse
 from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
 from astrarium.value import Value
@@ -31,7 +38,6 @@ from astrarium.value import Value
 MOST_STEPS: Final = 50_000  # commands that are followed, loops and functions included
 MOST_TURNS: Final = 1_000  # of a loop
 _DEEPEST: Final = 30  # functions, files and blocks inside of each other
-_DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _SCRIPTS: Final = (".sh", ".slurm", ".sbatch")
 _WITH_TEXT: Final = re.compile(r"-\w*c")
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
@@ -163,7 +169,7 @@ class _Reader:
         return followed(statement)
 
     def _follow_test(self, one: nodes.Test) -> bool | None:
-        return self.conditions.of_words(one.words, one.line)
+        return self.conditions.of_words(one.words)
 
     def _follow_arithmetic(self, one: nodes.Arithmetic) -> bool | None:
         value = self.variables.arithmetic(one.text)
@@ -341,7 +347,7 @@ class _Reader:
             with self._redirected(one.redirections):
                 return True
         head = plain(one.words[0])
-        if head in _DECLARING:
+        if head in DECLARING:
             return builtins.declare(self, one)
         before = {one.name: self.variables.values.get(one.name) for one in one.assignments}
         exported = set(self.variables.exported)
@@ -509,7 +515,7 @@ class _Reader:
         text = "".join(self.printed).rstrip("\n")
         del self.script.commands[commands:]
         self.printed, self.flow = printed, flow
-        return marked(f"$({part.text.strip()[:40]})") if unset_in(text) else text
+        return unknown_print(part) if unset_in(text) else text
 
     @contextmanager
     def _own_variables(self) -> Iterator[None]:

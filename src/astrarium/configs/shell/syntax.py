@@ -23,6 +23,7 @@ _DELIMITER: Final = re.compile(r"[ \t]*(?:'([^'\n]+)'|\"([^\"\n]+)\"|\\?([^\s;&|
 # Letters that end words, replaced for a regular expression and put back afterwards.
 _AS_TEXT: Final = {ord(letter): 0xE000 + i for i, letter in enumerate("()|<>;&")}
 _FROM_TEXT: Final = {0xE000 + i: letter for i, letter in enumerate("()|<>;&")}
+DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _ENDS: Final = ("then", "else", "elif", "fi", "do", "done", "esac", "}")
 
 
@@ -102,7 +103,7 @@ class Parser(WordParser):
         if self._operator() == "(":
             self._take("(")
             body = self._list(())
-            self._close(")", line)
+            self._close(line)
             return self._redirected(nodes.GroupStatement(line, body, own=True))
         readers = {
             "if": self._if,
@@ -123,11 +124,11 @@ class Parser(WordParser):
             return self._function_body(line, word)
         return None
 
-    def _close(self, operator: str, line: int) -> None:
+    def _close(self, line: int) -> None:
         self._newlines()
-        if self._operator() != operator:
-            raise self.fail(f"the ( of this line has no {operator}", line)
-        self._take(operator)
+        if self._operator() != ")":
+            raise self.fail("the ( of this line has no )", line)
+        self._take(")")
 
     def _redirected(self, statement: Statement) -> Statement:
         """Redirections behind a block; what a block is given to read belongs to its commands."""
@@ -293,13 +294,7 @@ class Parser(WordParser):
             if self.at >= len(self.text) or (self._operator() and not self._placeholder()):
                 break
             assigned = None
-            if not words or plain(words[0]) in (
-                "export",
-                "declare",
-                "local",
-                "readonly",
-                "typeset",
-            ):
+            if not words or plain(words[0]) in DECLARING:
                 assigned = self._assignment()
             if assigned is None:
                 words.append(self._word())

@@ -344,7 +344,7 @@ def _notes(job: Job) -> Iterator[str]:
 
 LACKS: Final[Mapping[Feature, str]] = {
     Feature.OFFLOAD_SHARDS: "host memory holds the optimizer alone there (zero_stage 1)",
-    Feature.SHARD_GROUPS_BEYOND_ZERO_1: "instances of its distributed optimizer divide the states"
+    Feature.SHARD_GROUPS_ABOVE_ZERO_1: "instances of its distributed optimizer divide the states"
     " of the optimizer alone (zero_stage 1)",
 }
 TARGET = Target(

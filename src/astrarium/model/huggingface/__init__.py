@@ -1,26 +1,20 @@
 """From a Hugging Face config.json to a `Model`; one adapter per `model_type`.
 
-An adapter states what its family looks like; sizes are read by `config`, defaults stand in
-`data/defaults.json`, weights are put together by `astrarium.model.build`. To add a family, add its
-defaults and an adapter, and name the adapter here.
+Decoders are lists of traits (`decoders.FAMILIES`); other families have adapters. `config` reads the
+sizes, `data/defaults.json` has the defaults, `astrarium.model.build` puts the weights together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
-from astrarium.model.huggingface import (
-    decoders,
-    encoders,
-    hybrids,
-    multimodal,
-    seq2seq,
-)
+from astrarium.model.huggingface import decoders, encoders, hybrids, multimodal, seq2seq
 from astrarium.model.huggingface.config import DEFAULTS, LEFT_OUT, Config, ConfigSource
 
 Adapter = Callable[[str, str, Config], Model]
@@ -34,57 +28,15 @@ def _decoder(shape_of: Callable[[Config], Shape]) -> Adapter:
 
 
 ADAPTERS: Mapping[str, Adapter] = {
-    "llama": _decoder(decoders.llama),
-    "mistral": _decoder(decoders.mistral),
-    "qwen2": _decoder(decoders.qwen2),
-    "qwen3": _decoder(decoders.qwen3),
-    "gemma": _decoder(decoders.gemma),
-    "gemma2": _decoder(decoders.gemma2),
-    "gemma3_text": _decoder(decoders.gemma3),
-    "phi3": _decoder(decoders.phi3),
-    "phi": _decoder(decoders.phi),
-    "olmo2": _decoder(decoders.olmo2),
-    "cohere": _decoder(decoders.cohere),
-    "nemotron": _decoder(decoders.nemotron),
-    "smollm3": _decoder(decoders.llama),
-    "granite": _decoder(decoders.llama),
-    "glm": _decoder(decoders.glm),
-    "glm4": _decoder(decoders.glm4),
-    "cohere2": _decoder(decoders.cohere2),
-    "olmo3": _decoder(decoders.olmo3),
-    "exaone4": _decoder(decoders.exaone4),
-    "seed_oss": _decoder(decoders.seed_oss),
-    "arcee": _decoder(decoders.arcee),
-    "ernie4_5": _decoder(decoders.ernie4_5),
-    "starcoder2": _decoder(decoders.starcoder2),
-    "granitemoe": _decoder(decoders.granitemoe),
-    "olmoe": _decoder(decoders.olmoe),
-    "minimax_m2": _decoder(decoders.minimax_m2),
-    "mixtral": _decoder(decoders.mixtral),
-    "qwen2_moe": _decoder(decoders.qwen2_moe),
-    "qwen3_moe": _decoder(decoders.qwen3_moe),
-    "deepseek_v2": _decoder(decoders.deepseek),
-    "deepseek_v3": _decoder(decoders.deepseek),
-    "kimi_k2": _decoder(decoders.deepseek),
-    "llama4_text": _decoder(decoders.llama4),
-    "glm4_moe": _decoder(decoders.glm4_moe),
-    "gpt_oss": _decoder(decoders.gpt_oss),
-    "phimoe": _decoder(decoders.phimoe),
-    "dbrx": _decoder(decoders.dbrx),
-    "gpt2": _decoder(decoders.gpt2),
-    "gpt_neox": _decoder(decoders.gpt_neox),
-    "gptj": _decoder(decoders.gptj),
-    "opt": _decoder(decoders.opt),
-    "bloom": _decoder(decoders.bloom),
-    "falcon": _decoder(decoders.falcon),
-    "mamba2": hybrids.mamba2,
-    "nemotron_h": hybrids.nemotron_h,
-    "bamba": hybrids.bamba,
-    "granitemoehybrid": hybrids.granite_hybrid,
+    **{kind: _decoder(partial(decoders.shape_of, kind)) for kind in decoders.FAMILIES},
+    "mamba2": _decoder(hybrids.mamba2),
+    "nemotron_h": _decoder(hybrids.nemotron_h),
+    "bamba": _decoder(hybrids.bamba),
+    "granitemoehybrid": _decoder(hybrids.granite_hybrid),
     "falcon_h1": hybrids.falcon_h1,
-    "qwen3_next": hybrids.qwen3_next,
-    "qwen3_5_text": hybrids.qwen3_5,
-    "minimax": hybrids.minimax,
+    "qwen3_next": _decoder(hybrids.qwen3_next),
+    "qwen3_5_text": _decoder(hybrids.qwen3_5),
+    "minimax": _decoder(hybrids.minimax),
     "bert": encoders.bert,
     "roberta": encoders.bert,
     "vit": encoders.vit,
@@ -102,8 +54,8 @@ ADAPTERS: Mapping[str, Adapter] = {
     "vit_parallel": encoders.vit_parallel,
 }
 
-# Multimodal models, planned without their tower if the config does not state its layers.
 _OFF: tuple[object, ...] = (None, False, 0, "", [], {})
+# Multimodal models, planned without their tower if the config does not state its layers.
 TEXT_PARTS: Mapping[str, str] = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
 
 

@@ -1,4 +1,7 @@
-"""Adapters for decoders: llama and its relatives, the GPT-2 school, mixtures of experts.
+"""Decoders by `model_type`: llama and its relatives, the GPT-2 school, mixtures of experts.
+
+A family is the stack of a Llama (`config.base`), changed by traits one after the other. `FAMILIES`
+names the traits of each; those that only one family has are functions of its name.
 
 Attention scaling, soft-capping and rope variants change neither sizes nor FLOPs. Router correction
 biases of DeepSeek-V3 and GLM-4.5 are buffers and do not count. Multi-token-prediction layers are
@@ -7,7 +10,9 @@ left out. Chunked attention (Llama 4) is a window of one chunk: an upper bound b
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 from astrarium.model.blocks import Norm
 from astrarium.model.build import PRE_NORMS, SANDWICH_NORMS, Experts, Latent, Shape, query_key_norms
@@ -21,31 +26,44 @@ from astrarium.model.huggingface.config import (
     same_window,
 )
 
-LAYER_NORM_VECTORS = 2  # scale and shift; RMS norms have only a scale
-SINGLE_NORM = ("attention_norm",)
+LAYER_NORM_VECTORS: Final = 2  # scale and shift; RMS norms have only a scale
+SINGLE_NORM: Final = ("attention_norm",)
+OPT_POSITION_OFFSET: Final = 2  # OPT's position table has two rows that no token uses
+FALCON_PAIR_OF_NORMS: Final = 2
+
+Trait: TypeAlias = Callable[[Config, Shape], Shape]
 
 
-def biased(shape: Shape, attention: bool = True, mlp: bool = True) -> Shape:
-    """The stack with layer norms, no gate, and biases."""
-    shape = replace(shape, qkv_bias=attention, out_bias=attention, mlp_bias=mlp)
-    return replace(shape, gated=False, norm_vectors=LAYER_NORM_VECTORS)
+def fixed(**fields: Any) -> Trait:  # noqa: ANN401  of a shape
+    """What all models of a family have."""
+    return lambda _, shape: replace(shape, **fields)
 
 
-def with_attention_bias(config: Config, shape: Shape) -> Shape:
-    """All four attention projections have a bias where the config says so."""
-    bias = config.flag("attention_bias")
-    return replace(shape, qkv_bias=bias, out_bias=bias)
+def stated(**fields: str) -> Trait:
+    """Truth values that the config states under these keys."""
+
+    def trait(config: Config, shape: Shape) -> Shape:
+        values = {name: config.flag(key) for name, key in fields.items()}
+        return fixed(**values)(config, shape)
+
+    return trait
 
 
-def with_head_norms(shape: Shape, *, vectors: int = 1, own: bool = False) -> Shape:
-    """Queries and keys are normalised head by head."""
-    norms = query_key_norms(
-        shape.heads, shape.kv_heads, shape.head_dim, vectors=vectors, own_vector_per_head=own
-    )
-    return replace(shape, head_norms=norms)
+def head_norms(*, vectors: int = 1, own: bool = False, only_if: str = "") -> Trait:
+    """Queries and keys are normalised head by head, or where the config has a key for it."""
+
+    def trait(config: Config, shape: Shape) -> Shape:
+        if only_if and not config.flag(only_if):
+            return shape
+        norms = query_key_norms(
+            shape.heads, shape.kv_heads, shape.head_dim, vectors=vectors, own_vector_per_head=own
+        )
+        return replace(shape, head_norms=norms)
+
+    return trait
 
 
-def with_whole_norms(shape: Shape) -> Shape:
+def whole_norms(_: Config, shape: Shape) -> Shape:
     """Queries and keys are normalised over all heads together."""
     whole = tuple(
         Norm(name, count * shape.head_dim, per_head=True)
@@ -54,166 +72,56 @@ def with_whole_norms(shape: Shape) -> Shape:
     return replace(shape, head_norms=whole)
 
 
-def llama(config: Config) -> Shape:
-    return replace(with_attention_bias(config, base(config)), mlp_bias=config.flag("mlp_bias"))
-
-
-def mistral(config: Config) -> Shape:
-    shape = base(config)
+def same_windows(config: Config, shape: Shape) -> Shape:
     return replace(shape, windows=same_window(config, shape.layers))
 
 
-phi3 = mistral  # differs in fused weights only
+def alternating(config: Config, shape: Shape) -> Shape:
+    return replace(shape, windows=alternating_windows(config, shape.layers))
 
 
-def qwen2(config: Config) -> Shape:
-    return replace(base(config), qkv_bias=True, windows=_late_windows(config))
-
-
-def qwen3(config: Config) -> Shape:
-    shape = with_head_norms(with_attention_bias(config, base(config)))
-    return replace(shape, windows=_late_windows(config))
-
-
-def _late_windows(config: Config) -> tuple[int | None, ...]:
+def late_windows(config: Config, shape: Shape) -> Shape:
     """Layers after the first `max_window_layers` are local, if windows are used at all."""
-    layers = config.count("num_hidden_layers")
     used = config.flag("use_sliding_window")
     first_local = config.count("max_window_layers", least=0)
-    return chosen_windows(config, [used and layer >= first_local for layer in range(layers)])
+    is_local = [used and layer >= first_local for layer in range(shape.layers)]
+    return replace(shape, windows=chosen_windows(config, is_local))
 
 
-def gemma(config: Config) -> Shape:
-    return with_attention_bias(config, base(config))
+def experts(config: Config, shape: Shape) -> Shape:
+    return replace(shape, experts=experts_of(config, shape.ffn))
 
 
-def gemma2(config: Config) -> Shape:
-    shape = gemma(config)
-    return replace(shape, norms=SANDWICH_NORMS, windows=alternating_windows(config, shape.layers))
+def qwen_expert_layers(config: Config, layers: int) -> tuple[bool, ...]:
+    """Every n-th layer has experts, but for those named as dense."""
+    dense = config.layer_numbers("mlp_only_layers", layers)
+    step = config.count("decoder_sparse_step")
+    return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
 
 
-def gemma3(config: Config) -> Shape:
-    return with_head_norms(gemma2(config))
-
-
-def olmo2(config: Config) -> Shape:
-    """Norms follow the sublayers; queries and keys are normalised over all heads together."""
-    shape = with_attention_bias(config, base(config))
-    norms = ("attention_post_norm", "mlp_post_norm")
-    return replace(with_whole_norms(shape), norms=norms)
-
-
-def cohere(config: Config) -> Shape:
-    """Attention and feed-forward part read one norm (a layer norm without shift)."""
-    shape = with_attention_bias(config, base(config))
-    if config.flag("use_qk_norm"):
-        shape = with_head_norms(shape, own=True)
-    return replace(shape, norms=SINGLE_NORM, parallel_residual=True)
-
-
-def cohere2(config: Config) -> Shape:
+def cohere2(config: Config, shape: Shape) -> Shape:
     """Most layers see a window; those that see everything have no rotary positions."""
-    shape = cohere(config)
     windows = alternating_windows(config, shape.layers)
     return replace(shape, windows=windows, global_rotary_dim=0 if windows else None)
 
 
-def olmo3(config: Config) -> Shape:
-    shape = olmo2(config)
-    return replace(shape, windows=alternating_windows(config, shape.layers))
-
-
-def exaone4(config: Config) -> Shape:
-    """Norms follow the sublayers; with windows, layers that see everything have no positions."""
-    shape = with_head_norms(base(config))
-    windows: tuple[int | None, ...] = ()
-    if config.optional_count("sliding_window") is not None:
-        windows = alternating_windows(config, shape.layers)
-    norms = ("attention_post_norm", "mlp_post_norm")
-    rotary = 0 if windows else None
-    return replace(shape, norms=norms, windows=windows, global_rotary_dim=rotary)
-
-
-def glm(config: Config) -> Shape:
-    """Biases of queries, keys and values alone; feed-forward weights are fused."""
-    return replace(base(config), qkv_bias=config.flag("attention_bias"))
-
-
-def glm4(config: Config) -> Shape:
-    return replace(glm(config), norms=SANDWICH_NORMS)
-
-
-def seed_oss(config: Config) -> Shape:
-    shape = replace(base(config), qkv_bias=config.flag("attention_bias"))
-    out, mlp = config.flag("attention_out_bias"), config.flag("mlp_bias")
-    return replace(shape, out_bias=out, mlp_bias=mlp)
-
-
-def arcee(config: Config) -> Shape:
-    return replace(llama(config), gated=False)
-
-
-def ernie4_5(config: Config) -> Shape:
-    bias = config.flag("use_bias")
-    return replace(base(config), qkv_bias=bias, out_bias=bias, mlp_bias=bias)
-
-
-def starcoder2(config: Config) -> Shape:
-    bias = config.flag("use_bias")
-    shape = biased(base(config), attention=bias, mlp=bias)
-    return replace(shape, windows=same_window(config, shape.layers))
-
-
-def nemotron(config: Config) -> Shape:
-    shape = with_attention_bias(config, base(config))
-    bias = config.flag("mlp_bias")
-    return replace(shape, gated=False, mlp_bias=bias, norm_vectors=LAYER_NORM_VECTORS)
-
-
-def phi(config: Config) -> Shape:
-    shape = replace(biased(base(config)), norms=SINGLE_NORM, parallel_residual=True, head_bias=True)
-    if not config.flag("qk_layernorm"):
+def exaone4(config: Config, shape: Shape) -> Shape:
+    """Where there is a window, it is as in Cohere 2."""
+    if config.optional_count("sliding_window") is None:
         return shape
-    return with_head_norms(shape, vectors=LAYER_NORM_VECTORS)
+    return cohere2(config, shape)
 
 
-OPT_POSITION_OFFSET = 2  # OPT's position table has two rows that no token uses
-FALCON_PAIR_OF_NORMS = 2
-
-
-def unrotated(config: Config) -> Shape:
-    """A stack with a bias on every weight and without rotary positions."""
-    return replace(biased(base(config)), rotary_dim=0)
-
-
-def gpt2(config: Config) -> Shape:
-    shape = unrotated(config)
+def gpt2(_: Config, shape: Shape) -> Shape:
     return replace(shape, embedding_parameters=shape.max_seq_length * shape.hidden)
 
 
-def gpt_neox(config: Config) -> Shape:
-    bias = config.flag("attention_bias")
-    parallel = config.flag("use_parallel_residual")
-    return replace(biased(base(config), attention=bias), parallel_residual=parallel)
+def gptj(config: Config, shape: Shape) -> Shape:
+    return replace(shape, rotary_dim=config.count_or("rotary_dim", shape.head_dim))
 
 
-def gptj(config: Config) -> Shape:
-    shape = unrotated(config)
-    return replace(
-        shape,
-        qkv_bias=False,
-        out_bias=False,
-        rotary_dim=config.count_or("rotary_dim", shape.head_dim),
-        norms=SINGLE_NORM,
-        parallel_residual=True,
-        head_bias=True,
-    )
-
-
-def opt(config: Config) -> Shape:
+def opt(config: Config, shape: Shape) -> Shape:
     """The 350M model projects its narrow token table and normalises after the sublayers."""
-    shape = unrotated(config)
-    bias = config.flag("enable_bias")
     narrow = config.count_or("word_embed_proj_dim", shape.hidden)
     projection = narrow * shape.hidden if narrow != shape.hidden else 0
     positions = (shape.max_seq_length + OPT_POSITION_OFFSET) * shape.hidden
@@ -221,9 +129,6 @@ def opt(config: Config) -> Shape:
     removed = config.flag("_remove_final_layer_norm")
     return replace(
         shape,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
         norm_vectors=LAYER_NORM_VECTORS if learned else 0,
         embedding_hidden=narrow,
         embedding_parameters=positions + projection,
@@ -232,17 +137,15 @@ def opt(config: Config) -> Shape:
     )
 
 
-def bloom(config: Config) -> Shape:
+def bloom(_: Config, shape: Shape) -> Shape:
     """Linear biases on the scores instead of positions; the embedding has a norm of its own."""
-    shape = unrotated(config)
     ffn = 4 * shape.hidden
     return replace(shape, ffn=ffn, embedding_parameters=LAYER_NORM_VECTORS * shape.hidden)
 
 
-def falcon(config: Config) -> Shape:
+def falcon(config: Config, shape: Shape) -> Shape:
     """7B shares one key/value head and one norm; 40B and 180B group heads under two norms."""
-    shape = base(config)
-    bias, parallel = config.flag("bias"), config.flag("parallel_attn")
+    parallel = config.flag("parallel_attn")
     grouped = config.flag("new_decoder_architecture")
     kv_heads = shape.heads
     if grouped:
@@ -251,7 +154,7 @@ def falcon(config: Config) -> Shape:
         kv_heads = 1
     norms = config.count_or("num_ln_in_parallel_attn", FALCON_PAIR_OF_NORMS if grouped else 1)
     return replace(
-        biased(shape, bias, bias),
+        shape,
         kv_heads=kv_heads,
         norms=SINGLE_NORM if parallel and norms != FALCON_PAIR_OF_NORMS else PRE_NORMS,
         parallel_residual=parallel or grouped,
@@ -280,44 +183,21 @@ def experts_of(
     return Experts(count, per_token, ffn, shared_ffn, shared_gate, shared_bias, router_bias, bias)
 
 
-def mixtral(config: Config) -> Shape:
-    shape = base(config)
-    windows = same_window(config, shape.layers)
-    return replace(shape, experts=experts_of(config, shape.ffn), windows=windows)
-
-
-def granitemoe(config: Config) -> Shape:
-    shape = with_attention_bias(config, base(config))
-    return replace(shape, experts=experts_of(config, shape.ffn))
-
-
-def olmoe(config: Config) -> Shape:
-    return with_whole_norms(granitemoe(config))
-
-
-def minimax_m2(config: Config) -> Shape:
-    shape = with_whole_norms(base(config))
-    return replace(shape, experts=experts_of(config, shape.ffn))
-
-
-def qwen2_moe(config: Config) -> Shape:
+def qwen2_moe(config: Config, shape: Shape) -> Shape:
     """Beside the routed experts, a shared one whose output is scaled by a learned gate."""
-    shape = base(config)
     shared = config.count("shared_expert_intermediate_size", least=0)
     ffn = config.count("moe_intermediate_size")
     used, last = config.flag("use_sliding_window"), config.count("max_window_layers", least=0)
     local = [used and layer < last and layer % 2 == 0 for layer in range(shape.layers)]
     return replace(
         shape,
-        qkv_bias=config.flag("qkv_bias"),
         experts=experts_of(config, ffn, shared_ffn=shared, shared_gate=True),
         expert_layers=qwen_expert_layers(config, shape.layers),
         windows=chosen_windows(config, local),
     )
 
 
-def qwen3_moe(config: Config) -> Shape:
-    shape = with_head_norms(with_attention_bias(config, base(config)))
+def qwen3_moe(config: Config, shape: Shape) -> Shape:
     used = config.flag("use_sliding_window")
     return replace(
         shape,
@@ -327,19 +207,20 @@ def qwen3_moe(config: Config) -> Shape:
     )
 
 
-def qwen_expert_layers(config: Config, layers: int) -> tuple[bool, ...]:
-    """Every n-th layer has experts, but for those named as dense."""
-    dense = config.layer_numbers("mlp_only_layers", layers)
-    step = config.count("decoder_sparse_step")
-    return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers))
-
-
-def deepseek(config: Config) -> Shape:
-    """DeepSeek-V2, V3 and Kimi K2: latent attention, first layers dense, shared experts."""
-    # Key/value heads are expanded to all heads before the scores are taken.
-    shape = replace(base(config), kv_heads=config.count("num_attention_heads"))
+def after_dense_layers(config: Config, shape: Shape) -> Shape:
+    """The first layers are dense; the others have experts, beside shared ones of the same width."""
     ffn = config.count("moe_intermediate_size")
-    shared, bias = config.count_or("n_shared_experts", 0, least=0), config.flag("mlp_bias")
+    shared = config.count_or("n_shared_experts", 0, least=0)
+    first = config.count("first_k_dense_replace", least=0)
+    return replace(
+        shape,
+        experts=experts_of(config, ffn, shared_ffn=shared * ffn, shared_bias=shape.mlp_bias),
+        expert_layers=tuple(layer >= first for layer in range(shape.layers)),
+    )
+
+
+def latent_attention(config: Config, shape: Shape) -> Shape:
+    """DeepSeek-V2, V3 and Kimi K2."""
     rope = config.count("qk_rope_head_dim")
     latent = Latent(
         q_rank=config.optional_count("q_lora_rank"),
@@ -349,37 +230,12 @@ def deepseek(config: Config) -> Shape:
         value_dim=config.count("v_head_dim"),
         bias=config.flag("attention_bias"),
     )
-    return replace(
-        shape,
-        latent=latent,
-        rotary_dim=rope,
-        mlp_bias=bias,
-        experts=experts_of(config, ffn, shared_ffn=shared * ffn, shared_bias=bias),
-        expert_layers=_after_dense_layers(config, shape.layers),
-    )
+    # Key/value heads are expanded to all heads before the scores are taken.
+    return replace(shape, kv_heads=shape.heads, latent=latent, rotary_dim=rope)
 
 
-def glm4_moe(config: Config) -> Shape:
-    shape = replace(base(config), qkv_bias=config.flag("attention_bias"))
-    ffn = config.count("moe_intermediate_size")
-    shared = config.count_or("n_shared_experts", 0, least=0)
-    if config.flag("use_qk_norm"):
-        shape = with_head_norms(shape)
-    return replace(
-        shape,
-        experts=experts_of(config, ffn, shared_ffn=shared * ffn),
-        expert_layers=_after_dense_layers(config, shape.layers),
-    )
-
-
-def _after_dense_layers(config: Config, layers: int) -> tuple[bool, ...]:
-    first = config.count("first_k_dense_replace", least=0)
-    return tuple(layer >= first for layer in range(layers))
-
-
-def llama4(config: Config) -> Shape:
+def llama4(config: Config, shape: Shape) -> Shape:
     """Every n-th layer has experts and a shared one; rotary layers see only their chunk."""
-    shape = with_attention_bias(config, base(config))
     layers = range(shape.layers)
     step = config.count("interleave_moe_layer_step", least=0)
     sparse = config.layer_numbers("moe_layers", shape.layers)
@@ -405,30 +261,104 @@ def llama4(config: Config) -> Shape:
     )
 
 
-def gpt_oss(config: Config) -> Shape:
-    """Every weight has a bias; each head has a learned attention sink."""
-    shape = with_attention_bias(config, base(config))
-    return replace(
-        shape,
-        experts=experts_of(config, shape.ffn, bias=True, router_bias=True),
-        windows=alternating_windows(config, shape.layers),
-        extra_parameters=shape.heads,
-    )
+def gpt_oss(config: Config, shape: Shape) -> Shape:
+    """Experts have biases, too; each head has a learned attention sink."""
+    biased = experts_of(config, shape.ffn, bias=True, router_bias=True)
+    return replace(shape, experts=biased, extra_parameters=shape.heads)
 
 
-def phimoe(config: Config) -> Shape:
-    shape = with_attention_bias(config, mixtral(config))
-    return replace(shape, norm_vectors=LAYER_NORM_VECTORS, head_bias=config.flag("lm_head_bias"))
-
-
-def dbrx(config: Config) -> Shape:
+def dbrx(config: Config, shape: Shape) -> Shape:
     """Attention and experts are described in sections of their own."""
     attention = config.section("attn_config", PARTS["dbrx.attn_config"])
     inner = config.section("ffn_config", PARTS["dbrx.ffn_config"])
     kv_heads = attention.count("num_key_value_heads")
-    shape = base(config)
     if shape.heads % kv_heads:
         what = f"expected a divisor of the {shape.heads} attention heads, got {kv_heads}"
         raise attention.failure("num_key_value_heads", what)
     ffn = inner.count("intermediate_size")
     return replace(shape, kv_heads=kv_heads, ffn=ffn, experts=experts_of(inner, ffn))
+
+
+ATTENTION_BIAS: Final = stated(qkv_bias="attention_bias", out_bias="attention_bias")
+QKV_BIAS: Final = stated(qkv_bias="attention_bias")
+MLP_BIAS: Final = stated(mlp_bias="mlp_bias")
+USE_BIAS: Final = stated(qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias")
+ALL_BIASES: Final = fixed(qkv_bias=True, out_bias=True, mlp_bias=True)
+HEAD_BIAS: Final = fixed(head_bias=True)
+LAYER_NORMS: Final = fixed(norm_vectors=LAYER_NORM_VECTORS)
+NOT_GATED: Final = fixed(gated=False)
+PARALLEL: Final = fixed(norms=SINGLE_NORM, parallel_residual=True)
+SANDWICH: Final = fixed(norms=SANDWICH_NORMS)
+NORMS_BEHIND: Final = fixed(norms=("attention_post_norm", "mlp_post_norm"))
+# A bias on every weight, layer norms, no gate; then without rotary positions.
+BIASED: Final = (ALL_BIASES, LAYER_NORMS, NOT_GATED)
+UNROTATED: Final = (*BIASED, fixed(rotary_dim=0))
+
+FAMILIES: Final[Mapping[str, tuple[Trait, ...]]] = {
+    **dict.fromkeys(("llama", "smollm3", "granite"), (ATTENTION_BIAS, MLP_BIAS)),
+    **dict.fromkeys(("mistral", "phi3"), (same_windows,)),
+    "qwen2": (fixed(qkv_bias=True), late_windows),
+    "qwen3": (ATTENTION_BIAS, head_norms(), late_windows),
+    "gemma": (ATTENTION_BIAS,),
+    "gemma2": (ATTENTION_BIAS, SANDWICH, alternating),
+    "gemma3_text": (ATTENTION_BIAS, SANDWICH, alternating, head_norms()),
+    "phi": (*BIASED, PARALLEL, HEAD_BIAS, head_norms(vectors=2, only_if="qk_layernorm")),
+    "olmo2": (ATTENTION_BIAS, NORMS_BEHIND, whole_norms),
+    "olmo3": (ATTENTION_BIAS, NORMS_BEHIND, whole_norms, alternating),
+    "cohere": (ATTENTION_BIAS, PARALLEL, head_norms(own=True, only_if="use_qk_norm")),
+    "cohere2": (ATTENTION_BIAS, PARALLEL, head_norms(own=True, only_if="use_qk_norm"), cohere2),
+    "nemotron": (ATTENTION_BIAS, MLP_BIAS, LAYER_NORMS, NOT_GATED),
+    "glm": (QKV_BIAS,),
+    "glm4": (QKV_BIAS, SANDWICH),
+    "exaone4": (head_norms(), NORMS_BEHIND, exaone4),
+    "seed_oss": (QKV_BIAS, stated(out_bias="attention_out_bias"), MLP_BIAS),
+    "arcee": (ATTENTION_BIAS, MLP_BIAS, NOT_GATED),
+    "ernie4_5": (USE_BIAS,),
+    "starcoder2": (USE_BIAS, LAYER_NORMS, NOT_GATED, same_windows),
+    "mixtral": (same_windows, experts),
+    "granitemoe": (ATTENTION_BIAS, experts),
+    "olmoe": (ATTENTION_BIAS, experts, whole_norms),
+    "minimax_m2": (whole_norms, experts),
+    "qwen2_moe": (stated(qkv_bias="qkv_bias"), qwen2_moe),
+    "qwen3_moe": (ATTENTION_BIAS, head_norms(), qwen3_moe),
+    **dict.fromkeys(
+        ("deepseek_v2", "deepseek_v3", "kimi_k2"), (MLP_BIAS, latent_attention, after_dense_layers)
+    ),
+    "llama4_text": (ATTENTION_BIAS, llama4),
+    "glm4_moe": (QKV_BIAS, head_norms(only_if="use_qk_norm"), after_dense_layers),
+    "gpt_oss": (ATTENTION_BIAS, alternating, gpt_oss),
+    "phimoe": (
+        same_windows,
+        experts,
+        ATTENTION_BIAS,
+        LAYER_NORMS,
+        stated(head_bias="lm_head_bias"),
+    ),
+    "dbrx": (dbrx,),
+    "gpt2": (*UNROTATED, gpt2),
+    "gpt_neox": (*BIASED, ATTENTION_BIAS, stated(parallel_residual="use_parallel_residual")),
+    "gptj": (fixed(mlp_bias=True), LAYER_NORMS, NOT_GATED, PARALLEL, HEAD_BIAS, gptj),
+    "opt": (
+        *UNROTATED,
+        stated(qkv_bias="enable_bias", out_bias="enable_bias", mlp_bias="enable_bias"),
+        opt,
+    ),
+    "bloom": (*UNROTATED, bloom),
+    "falcon": (
+        stated(qkv_bias="bias", out_bias="bias", mlp_bias="bias"),
+        LAYER_NORMS,
+        NOT_GATED,
+        falcon,
+    ),
+}
+
+
+def shape_of(kind: str, config: Config) -> Shape:
+    """The stack of a family, from its config."""
+    return with_traits(config, base(config), FAMILIES[kind])
+
+
+def with_traits(config: Config, shape: Shape, traits: Iterable[Trait]) -> Shape:
+    for trait in traits:
+        shape = trait(config, shape)
+    return shape

@@ -22,9 +22,10 @@ from astrarium.model.huggingface.config import Config, base
 from astrarium.model.huggingface.decoders import (
     LAYER_NORM_VECTORS,
     SINGLE_NORM,
+    UNROTATED,
     experts_of,
-    unrotated,
-    with_head_norms,
+    head_norms,
+    with_traits,
 )
 from astrarium.value import Value
 
@@ -47,7 +48,7 @@ _BERT_HEADS = {
 
 def bert(name: str, family: str, config: Config) -> Model:
     """BERT and RoBERTa: norms after the sublayers, three embedding tables and a norm."""
-    shape = replace(unrotated(config), causal=False, final_norm=False)
+    shape = replace(with_traits(config, base(config), UNROTATED), causal=False, final_norm=False)
     hidden = shape.hidden
     heads = _BERT_HEADS[_class_suffix(config, ("Bert", "Roberta"), tuple(_BERT_HEADS))]
     dense = hidden * hidden + hidden
@@ -95,7 +96,7 @@ def vision(config: Config, tokens: int) -> Shape:
     sizes = {"vocab_size": 1, "max_position_embeddings": tokens}
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     known = {key: config.get(key) for key in (*keys, "head_dim")}
-    shape = unrotated(Config(known | sizes, {}, config.source))
+    shape = with_traits(config, base(Config(known | sizes, {}, config.source)), UNROTATED)
     return replace(shape, vocab=0, causal=False)
 
 
@@ -165,7 +166,7 @@ def megatron_gpt(config: Config) -> Shape:
 def vit_parallel(name: str, family: str, config: Config) -> Model:
     hidden, tokens = config.count("hidden_size"), patches(config) + 1
     shape = replace(
-        with_head_norms(vision(config, tokens)),
+        head_norms()(config, vision(config, tokens)),
         qkv_bias=False,
         norm_vectors=1,
         norms=SINGLE_NORM,

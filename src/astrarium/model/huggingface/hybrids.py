@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from astrarium.model.blocks import Block, Model
+from astrarium.model.blocks import Model
 from astrarium.model.build import (
     ATTENTION,
     EXPERTS,
@@ -24,10 +24,12 @@ from astrarium.model.build import (
 )
 from astrarium.model.huggingface.config import FULL_ATTENTION, MOST_LAYERS, Config, base
 from astrarium.model.huggingface.decoders import (
+    ATTENTION_BIAS,
+    MLP_BIAS,
     experts_of,
+    head_norms,
     qwen_expert_layers,
-    with_attention_bias,
-    with_head_norms,
+    with_traits,
 )
 from astrarium.model.hybrids import beside_attention, scan_linears
 from astrarium.model.scans import Recurrence, Scan
@@ -44,12 +46,12 @@ LETTERS = {
 DELTA_CHUNK = 64  # of the kernels of flash-linear-attention
 
 
-def mamba2(name: str, family: str, config: Config) -> Model:
+def mamba2(config: Config) -> Shape:
     """Nothing but scans: no attention, no feed-forward part."""
     hidden = config.count("hidden_size")
     scan = _mamba(config, config.count("num_attention_heads"), config.count("head_dim"), "n_groups")
     layers = config.count("num_hidden_layers", most=MOST_LAYERS)
-    shape = Shape(
+    return Shape(
         hidden=hidden,
         layers=layers,
         heads=1,
@@ -63,7 +65,6 @@ def mamba2(name: str, family: str, config: Config) -> Model:
         scan_bias=config.flag("use_bias"),
         letters=SCAN * layers,
     )
-    return _assembled(name, family, shape)
 
 
 def _mamba(config: Config, heads: int, head_dim: int, groups: str) -> Scan:
@@ -84,11 +85,11 @@ def _mamba(config: Config, heads: int, head_dim: int, groups: str) -> Scan:
     return scan
 
 
-def nemotron_h(name: str, family: str, config: Config) -> Model:
+def nemotron_h(config: Config) -> Shape:
     """Every layer is a scan, attention, a feed-forward part or experts."""
     letters = _letters(config)
     heads, head_dim = config.count("mamba_num_heads"), config.count("mamba_head_dim")
-    shape = replace(
+    return replace(
         base(config),
         layers=len(letters),
         gated=False,
@@ -99,7 +100,6 @@ def nemotron_h(name: str, family: str, config: Config) -> Model:
         scan_bias=config.flag("use_bias"),
         letters=letters,
     )
-    return _assembled(name, family, shape)
 
 
 def _letters(config: Config) -> str:
@@ -129,19 +129,18 @@ def _nemotron_experts(config: Config) -> Experts | None:
     )
 
 
-def bamba(name: str, family: str, config: Config) -> Model:
+def bamba(config: Config) -> Shape:
     """A scan or attention, then a feed-forward part."""
-    shape = with_attention_bias(config, base(config))
+    shape = ATTENTION_BIAS(config, base(config))
     attending = config.layer_numbers("attn_layer_indices", shape.layers)
     usual = tuple(layer not in attending for layer in range(shape.layers))
-    shape = replace(
+    return replace(
         shape,
         mlp_bias=config.flag("mlp_bias"),
         scan=_scan_by_name(config, shape.hidden),
         scan_bias=config.flag("mamba_proj_bias"),
         scan_layers=_scanning(config, "layers_block_type", usual),
     )
-    return _assembled(name, family, shape)
 
 
 def _scan_by_name(config: Config, hidden: int, inner: int | None = None) -> Scan:
@@ -165,12 +164,12 @@ def _scanning(config: Config, key: str, usual: tuple[bool, ...]) -> tuple[bool, 
     return usual if types is None else tuple(kind in SCANNING for kind in types)
 
 
-def granite_hybrid(name: str, family: str, config: Config) -> Model:
+def granite_hybrid(config: Config) -> Shape:
     """A scan or attention, then experts beside a shared one, or the shared one alone."""
-    shape = with_attention_bias(config, base(config))
+    shape = ATTENTION_BIAS(config, base(config))
     shared = config.count("shared_intermediate_size")
     rotary = config.get("position_embedding_type") == "rope"
-    shape = replace(
+    return replace(
         shape,
         experts=experts_of(config, shape.ffn, shared_ffn=shared),
         ffn=shared,
@@ -179,13 +178,11 @@ def granite_hybrid(name: str, family: str, config: Config) -> Model:
         scan_bias=config.flag("mamba_proj_bias"),
         scan_layers=_scanning(config, "layer_types", (True,) * shape.layers),
     )
-    return _assembled(name, family, shape)
 
 
 def falcon_h1(name: str, family: str, config: Config) -> Model:
     """A scan and attention side by side, then a feed-forward part."""
-    shape = with_attention_bias(config, base(config))
-    shape = replace(shape, mlp_bias=config.flag("mlp_bias"))
+    shape = with_traits(config, base(config), (ATTENTION_BIAS, MLP_BIAS))
     scan = _scan_by_name(config, shape.hidden, config.optional_count("mamba_d_ssm"))
     if not config.flag("mamba_rms_norm"):
         scan = replace(scan, norm_width=0)
@@ -194,26 +191,23 @@ def falcon_h1(name: str, family: str, config: Config) -> Model:
     )
     out = scan_linears(shape.hidden, scan, bias=config.flag("projectors_bias"))[1]
     linears = tuple(out if x.name == out.name else x for x in block.linears)
-    return _assembled(name, family, shape, (replace(block, linears=linears),) * shape.layers)
+    blocks = (replace(block, linears=linears),) * shape.layers
+    return assemble(name, family, Architecture.DECODER, shape, blocks)
 
 
-def qwen3_next(name: str, family: str, config: Config) -> Model:
-    """Three gated delta nets to one gated attention; experts beside a gated shared one."""
-    shape = _with_delta_nets(config)
+def qwen3_next(config: Config) -> Shape:
+    """As Qwen3.5, with experts beside a gated shared one."""
+    shape = qwen3_5(config)
     shared = config.count("shared_expert_intermediate_size", least=0)
     ffn = config.count("moe_intermediate_size")
     experts = experts_of(config, ffn, shared_ffn=shared, shared_gate=bool(shared))
     sparse = qwen_expert_layers(config, shape.layers) if experts else ()
-    return _assembled(name, family, replace(shape, experts=experts, expert_layers=sparse))
+    return replace(shape, experts=experts, expert_layers=sparse)
 
 
-def qwen3_5(name: str, family: str, config: Config) -> Model:
-    """As Qwen3-Next, with a dense feed-forward part."""
-    return _assembled(name, family, _with_delta_nets(config))
-
-
-def _with_delta_nets(config: Config) -> Shape:
-    shape = with_head_norms(with_attention_bias(config, base(config)))
+def qwen3_5(config: Config) -> Shape:
+    """Three gated delta nets to one gated attention, with a dense feed-forward part."""
+    shape = with_traits(config, base(config), (ATTENTION_BIAS, head_norms()))
     interval = config.count("full_attention_interval")
     usual = tuple((layer + 1) % interval != 0 for layer in range(shape.layers))
     return replace(
@@ -242,7 +236,7 @@ def _delta_net(config: Config) -> Scan:
     )
 
 
-def minimax(name: str, family: str, config: Config) -> Model:
+def minimax(config: Config) -> Shape:
     """Lightning attention in most layers, ordinary attention in some; experts in all."""
     shape = base(config)
     shape = replace(shape, experts=experts_of(config, shape.ffn))
@@ -257,10 +251,4 @@ def minimax(name: str, family: str, config: Config) -> Model:
     )
     usual = tuple(layer % 2 == 1 for layer in range(shape.layers))
     scanning = _scanning(config, "layer_types", usual)
-    return _assembled(name, family, replace(shape, scan=scan, scan_layers=scanning))
-
-
-def _assembled(
-    name: str, family: str, shape: Shape, blocks: tuple[Block, ...] | None = None
-) -> Model:
-    return assemble(name, family, Architecture.DECODER, shape, blocks)
+    return replace(shape, scan=scan, scan_layers=scanning)

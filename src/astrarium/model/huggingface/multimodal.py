@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Final
 
 from astrarium.model import build
 from astrarium.model.blocks import Attention, Block, Carried, Embedding, Model, Module, Norm
@@ -18,8 +19,6 @@ from astrarium.model.huggingface.config import DEFAULTS, MOST_LAYERS, TOWERS, Co
 from astrarium.model.huggingface.decoders import LAYER_NORM_VECTORS
 from astrarium.model.huggingface.encoders import patch_projection, patches
 from astrarium.value import Value
-
-ShapeOf = Callable[[Config], build.Shape]
 
 MLLAMA_EXTRA_TOKENS = 8  # rows of Mllama's token table beyond the vocabulary
 MLLAMA_GATES = 2  # numbers that scale the sublayers of a gated block
@@ -48,16 +47,21 @@ def llava(name: str, family: str, config: Config) -> Model:
     seen = TOWER_OF_TYPE[str(kind)](config)
     text = config.section("text_config", {})
     text_type = text.get("model_type") or "llama"
-    if text_type not in TEXT_SHAPES:
-        what = f"expected one of {', '.join(sorted(TEXT_SHAPES))}, got {text_type!r}"
+    if text_type not in TEXT_TYPES:
+        what = f"expected one of {', '.join(TEXT_TYPES)}, got {text_type!r}"
         raise text.failure("model_type", what)
-    shape = TEXT_SHAPES[str(text_type)](config.section("text_config", DEFAULTS[str(text_type)]))
+    shape = _reading(str(text_type), config)
     chosen = config.text("vision_feature_select_strategy", ("default", "full"))
     tokens = seen.tokens - (1 if chosen == "default" else 0)
     wide = _features(config) * seen.hidden
     bias = config.flag("multimodal_projector_bias")
     bridge = _bridge(config, seen, tokens, wide, (shape.hidden, shape.hidden), bias=bias)
     return _joined(name, family, config, seen, bridge, shape)
+
+
+def _reading(kind: str, config: Config) -> build.Shape:
+    """The decoder that a section of the config describes."""
+    return decoders.shape_of(kind, config.section("text_config", DEFAULTS[kind]))
 
 
 def _features(config: Config) -> int:
@@ -69,7 +73,7 @@ def _features(config: Config) -> int:
 def gemma3(name: str, family: str, config: Config) -> Model:
     """SigLIP; patches are averaged to a fixed number of tokens, normalised and projected."""
     seen = _siglip(config)
-    shape = decoders.gemma3(config.section("text_config", DEFAULTS["gemma3_text"]))
+    shape = _reading("gemma3_text", config)
     norm = Norm("projector_norm", seen.hidden)
     tokens = config.count("mm_tokens_per_image")
     bridge = _bridge(config, seen, tokens, seen.hidden, (shape.hidden,), bias=False, norm=norm)
@@ -80,7 +84,7 @@ def llama4(name: str, family: str, config: Config) -> Model:
     """Each tile is an image; four neighbouring patches become one token."""
     vision = config.section("vision_config", TOWERS["llama4_vision_model"])
     seen = _with_class_token(config, vision, exit_norm=True)
-    shape = decoders.llama4(config.section("text_config", DEFAULTS["llama4_text"]))
+    shape = _reading("llama4_text", config)
     share = vision.fraction("pixel_shuffle_ratio")
     tokens = max(round(patches(vision) * share * share), 1)
     widths = vision.count("projector_input_dim"), vision.count("projector_output_dim")
@@ -151,7 +155,7 @@ def _qwen(
     # Flat in the published configs, in a section of its own in newer ones.
     nested = config.get("text_config") is not None
     text = config.section("text_config", DEFAULTS[family]) if nested else config
-    reading = decoders.qwen2(text)
+    reading = decoders.shape_of("qwen2", text)
     norm = Norm("projector_norm", shape.hidden, vectors, groups=square)
     wide = square * shape.hidden
     widths = wide, reading.hidden
@@ -168,7 +172,7 @@ def mllama(name: str, family: str, config: Config) -> Model:
     vision = config.section("vision_config", TOWERS["mllama_vision_model"])
     seen = _mllama_tower(config, vision)
     text = config.section("text_config", DEFAULTS["mllama"])
-    shape = replace(decoders.llama(text), qkv_bias=False, out_bias=False)
+    shape = replace(decoders.shape_of("llama", text), qkv_bias=False, out_bias=False)
     features = 1 + len(seen.carried)
     bridge = _bridge(config, seen, seen.tokens, features * seen.hidden, (shape.hidden,), bias=True)
     reading = text.layer_numbers("cross_attention_layers", shape.layers)
@@ -335,13 +339,4 @@ TOWER_OF_TYPE: Mapping[str, Callable[[Config], Tower]] = {
     "clip_vision_model": _clip,
     "siglip_vision_model": _siglip,
 }
-TEXT_SHAPES: Mapping[str, ShapeOf] = {
-    "llama": decoders.llama,
-    "mistral": decoders.mistral,
-    "qwen2": decoders.qwen2,
-    "qwen3": decoders.qwen3,
-    "gemma": decoders.gemma,
-    "gemma2": decoders.gemma2,
-    "phi3": decoders.phi3,
-    "mixtral": decoders.mixtral,
-}
+TEXT_TYPES: Final = ("gemma", "gemma2", "llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3")

@@ -171,7 +171,7 @@ def _ends_joined(plan: Plan, link: Reach, pools: tuple[str, ...]) -> bool:
 
 
 def tied_seconds(plan: Plan) -> float:
-    """What is left of an iteration behind all stages: a table that first and last one share."""
+    """The time after all stages: the table that the first and last stage share."""
     after = max(stage.after_seconds for stage in plan.stage_seconds)
     bubble = plan.breakdown_seconds.get("pipeline_bubble", 0.0)
     messages = plan.breakdown_seconds.get("pipeline_communication", 0.0)

@@ -20,15 +20,15 @@ from astrarium.value import Value
 
 LOG_FROM: Final = 10.0  # largest over smallest value above which an axis is logarithmic
 MARGIN: Final = 0.06  # of the axis, before the first and after the last value
-LIMIT_REACH: Final = 0.5  # of the span of the values: how far an axis is drawn out to a limit
-NARROWEST: Final = 1e-6  # of the values: what differs by less is taken for equal
-STEPS: Final = (1.0, 2.0, 5.0)  # times a power of ten: what linear ticks are apart
+LIMIT_REACH: Final = 0.5  # of the span of the values: an axis reaches at most so far for a limit
+NARROWEST: Final = 1e-6  # of the values: smaller differences count as none
+STEPS: Final = (1.0, 2.0, 5.0)  # times a power of ten: distances of linear ticks
 IN_DECADE: Final = ((1.0, 2.0, 5.0), (1.0,))  # where logarithmic ticks are, the densest first
 FEWEST_TICKS: Final = 2
 THOUSAND: Final = 1e3
 MILLION: Final = 1e6
 
-_DURATIONS: Final = (  # a unit, in seconds, and of how many of them on times are shown in it
+_DURATIONS: Final = (  # a unit, its seconds, and the least number of units that is shown in it
     ("days", DAY, 2.0),
     ("h", HOUR, 1.0),
     ("min", MINUTE, 2.0),
@@ -98,7 +98,7 @@ class ChartAxis(Value, frozen=True):
 def axis_of(
     quantity: Quantity, values: Sequence[float], limit: float | None, most_ticks: int
 ) -> ChartAxis:
-    """An axis for some values, and for a limit unless it is so far off that it would rule."""
+    """An axis for some values, and for a limit unless it is too far from them."""
     least, largest = min(values), max(values)
     log = least > 0 and largest / least > LOG_FROM
     if largest - least <= NARROWEST * largest:
@@ -283,7 +283,7 @@ def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> PointK
 
 
 def _leaders(parts: Sequence[ParetoPart], order: Sequence[int]) -> dict[int, int]:
-    """For every point the one that stands for it: the first in order that it is tied with.
+    """The representative of every point: the first in order with which it is tied.
 
     Ties are no equivalence (a, b and b, c may be tied where a, c are not), so a group is all that
     is tied with its leader, not all that a chain of ties leads to.

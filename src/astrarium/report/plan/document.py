@@ -267,7 +267,7 @@ def _of_pool(pool: Pool, gpus: int) -> str:
 
 
 def alone_notes(planned: Planned) -> tuple[str, ...]:
-    """That one pool by itself would be faster than all that have to be used, and how."""
+    """A note if one pool alone would be faster than all pools together."""
     alone, best = planned.faster_alone, planned.plans[0]
     if alone is None:
         return ()
@@ -342,7 +342,7 @@ def room_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 
 def runtime_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
-    """What the best plan asks of software that nobody has written, and the best that runs."""
+    """A note if no known software runs the best plan, and the best plan that runs."""
     best = plans[0]
     if best.runtimes:
         return ()
@@ -431,7 +431,7 @@ def _offer_words(pool: Pool) -> str:
 
 
 def measured_notes(model: Model, plan: Plan) -> tuple[str, ...]:
-    """What stands in for seconds that a model file lacks for the best plan, by GPU type."""
+    """What replaces the seconds that a model file lacks for the best plan, by GPU type."""
     parts = [part.timings for part in (*model.kinds, model.head) if part.timings]
     return tuple(
         note

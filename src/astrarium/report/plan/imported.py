@@ -22,7 +22,7 @@ from astrarium.value import Value
 SCHEMA = "astrarium.import/1"
 AS_MODELLED = "as modelled"
 VALUELESS = ("True", "False", "")
-AS_IF_MENDED = "yours does not run; it is predicted as if what stands against it were mended"
+AS_IF_CORRECTED = "yours does not run; it is predicted as if its conflicts were corrected"
 
 
 class OptionsPart(Value, frozen=True):
@@ -34,14 +34,17 @@ class OptionsPart(Value, frozen=True):
     unknown: tuple[Unknown, ...]
 
 
-# Of what does not fit as predicted, but states what saves memory.
+# Verdicts on what does not fit as predicted, but has options that save memory.
 _WITH_SAVINGS = {
-    True: ("FITS with the least that this saves, which is not in the prediction:", "bold green"),
+    True: (
+        "FITS with the least that these options save (not in the prediction):",
+        "bold green",
+    ),
     None: (
-        "NOT SURE whether it fits: it does not as predicted, but it states what saves memory",
+        "NOT SURE whether it fits: as predicted it does not, but it has options that save memory",
         "bold yellow",
     ),
-    False: ("DOES NOT FIT even with the most that this can save:", "bold red"),
+    False: ("DOES NOT FIT even with the most that these options can save:", "bold red"),
 }
 
 
@@ -147,7 +150,7 @@ def _gain(document: ImportDocument) -> Iterator[RenderableType]:
         return
     words = f"plan 1 is {document.faster:.2f} times as fast"
     if document.faster < 1:
-        words = "nothing better was found: yours is the faster one"
+        words = "no better plan was found: yours is faster"
     yield Text(words, style="bold")
 
 

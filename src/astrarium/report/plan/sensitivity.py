@@ -78,7 +78,7 @@ def _change(factor: float) -> str:
 
 
 def _in_vain(parts: Sequence[SensitivityPart], names: Mapping[str, str]) -> Iterator[str]:
-    """What was changed as far as is tried, and the answer stayed."""
+    """The changes that never change the answer, within the range that is tried."""
     groups: dict[tuple[str, float], list[str]] = {}
     for part in parts:
         if part.unchanged_to is not None:

@@ -37,7 +37,7 @@ EXPERT_MESSAGES = {
 ADAPTERS: Mapping[str | None, str] = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
 CERTAIN = 0.995  # chance above which more digits say nothing
 MANY_POOLS = 6  # beyond which only those in use are described
-KEY_HEADS = ("trains", "runtime", "cloud", "type", "GPUs")  # columns that tell plans apart
+KEY_HEADS = ("trains", "runtime", "cloud", "type", "GPUs")  # columns that distinguish plans
 # Targets of `astrarium export` by runtime; others are Megatron's relatives.
 EXPORTED_TO = {
     "megatron-bridge": "bridge",
@@ -215,7 +215,7 @@ def price_words(pool: PoolPart) -> str:
 
 
 def verdict(plan: Plan) -> RenderableType:
-    """Whether a strategy fits, as a line that cannot be overlooked."""
+    """Whether a strategy fits, as a prominent line."""
     stage = plan.fullest
     if plan.fits:
         free = f"stage {stage.stage} has {tables.gib(stage.free_bytes)} GiB to spare"
@@ -239,7 +239,7 @@ def strategies_table(
     together = [rank, *what, *gives]
     if tables.fits(together, width, tables.GAP):
         return _tables([together])
-    # What tells plans apart stands in front of every part of what they set.
+    # The columns that distinguish plans come first in each part of the table.
     key = [rank, *(field for field in what if field.head in KEY_HEADS)]
     others = [field for field in what if field.head not in KEY_HEADS]
     return _tables([*_packed(key, others, width), *_packed([rank], gives, width)])
@@ -344,9 +344,9 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
 
 
 def choice_words(choice: ChoicePart) -> str:
-    """Why the first plan is recommended, and what it costs; "" where there is nothing to tell.
+    """Why the first plan is recommended, and what it costs; "" if there is nothing to say.
 
-    A fastest plan that is not listed and not faster in the digits shown is none to compare with.
+    A fastest plan that is neither listed nor faster in the digits shown is not compared.
     """
     slower = tables.percent(choice.slower)
     if not choice.why or (choice.fastest is None and slower == tables.percent(0.0)):
@@ -360,7 +360,7 @@ def choice_words(choice: ChoicePart) -> str:
 
 
 def twins_words(plan: Plan) -> str:
-    """What could be set otherwise without changing the time of a plan; "" if nothing."""
+    """The settings that could differ without changing the time of a plan; "" if there are none."""
     virtual = {twin.virtual_stages for twin in plan.twins if twin.cp == plan.strategy.cp}
     parts = []
     if virtual:
@@ -375,7 +375,7 @@ def twins_words(plan: Plan) -> str:
 
 
 def chance(share: float) -> str:
-    """A chance in whole per cent; what is not certain is not called so."""
+    """A chance in whole per cent; 100 % is never shown."""
     return ">99 %" if share > CERTAIN else f"{100 * share:.0f} %"
 
 
@@ -439,7 +439,7 @@ def next_steps(
     runtimes: Sequence[str] = ("megatron",),
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """What to do with the winner, for which there may be software to export it for.
+    """How to keep, explain and export the best plan.
 
     `files` have been written besides the document.
     """

@@ -73,7 +73,7 @@ class CaseBounds:
         way = way_of(options) + 4 * (options.zero_stage > LONGEST_DIVIDED)
         hidden = options.overlap_p2p
         first, kind = distinct_rows(index, way, hidden)
-        coarse = self._in_blocks(self._whatever_recomputed, index[first], options.take(first))
+        coarse = self._in_blocks(self._any_recomputation, index[first], options.take(first))
         bounds = coarse[kind]
         left = np.flatnonzero(bounds <= self._plans.limit)
         if len(left):
@@ -90,7 +90,7 @@ class CaseBounds:
         blocks = [np.arange(start, min(start + size, len(index))) for start in starts]
         return np.concatenate([scores(index[some], options.take(some)) for some in blocks])
 
-    def _whatever_recomputed(self, index: Ints, options: Options) -> Floats:
+    def _any_recomputation(self, index: Ints, options: Options) -> Floats:
         rows = self._rows.take(index)
         kept = options.offload_optimizer
         parts, order = [], np.argsort(kept, kind="stable")

@@ -105,7 +105,7 @@ class KeptPlans(Score):
         if len(best) > self._top:
             del best[max(best, key=lambda k: (best[k].score, k))]
 
-    def beyond_budget(self, usd_hours: Floats) -> Bools:
+    def over_budget(self, usd_hours: Floats) -> Bools:
         """Whether iterations that cost so much, times an hour, at least are too dear."""
         return np.asarray(usd_hours > self.dearest)
 

@@ -478,11 +478,11 @@ class OptionRoom:
         grouped = self.grouped[:, 0, 0]
         g, n = np.flatnonzero(grouped), np.flatnonzero(~grouped)
         self.fitting[g] = room[g] / (weight[g] + f[g] * inputs[g] / np.maximum(each[g], 1))
-        beyond = room[n] + (spared[n] * saved[n] * f[n] + less[n] * act[n] * (spared[n] > 0))
-        beyond = beyond / (weight[n] + f[n] * act[n])
+        above = room[n] + (spared[n] * saved[n] * f[n] + less[n] * act[n] * (spared[n] > 0))
+        above = above / (weight[n] + f[n] * act[n])
         within = np.minimum(spared[n], room[n] / (weight[n] + f[n] * inputs[n]))
-        either = np.where(self.alike[n], beyond, np.maximum(beyond, within))
-        self.fitting[n] = np.where(beyond >= self.redone[n], either, within)
+        either = np.where(self.alike[n], above, np.maximum(above, within))
+        self.fitting[n] = np.where(above >= self.redone[n], either, within)
 
     def take(self, cases: Ints) -> OptionRoom:
         found = copy(self)

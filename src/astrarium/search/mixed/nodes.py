@@ -306,8 +306,8 @@ class Cases(Value, frozen=True, dict=True):
 def spread(row_of: Ints, number: int) -> Ints:
     """So many of the first places, and for half as many further rows the first of each."""
     _, first = np.unique(row_of, return_index=True)
-    further = np.sort(first[first >= number])[: number // 2]
-    return np.concatenate([np.arange(min(number, len(row_of))), further])
+    others = np.sort(first[first >= number])[: number // 2]
+    return np.concatenate([np.arange(min(number, len(row_of))), others])
 
 
 def by_pool(order: Sequence[int], chosen: Key) -> Key:

@@ -40,12 +40,12 @@ class Searched(Protocol):
 def deal_open(search: Searched) -> float:
     """Deal cases that could still be better; the score that what is left open could reach."""
     plans, cases = search.plans, _lifted(search)
-    chosen = _of_unlike_shapes(cases, plans.best_score * (1 - SMALL_GAIN))
+    chosen = _few_of_each_shape(cases, plans.best_score * (1 - SMALL_GAIN))
     plans.deal([(node.gpus, node.bundle, case) for _, node, case in chosen])
     return min([search.state.given_up, *(score for score, _, _ in cases)])
 
 
-def _of_unlike_shapes(cases: Sequence[OpenCase], limit: float) -> list[OpenCase]:
+def _few_of_each_shape(cases: Sequence[OpenCase], limit: float) -> list[OpenCase]:
     """The most promising cases below a score, few of every shape of pipelines."""
     found, of_shape = list[OpenCase](), Counter[tuple[object, ...]]()
     for score, node, case in cases:

@@ -194,7 +194,7 @@ class RowBounds:
 
     def _may_be_paid(self, degrees: Degrees, counts: Ints, speed: Floats) -> Bools:
         """Whether the work of an iteration is within the budget where it is cheapest."""
-        dear = self.plans.beyond_budget(self._least_usd_hours(degrees, speed))
+        dear = self.plans.over_budget(self._least_usd_hours(degrees, speed))
         self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
         return ~dear
 

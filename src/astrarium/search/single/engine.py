@@ -497,15 +497,15 @@ class Search:
 
     def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
         """Which iterations (or the least they can take) keep deadline and budget; others count."""
-        late, dear = self._beyond_limits(seconds, degrees)
+        late, dear = self._missed_limits(seconds, degrees)
         self.state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
         self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
         return ~(late | dear)
 
     def keeps_limits(self, seconds: Floats, degrees: Degrees) -> Bools:
-        return ~np.logical_or(*self._beyond_limits(seconds, degrees))
+        return ~np.logical_or(*self._missed_limits(seconds, degrees))
 
-    def _beyond_limits(self, seconds: Floats, degrees: Degrees) -> tuple[Bools, Bools]:
+    def _missed_limits(self, seconds: Floats, degrees: Degrees) -> tuple[Bools, Bools]:
         """Which iterations miss the deadline, and which of the others the budget."""
         late, dear = np.zeros(len(seconds), bool), np.zeros(len(seconds), bool)
         iterations, price = self.model.workload.iterations, self.model.pool.usd_per_gpu_hour

@@ -34,7 +34,7 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.search.single.engine import Search
 
-MOST_LIFTING, MOST_LIFTING_UNLIKE = 6_000, 12_000  # work on better bounds
+MOST_LIFTING, MOST_LIFTING_UNEQUAL = 6_000, 12_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
 HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
 KEPT = 4  # plans that are dealt anew, whatever their bounds
@@ -60,7 +60,7 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
     bounds, one = DealingBounds(), np.ones(len(chosen))
     most_work, enough_of_all = MOST_LIFTING, best * (1 - SMALL_GAIN)
     if len(search.model.layers_of_kind) > 1:  # whose order decides about no plan
-        most_work = MOST_LIFTING_UNLIKE
+        most_work = MOST_LIFTING_UNEQUAL
         enough_of_all = min(enough_of_all, search.state.least_open)
     per_second = search.score(one, np.zeros(len(chosen)), chosen.degrees)
     alike = {number: rows for rows in _of_one_size(chosen.degrees) for number in rows.tolist()}

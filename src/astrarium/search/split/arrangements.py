@@ -70,6 +70,7 @@ def _likeness(pool: Pool) -> tuple[object, ...]:
         pool.oversubscription,
         pool.block_nodes,
         pool.host_memory,
+        pool.slowdown,
         -1.0 if price is None else price,
         pool.rented_sizes,
     )

@@ -482,9 +482,9 @@ class Bundle(Value, frozen=True, dict=True):
         """What a layer more adds once an iteration: that does not begin at nothing."""
         layers, plain = self._num_layers, self._usual_contents[1]
         more = self._nearest(2 * self._mean_layers, begins=False, ends=False)
-        further = max(float(layers[more] - layers[plain]), 1.0)
+        added = max(float(layers[more] - layers[plain]), 1.0)
         after = self.tables.after[row, classes]
-        return np.maximum(after[:, more] - after[:, plain], 0.0) / further
+        return np.maximum(after[:, more] - after[:, plain], 0.0) / added
 
     @property
     def _mean_layers(self) -> int:

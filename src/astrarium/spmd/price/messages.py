@@ -54,7 +54,7 @@ MOST_IN_BUCKET: Final = 1 << 23
 LEAST_IN_BUCKET: Final = 1 << 21
 BUCKETS: Final = 8
 HOWS: Final = (How.PLAIN, How.PADDED, How.GROUPED)
-_FURTHER: Final = 1.25  # how much larger a piece is than the largest, to lay a line through both
+_LARGER: Final = 1.25  # how much larger a piece is than the largest, to lay a line through both
 _EVEN: Final = 1e-9  # relative difference of parts that counts as none
 
 
@@ -147,13 +147,13 @@ class Mailbox:
                 largest = max(request.shares)
                 direct = sends_directly(fabric) and HOWS[int(hows[number])] is How.PLAIN
                 per_share = request.num_bytes * (size - 1.0 if direct else size)
-                around = per_share * largest * np.array([1.0, _FURTHER])
+                around = per_share * largest * np.array([1.0, _LARGER])
                 of_bytes = exchange_seconds if direct else _RING_PASSES[request.collective]
-                step = (_FURTHER - 1.0) * largest
+                step = (_LARGER - 1.0) * largest
             elif request.collective is MessageKind.ALL_TO_ALL:
-                around = request.num_bytes * np.array([1.0, _FURTHER])
+                around = request.num_bytes * np.array([1.0, _LARGER])
                 of_bytes = exchange_seconds
-                step = (_FURTHER - 1.0) * max(request.shares, default=1.0)
+                step = (_LARGER - 1.0) * max(request.shares, default=1.0)
             else:
                 continue
             ends = of_bytes(fabric, around, group)

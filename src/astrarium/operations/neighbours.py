@@ -1,0 +1,280 @@
+"""Plans near a running one: other degrees on the GPUs that are there, layers dealt by speed.
+
+No search over all strategies: tp, ep and micro-batch are halved, kept or doubled, every number of
+replicas that divides the batch is looked at, and stages are as many as find room. A rough time
+decides which of them the cost model prices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heapreplace
+from itertools import product
+
+import numpy as np
+
+from astrarium.cost.mixed import ClusterModel
+from astrarium.search.plan import Plan, estimate
+from astrarium.strategy.types import (
+    Granularity,
+    LayerSplit,
+    Method,
+    Recompute,
+    Stage,
+    Strategy,
+)
+from astrarium.value import Value, replace
+
+PRICED = 3  # layouts of each tp and ep that the cost model prices, the most promising
+DEALT_AGAIN = 4  # of them, whose layers are dealt again by the times that it finds
+ROOM = 0.97  # of a memory that layers which are dealt again may fill
+EVERY_LAYER = Recompute(Granularity.FULL, Method.UNIFORM, 1)
+
+
+class _Layout(Value, frozen=True):
+    """Degrees with their ranks: pools in order, and the speed of each of their stages."""
+
+    base: Strategy
+    stages: tuple[tuple[str, int], ...]  # (pool, number of stages)
+    speeds: Mapping[str, float]  # micro-batches of the whole model that a stage does in a second
+
+    @property
+    def seconds(self) -> float:
+        """About an iteration: all stages at work, and the ramps of the pipeline."""
+        work = sum(count * self.speeds[pool] for pool, count in self.stages)
+        turns = self.base.num_micro_batches + (self.base.pp - 1) / self.base.virtual_stages
+        return turns / work
+
+
+def degraded(running: Strategy, sizes: Mapping[str, int], batch: int) -> Iterator[Strategy]:
+    """The same split with fewer replicas, or as it is, as far as each pool has the GPUs."""
+    for dp in range(running.dp, 0, -1):
+        if batch % (dp * running.micro_batch) or dp % running.shard_groups:
+            continue
+        if dp * running.cp * running.tp % (running.ep * running.etp):
+            continue
+        group = running.tp * running.cp
+        stages = []
+        for stage in running.stages:
+            counts = {pool: count * dp / running.dp for pool, count in stage.pools.items()}
+            if any(count % group for count in counts.values()):
+                break
+            whole = {pool: int(count) for pool, count in counts.items()}
+            stages.append(replace(stage, pools=whole, devices=group * dp))
+        turns = batch // (dp * running.micro_batch)
+        made = replace(running, dp=dp, num_micro_batches=turns, stages=tuple(stages))
+        if len(stages) == len(running.stages) and all(
+            sizes.get(pool, 0) >= gpus for pool, gpus in made.gpus_of_pools().items()
+        ):
+            yield made
+
+
+def neighbours(
+    model: ClusterModel,
+    running: Strategy,
+    choices: Sequence[Mapping[str, int]],
+    others: Sequence[Strategy] = (),
+) -> list[Plan]:
+    """Plans on GPUs of the pools, for each choice of how many of them may be used; and `others`."""
+    layouts = _layouts(model, running, choices)
+    kinds = dict.fromkeys((running.recompute, Recompute(), EVERY_LAYER))
+    first = [replace(_dealt(model, layout), recompute=kind) for layout in layouts for kind in kinds]
+    plans = estimate(model, [*first, *others])
+    by_layout = [plans[i : i + len(kinds)] for i in range(0, len(first), len(kinds))]
+    # What does not fit may still be the best once its layers are dealt for memory, too.
+    order = sorted(range(len(layouts)), key=lambda i: _fastest(by_layout[i]))
+    again = [
+        replace(_dealt(model, layouts[i], plan), recompute=plan.strategy.recompute)
+        for i in order[:DEALT_AGAIN]
+        for plan in by_layout[i]
+    ]
+    known = set(first)
+    return [*plans, *estimate(model, [one for one in dict.fromkeys(again) if one not in known])]
+
+
+def _fastest(plans: Sequence[Plan]) -> float:
+    fitting = [plan.iteration_seconds for plan in plans if plan.fits]
+    return min(fitting or [2 * plan.iteration_seconds for plan in plans])
+
+
+def _layouts(
+    model: ClusterModel, running: Strategy, choices: Sequence[Mapping[str, int]]
+) -> list[_Layout]:
+    """The most promising layouts of each choice."""
+    order = [pool.name for pool in model.cluster.pools]
+    used = list(dict.fromkeys(p for stage in running.ordered_stages for p in stage.pools))
+    order.sort(key=lambda name: used.index(name) if name in used else len(used))
+    bases = list(_bases(running, model.workload.global_batch))
+    speeds = _speeds(model, bases)
+    found: dict[tuple[object, ...], _Layout] = {}
+    for sizes in choices:
+        made = [
+            layout
+            for base, rates in zip(bases, speeds, strict=True)
+            for layout in _placed(model, running, base, rates, {n: sizes.get(n, 0) for n in order})
+        ]
+        alike: Counter[tuple[int, int]] = Counter()
+        for layout in sorted(made, key=lambda one: one.seconds):
+            alike[layout.base.tp, layout.base.ep] += 1
+            if alike[layout.base.tp, layout.base.ep] <= PRICED:
+                found.setdefault((layout.base, layout.stages), layout)
+    return list(found.values())
+
+
+def _bases(running: Strategy, batch: int) -> Iterator[Strategy]:
+    """Degrees that stages have in common, for one replica."""
+    halves = (0.5, 1, 2)
+    for tp, micro, ep in product(
+        dict.fromkeys(int(running.tp * factor) for factor in halves),
+        dict.fromkeys(int(running.micro_batch * factor) for factor in halves),
+        dict.fromkeys(int(running.ep * factor) for factor in halves if running.ep > 1) or (1,),
+    ):
+        if tp and micro and not batch % micro:
+            sequence = tp > 1 and (running.sequence_parallel or running.tp == 1)
+            overlap = replace(running.overlap, tp=running.overlap.tp and sequence)
+            yield replace(
+                running,
+                tp=tp,
+                micro_batch=micro,
+                ep=ep,
+                dp=1,
+                shard_groups=1,
+                sequence_parallel=sequence,
+                overlap=overlap,
+                stages=(),
+            )
+
+
+def _speeds(model: ClusterModel, bases: Sequence[Strategy]) -> list[Mapping[str, float]]:
+    """What a stage on each pool does in a second, for one replica, by the cost model."""
+    made, owners = [], []
+    for number, base in enumerate(bases):
+        replicas = max(-(-base.ep * base.etp // (base.tp * base.cp)), 1)
+        crew = base.tp * base.cp * replicas
+        able = [
+            p.name for p in model.cluster.pools if p.num_gpus >= crew and p.gpus_per_node >= base.tp
+        ]
+        if able and len(able) <= model.workload.model.num_layers:
+            stages = [(name, 1) for name in able]
+            one = replace(base, dp=replicas, virtual_stages=1, num_micro_batches=1)
+            made.append(_strategy(model, one, stages, dict.fromkeys(able, 1.0)))
+            owners.append(number)
+    found: list[Mapping[str, float]] = [{} for _ in bases]
+    for number, plan in zip(owners, estimate(model, made), strict=True):
+        found[number] = {next(iter(s.pools)): 1 / s.model_seconds for s in plan.stage_seconds}
+    return found
+
+
+def _placed(
+    model: ClusterModel,
+    running: Strategy,
+    base: Strategy,
+    speeds: Mapping[str, float],
+    sizes: Mapping[str, int],
+) -> Iterator[_Layout]:
+    """The base with every number of replicas that divides the batch, on as many stages as fit."""
+    layers, turns = model.workload.model.num_layers, model.workload.global_batch // base.micro_batch
+    group = base.tp * base.cp
+    for dp in range(1, min(sum(sizes.values()) // group, turns) + 1):
+        if turns % dp or group * dp % (base.ep * base.etp):
+            continue
+        stages = [(p, sizes[p] // (group * dp)) for p in sizes if speeds.get(p)]
+        stages = [(pool, count) for pool, count in stages if count]
+        pp = sum(count for _, count in stages)
+        if not 0 < pp <= layers:
+            continue
+        first = pp > 1 and running.pp == 1
+        groups = running.shard_groups if dp % running.shard_groups == 0 else 1
+        for virtual in dict.fromkeys((1, running.virtual_stages if pp > 1 else 1)):
+            if pp * virtual <= layers and (virtual == 1 or turns // dp % pp == 0):
+                overlap = replace(base.overlap, p2p=base.overlap.p2p and virtual > 1)
+                made = replace(
+                    base,
+                    dp=dp,
+                    pp=pp,
+                    virtual_stages=virtual,
+                    num_micro_batches=turns // dp,
+                    shard_groups=groups,
+                    # A pipeline divides no more than the optimizer, unless it did before.
+                    zero_stage=min(base.zero_stage, 1) if first else base.zero_stage,
+                    pipeline_inside=base.pipeline_inside and len(stages) == 1,
+                    overlap=overlap,
+                )
+                yield _Layout(made, tuple(stages), speeds)
+
+
+def _dealt(model: ClusterModel, layout: _Layout, known: Plan | None = None) -> Strategy:
+    """The layout with its layers dealt by speed; by the times and the memory of a plan if known."""
+    if known is None:
+        return _strategy(model, layout.base, layout.stages, layout.speeds)
+    layers = [0] * known.strategy.pp
+    for stage in known.strategy.stages:
+        layers[stage.pipeline_rank] += stage.num_layers
+    seconds = [
+        one.pass_seconds / max(n, 1) for one, n in zip(known.stage_seconds, layers, strict=True)
+    ]
+    most = []
+    for memory, n in zip(known.memory, layers, strict=True):
+        each = (memory.peak_bytes - memory.reserved) / max(n, 1)
+        most.append(max(int((ROOM * memory.capacity_bytes - memory.reserved) / each), 1))
+    return _strategy(model, layout.base, layout.stages, {}, (seconds, most))
+
+
+def _strategy(
+    model: ClusterModel,
+    base: Strategy,
+    stages: Sequence[tuple[str, int]],
+    speeds: Mapping[str, float],
+    known: tuple[Sequence[float], Sequence[int]] | None = None,
+) -> Strategy:
+    pools = [name for name, count in stages for _ in range(count)]
+    layers, crew = model.workload.model.num_layers, base.tp * base.cp * base.dp
+    if known is None:
+        blocks = model.workload.model.flops_per_token(model.workload.seq_length) / 3
+        head = model.workload.model.head_flops_per_token(model.workload.seq_length)
+        extra = head / (blocks - head) * layers
+        counts = deal(layers, [1 / speeds[pool] for pool in pools], [layers] * len(pools), extra)
+    else:
+        counts = deal(layers, *known)
+    chunks = [
+        counts[rank] // base.virtual_stages + (chunk < counts[rank] % base.virtual_stages)
+        for chunk in range(base.virtual_stages)
+        for rank in range(len(pools))
+    ]
+    bounds = np.concatenate([[0], np.cumsum(chunks)]).tolist()
+    made = tuple(
+        Stage(
+            gpu=model.cluster.pool(pools[index % len(pools)]).gpu.name,
+            layers=(bounds[index], bounds[index + 1]),
+            devices=crew,
+            pipeline_rank=index % len(pools),
+            chunk=index // len(pools),
+            pools={pools[index % len(pools)]: crew},
+        )
+        for index in range(len(chunks))
+    )
+    split = LayerSplit.EVEN if len(set(chunks)) == 1 else LayerSplit.FREE
+    return replace(base, pp=len(pools), split=split, stages=made)
+
+
+def deal(
+    layers: int, seconds: Sequence[float], most: Sequence[int], extra: float = 0.0
+) -> list[int]:
+    """Layers of every rank so that the slowest is as fast as possible.
+
+    `seconds` are those of a layer, `most` the layers that a rank has room for (which is exceeded if
+    nothing else is left), `extra` the work of the head, in layers of the last rank.
+    """
+    counts = [0] * len(seconds)
+    crowded = sum(most) < layers
+    begin = [0.0] * (len(seconds) - 1) + [extra]
+    heap = [((begin[i] + 1) * seconds[i], i) for i in range(len(seconds))]
+    heapify(heap)
+    for _ in range(layers):
+        while heap[0][0] < np.inf and not crowded and counts[heap[0][1]] >= most[heap[0][1]]:
+            heapreplace(heap, (np.inf, heap[0][1]))
+        rank = heap[0][1]
+        counts[rank] += 1
+        heapreplace(heap, ((begin[rank] + counts[rank] + 1) * seconds[rank], rank))
+    return counts

@@ -1,0 +1,250 @@
+"""Iterations whose GPUs differ in speed, and nodes to keep in reserve for those that break.
+
+Every GPU has a speed of its own (a normal deviation), and a share of the nodes is slow by a factor.
+The GPUs of a stage wait for one another in every layer, so a stage of a replica runs at the pace of
+its slowest GPU; a pipeline runs at the pace of its slowest stage, and replicas wait for the slowest
+pipeline when they sum their gradients. Speeds stay as they are for an iteration.
+
+The expected time is exact for that model up to one simplification: replicas that share a node wait
+for each other in every layer, too. Only computation is slower; messages take what they took.
+
+Published shapes: five computing centres found 8 % between the ends of the box plot of GPUs of one
+type, and outliers up to 1.5 times slower than the median (arXiv 2208.11035, 2022-08). On over
+10,000 GPUs fail-slow episodes lasted from tens of seconds to nearly ten hours and made jobs take
+1.34 times as long on average (arXiv 2410.12588, 2024-10). What share of nodes is slow at a time is
+not published there, so it has no default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from astrarium.arrays import Floats
+from astrarium.cluster import Cluster
+from astrarium.cost.checkpoints import protection
+from astrarium.cost.groups import GPU_DEVIATION, slowest_of
+from astrarium.cost.interruptions import interval_of, protected
+from astrarium.cost.training_run import RunTerms
+from astrarium.strategy.estimate import Plan
+from astrarium.units import DAY, HOUR
+from astrarium.value import Value
+
+COMPUTATION: Final = ("forward", "backward", "recompute")
+OF_PASSES: Final = (*COMPUTATION, "tp_communication", "cp_communication", "ep_communication")
+DEFAULT_REPAIR_SECONDS: Final = DAY  # of a node; a guess: no published figure was found
+MOST_SPARES: Final = 4096
+_POINTS = 2001  # at which the distribution of a pipeline is looked at
+_TAIL = 8.0  # deviations beyond which no GPU is
+
+
+class Stragglers(Value, frozen=True):
+    """How speeds are distributed: `slow_nodes` is a share, of nodes that take `slow_factor`."""
+
+    gpu_deviation: float = GPU_DEVIATION
+    slow_nodes: float = 0.0
+    slow_factor: float = 1.0
+
+    def share_below(self, pace: Floats, gpus: int, nodes: int) -> Floats:
+        """The chance that the slowest of so many GPUs, on so many nodes, is no slower than this."""
+        on_node = gpus / nodes
+        usual = self._normal(pace) ** on_node
+        if not self.slow_nodes:
+            return usual**nodes
+        slow = self._normal(pace / self.slow_factor) ** on_node
+        return ((1 - self.slow_nodes) * usual + self.slow_nodes * slow) ** nodes
+
+    def _normal(self, pace: Floats) -> Floats:
+        if not self.gpu_deviation:
+            return (pace >= 1 - 1e-12).astype(float)
+        return _standard((pace - 1) / self.gpu_deviation)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between these paces all GPUs are."""
+        most = 1 + _TAIL * self.gpu_deviation
+        return max(2 - most, 0.0), most * (self.slow_factor if self.slow_nodes else 1.0)
+
+
+def _standard(deviations: Floats) -> Floats:
+    """The chance of a normal deviate below each of these."""
+    scaled = (deviations / math.sqrt(2)).tolist()
+    return 0.5 * (1 + np.array([math.erf(one) for one in scaled]))
+
+
+class StageSpeeds(Value, frozen=True):
+    """A stage of one unit: seconds of computation at the usual pace, and of messages.
+
+    A unit is one replica, or the replicas that share nodes. `gpus` and `nodes` are those of a unit.
+    """
+
+    compute: float
+    messages: float
+    gpus: int
+    nodes: int
+
+
+def expected_seconds(plan: Plan, cluster: Cluster, stragglers: Stragglers) -> float:
+    """The expected time of an iteration; the plan's own knows the usual spread alone."""
+    stages, units, nominal = unit_stages(plan, cluster)
+    turns, virtual = plan.strategy.num_micro_batches, plan.strategy.virtual_stages
+    slowest = slowest_pipeline(stages, units, turns, virtual, stragglers)
+    before = turns * max(nominal) + (sum(nominal) - max(nominal)) / virtual
+    return plan.iteration_seconds + slowest - before
+
+
+def unit_stages(plan: Plan, cluster: Cluster) -> tuple[list[StageSpeeds], int, list[float]]:
+    """The stages of a unit, the number of units, and the seconds of stages as they were priced."""
+    s = plan.strategy
+    passes = sum(plan.breakdown_seconds.get(cause, 0.0) for cause in OF_PASSES)
+    computed = sum(plan.breakdown_seconds.get(cause, 0.0) for cause in COMPUTATION)
+    share = computed / passes if passes else 1.0
+    usual = float(slowest_of(np.array([s.gpus]))[0])
+    group = s.tp * s.cp
+    per_node = [cluster.pool(next(iter(one.pools))).gpus_per_node for one in plan.stage_seconds]
+    together = max(min(per_node) // group, 1)
+    while s.dp % together:
+        together -= 1
+    stages = [
+        StageSpeeds(
+            one.pass_seconds * share / usual,
+            one.pass_seconds * (1 - share),
+            group * together,
+            -(-group * together // node),
+        )
+        for one, node in zip(plan.stage_seconds, per_node, strict=True)
+    ]
+    return stages, s.dp // together, [one.pass_seconds for one in plan.stage_seconds]
+
+
+def slowest_pipeline(
+    stages: Sequence[StageSpeeds], units: int, turns: int, virtual: int, stragglers: Stragglers
+) -> float:
+    """The expected time of the slowest of several pipelines.
+
+    A pipeline takes its slowest stage for every micro-batch, and the other stages once for its
+    ramp. Given the slowest, the others have the mean of what is faster.
+    """
+    low, high = stragglers.range
+    least = max(one.compute * low + one.messages for one in stages)
+    most = max(one.compute * high + one.messages for one in stages)
+    times = np.linspace(least, most, _POINTS)
+    below, means = [], []
+    for one in dict.fromkeys(stages):
+        count = stages.count(one)
+        own = np.linspace(one.compute * low, one.compute * high, _POINTS)
+        chance = stragglers.share_below(own / one.compute, one.gpus, one.nodes)
+        seconds = own + one.messages
+        # The mean of a stage that is no slower than some time: the integral of what is below it.
+        steps = np.diff(seconds)
+        under = np.concatenate([[0.0], np.cumsum(steps * (chance[1:] + chance[:-1]) / 2)])
+        at = np.interp(times, seconds, chance, right=1.0)
+        beyond = np.maximum(times - seconds[-1], 0.0)
+        area = np.interp(times, seconds, under) + beyond
+        mean = times - np.divide(area, at, out=np.zeros_like(at), where=at > 0)
+        below += [at] * count
+        means += [np.maximum(mean, one.messages)] * count
+    each, mean_of = np.array(below), np.array(means)
+    # Which stage is the slowest: by its density at that time over its chance to be below.
+    slope = np.gradient(each, times, axis=1)
+    weight = np.divide(slope, each, out=np.zeros_like(each), where=each > 1e-300)
+    total = weight.sum(axis=0)
+    weight = np.where(total > 0, weight / np.where(total > 0, total, 1.0), 1.0 / len(stages))
+    others = mean_of.sum(axis=0) - (weight * mean_of).sum(axis=0)
+    seconds = turns * times + others / virtual
+    of_all = np.prod(each, axis=0) ** units
+    middle = (seconds[1:] + seconds[:-1]) / 2
+    return float(seconds[0] * of_all[0] + (middle * np.diff(of_all)).sum())
+
+
+class Spares(Value, frozen=True):
+    """Nodes to keep in reserve, and the share of the time in which enough nodes work."""
+
+    nodes: int
+    availability: float
+    without: float  # the same without any
+
+
+def spares_worth_keeping(nodes: int, failures_per_hour: float, repair_seconds: float) -> Spares:
+    """The number of spare nodes that makes work cheapest, if all nodes are paid for alike.
+
+    Nodes break one by one and are repaired after a while, so that a Poisson number of them is
+    broken at a time. A job without enough nodes waits.
+    """
+    mean = nodes * failures_per_hour * repair_seconds / HOUR
+    chance = math.exp(-mean) if mean < 700 else 0.0
+    total, best, without = chance, Spares(0, chance, chance), chance
+    if chance == 0.0:
+        return Spares(*_many_spares(nodes, mean), 0.0)
+    for spare in range(1, MOST_SPARES):
+        chance *= mean / spare
+        total = min(total + chance, 1.0)
+        if total / (nodes + spare) > best.availability / (nodes + best.nodes):
+            best = Spares(spare, total, without)
+        elif spare > mean:  # from here on less and less is gained
+            break
+    return best
+
+
+def _many_spares(nodes: int, mean: float) -> tuple[int, float]:
+    """The same where so many nodes are broken that their number is normal."""
+    spare = mean + math.sqrt(mean) * np.linspace(-4, 8, 1201)
+    available = _standard((spare + 0.5 - mean) / math.sqrt(mean))
+    best = int(np.argmax(available / (nodes + spare)))
+    return math.ceil(spare[best]), float(available[best])
+
+
+class Steadiness(Value, frozen=True):
+    """A plan under stragglers and failures; `rank` is that of the plan."""
+
+    rank: int
+    iteration_seconds: float
+    expected_iteration_seconds: float
+    expected_tokens_per_second: float  # checkpoints, failures and waits for repairs included
+    goodput: float  # of failures and checkpoints
+    checkpoint_interval_seconds: float | None
+    spare_nodes: int
+    availability: float  # with the spare nodes
+    availability_without: float
+
+
+def steadiness(
+    plan: Plan,
+    cluster: Cluster,
+    stragglers: Stragglers,
+    state_bytes: float,
+    terms: RunTerms,
+    repair_seconds: float = DEFAULT_REPAIR_SECONDS,
+) -> Steadiness:
+    """What to expect of a plan whose GPUs are slow and break as stated."""
+    expected = expected_seconds(plan, cluster, stragglers)
+    used = plan.strategy.gpus_of_pools()
+    nodes = sum(-(-n // cluster.pool(name).gpus_per_node) for name, n in used.items())
+    safe = protection(
+        state_bytes,
+        nodes,
+        storage=terms.storage,
+        restart_seconds=terms.restart_seconds,
+        interval_seconds=terms.checkpoint_interval_seconds,
+        iteration_seconds=expected,
+    )
+    rate = nodes * terms.failures_per_hour / HOUR
+    length = np.inf if plan.train_seconds is None else plan.train_seconds
+    interval = float(interval_of(rate, length, safe))
+    goodput = float(protected(rate, length, safe).goodput)
+    spares = spares_worth_keeping(nodes, terms.failures_per_hour, repair_seconds)
+    slower = plan.iteration_seconds / expected
+    return Steadiness(
+        rank=plan.rank,
+        iteration_seconds=plan.iteration_seconds,
+        expected_iteration_seconds=expected,
+        expected_tokens_per_second=plan.tokens_per_second * slower * goodput * spares.availability,
+        goodput=goodput,
+        checkpoint_interval_seconds=interval if np.isfinite(interval) else None,
+        spare_nodes=spares.nodes,
+        availability=spares.availability,
+        availability_without=spares.without,
+    )
