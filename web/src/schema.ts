@@ -396,5 +396,8 @@ export interface Workload {
   readonly freeze?: string | null;
   readonly lengths?: string | null;
   readonly packed?: boolean;
+  readonly teacher?: string | null;
+  readonly reference?: string | null;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
+  readonly frozen_config?: Readonly<Record<string, unknown>> | null;
 }

@@ -60,6 +60,8 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     freeze: str | None = None  # the name of layers at the front; None: all train
     lengths: str | None = None  # of sequences, as `model/lengths.py` reads them; None: all alike
     packing: Packing | None = None  # None: off, or as a configuration has it
+    teacher: ModelGiven | None = None  # frozen models beside the trained one
+    reference: ModelGiven | None = None
     expert_imbalance: float = 1.0
     # None: alltoall, or as a configuration has it; `plan` chooses.
     expert_messages: ExpertMessages | None = None

@@ -67,7 +67,10 @@ class WorkloadPart(Value, frozen=True):
     freeze: str | None = None  # the name of the layers that do not train
     lengths: str | None = None  # of sequences, where they differ
     packed: bool = False
+    teacher: str | None = None  # a frozen model, as given
+    reference: str | None = None
     model_config: dict[str, Any] | None = None
+    frozen_config: dict[str, Any] | None = None  # of the teacher or reference
 
     @property
     def has_experts(self) -> bool:

@@ -355,6 +355,7 @@ def runtime_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 
 def workload_part(workload: Workload, reference: str) -> WorkloadPart:
+    beside = workload.beside
     return WorkloadPart(
         model=workload.model.name,
         model_as_given=reference,
@@ -377,6 +378,8 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         lengths=None if workload.lengths is None else workload.lengths.text,
         packed=workload.packed,
         model_config=_plain(workload.model.config),
+        **({} if beside is None else {beside.role.value: beside.name}),
+        frozen_config=None if beside is None else _plain(beside.model.config),
     )
 
 
