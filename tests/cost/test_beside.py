@@ -99,7 +99,7 @@ def test_zero_3_divides_its_weights_and_gathers_them_once() -> None:
         find_runtime("fsdp"),
     )
     one = np.ones(1, np.int64)
-    columns = {field: one for field in Degrees.__struct_fields__}
+    columns: dict[str, Any] = {field: one for field in Degrees.__struct_fields__}
     columns |= {"dp": 16 * one, "sequence_parallel": np.zeros(1, bool)}
     columns |= {"pipeline_inside": np.zeros(1, bool)}
     degrees = Degrees(**columns)
