@@ -66,9 +66,9 @@ class Draws(Value, frozen=True):
         A row is full: as of a renewal process with rewards, squares vary by what they are beyond
         the mean of as many tokens.
         """
-        beyond = self.lengths * (self.lengths - self.seen)
+        weighted = self.lengths * (self.lengths - self.seen)
         number = row / self.mean
-        return math.sqrt(number * float(beyond**2 @ self.shares)) / (row * self.seen)
+        return math.sqrt(number * float(weighted**2 @ self.shares)) / (row * self.seen)
 
 
 class Lengths(Value, frozen=True):

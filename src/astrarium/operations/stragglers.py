@@ -142,8 +142,8 @@ def slowest_pipeline(
         steps = np.diff(seconds)
         under = np.concatenate([[0.0], np.cumsum(steps * (chance[1:] + chance[:-1]) / 2)])
         at = np.interp(times, seconds, chance, right=1.0)
-        beyond = np.maximum(times - seconds[-1], 0.0)
-        area = np.interp(times, seconds, under) + beyond
+        late = np.maximum(times - seconds[-1], 0.0)
+        area = np.interp(times, seconds, under) + late
         mean = times - np.divide(area, at, out=np.zeros_like(at), where=at > 0)
         below += [at] * count
         means += [np.maximum(mean, one.messages)] * count
