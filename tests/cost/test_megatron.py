@@ -13,7 +13,8 @@ from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import HIDDEN_MESSAGES, Runtime, find_runtime
 from astrarium.cost.efficiency import GemmRole, operator_model
 from astrarium.cost.groups import message_calls
-from astrarium.cost.layouts import CostModel, DataMessages
+from astrarium.cost.layouts import CostModel
+from astrarium.cost.on_ranks import DataMessages
 from astrarium.cost.tally import LayerCosts, least_backward_seconds, summed_bytes
 from astrarium.errors import InputError
 from astrarium.model import load_model

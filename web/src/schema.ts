@@ -397,5 +397,8 @@ export interface Workload {
   readonly lengths?: string | null;
   readonly packed?: boolean;
   readonly mtp_layers?: number;
+  readonly teacher?: string | null;
+  readonly reference?: string | null;
   readonly model_config?: Readonly<Record<string, unknown>> | null;
+  readonly frozen_config?: Readonly<Record<string, unknown>> | null;
 }

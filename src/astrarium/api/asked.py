@@ -61,6 +61,8 @@ class AskedValues(PriceFlags, frozen=True, kw_only=True):
     lengths: str | None = None  # of sequences, as `model/lengths.py` reads them; None: all alike
     packing: Packing | None = None  # None: off, or as a configuration has it
     mtp_layers: int | None = None  # None: none, or as a configuration has it
+    teacher: ModelGiven | None = None  # frozen models beside the trained one
+    reference: ModelGiven | None = None
     expert_imbalance: float = 1.0
     # None: alltoall, or as a configuration has it; `plan` chooses.
     expert_messages: ExpertMessages | None = None

@@ -70,7 +70,7 @@ _STRATEGY = (
 )
 _MOST_RANK = 2**14
 _TOKENS = readers.count(readers.MOST_TOKENS)
-_GPUS = "TYPE:N[,TYPE:N...]"
+GPUS = "TYPE:N[,TYPE:N...]"
 _PAIRS = "FILE|k=v,..."
 
 FLAGS: Final[Mapping[str, Flag]] = {
@@ -81,7 +81,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "strategy": Flag(_STRATEGY, _PAIRS, readers.text_or_table, is_table=True),
     "gpus": Flag(
         "GPUs that are available, such as h100:64.",
-        _GPUS,
+        GPUS,
         readers.gpus,
         complete=complete.complete_gpus,
         is_table=True,
@@ -176,6 +176,16 @@ FLAGS: Final[Mapping[str, Flag]] = {
         "Layers that predict further tokens and train beside the model (MTP), such as 1.",
         "N",
         readers.count(8),
+    ),
+    "teacher": Flag(
+        "Frozen model whose logits are in the loss (distillation).",
+        "MODEL",
+        complete=complete.complete_model,
+    ),
+    "reference": Flag(
+        "Frozen model of preference training (DPO), such as MODEL itself; sequences are pairs.",
+        "MODEL",
+        complete=complete.complete_model,
     ),
     "expert_imbalance": Flag(
         "Tokens of the busiest rank of experts over the mean.",
@@ -326,7 +336,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     ),
     "compare_gpus": Flag(
         "The GPUs that you have. Default: those of a plan.json, or of --gpus.",
-        _GPUS,
+        GPUS,
         readers.gpus,
         complete=complete.complete_gpus,
         is_file=True,
@@ -334,7 +344,7 @@ FLAGS: Final[Mapping[str, Flag]] = {
     "sensitivity": switch("Show how much a price or a network must change to change the answer."),
 }
 
-_CONFIG_BATCH = "Sequences in an iteration. Default: what a configuration says."
+CONFIG_BATCH = "Sequences in an iteration. Default: what a configuration says."
 _CONFIG_MODEL = f"{_MODEL} Not needed if --strategy is a configuration that states the model."
 PRICES: Final = (
     "profile",
@@ -355,7 +365,7 @@ def flags(*names: str, **changes: Mapping[str, Any]) -> dict[str, Flag]:
 
 OF_TRAINING: Final = (
     *("numerics", "optimizer", "finetune", "lora_rank", "lora_modules", "mtp_layers"),
-    *("freeze", "lengths", "packing"),
+    *("freeze", "lengths", "packing", "teacher", "reference"),
     *("expert_imbalance", "expert_messages"),
 )
 NEEDED: Final = {"required": True}
@@ -385,7 +395,7 @@ PREDICT_FLAGS: Final = flags(
     *("as_type", "precision", *OF_TRAINING, "runtime", *PRICES),
     strategy=NEEDED,
     model={"help": _CONFIG_MODEL},
-    global_batch={"help": _CONFIG_BATCH},
+    global_batch={"help": CONFIG_BATCH},
 )
 _MOST_ENTRIES: Final = 2**24
 # What a script is started with, and what else it leaves open.
@@ -418,113 +428,8 @@ CONFIG_FLAGS: Final = flags(
     *("gpus", "cluster", "model", "seq_length", "global_batch", "tokens", "precision", "runtime"),
     *PRICES,
     model={"help": "The model, if a configuration does not state it.", "is_argument": False},
-    global_batch={"help": _CONFIG_BATCH},
+    global_batch={"help": CONFIG_BATCH},
 )
-_ALL: Final = "all"
-# What the commands about a running job share: `astrarium.api.operations`.
-RUNNING_FLAGS: Final = {
-    "plan": Flag(
-        "The running plan: a plan.json or its folder; or what --strategy reads, with --gpus,"
-        " --global-batch and, unless it states one, --model.",
-        "PLAN",
-        required=True,
-        is_argument=True,
-    ),
-    "rank": Flag("Rank of the plan in PLAN; 1 is the best.", "K", readers.rank, default=1),
-    **flags(
-        *("model", "gpus", "cluster", "global_batch", "seq_length", "precision", "runtime"),
-        *("price", "failures", "checkpoint_every", "storage_bandwidth"),
-        model={"help": "The model, where PLAN is only a strategy.", "is_argument": False},
-        global_batch={"help": _CONFIG_BATCH},
-    ),
-}
-REPLAN_FLAGS: Final = {
-    **RUNNING_FLAGS,
-    **{
-        name: Flag(
-            f"GPUs that the cluster {name}, by type or pool; repeatable.",
-            _GPUS,
-            readers.gpu_counts,
-            several=True,
-            is_table=True,
-        )
-        for name in ("lost", "gained")
-    },
-    "slowed": Flag(
-        "Factor by which a pipeline stage, or a type or pool, computes more slowly; repeatable.",
-        "stage=N:FACTOR|TYPE:FACTOR",
-        readers.slowed,
-        several=True,
-    ),
-    **flags("objective", objective={"words": ("throughput", "cost")}),
-    "horizon": Flag(
-        "Time over which the answers are compared.", "TIME", readers.duration(), default="24h"
-    ),
-    "restart_time": Flag(
-        "Time to start the processes again, without moving state. Default: 10 min.",
-        "TIME",
-        readers.duration(allow_zero=True),
-    ),
-    "since_checkpoint": Flag(
-        "Time since the last checkpoint. Default: half the time between checkpoints.",
-        "TIME",
-        readers.duration(allow_zero=True),
-    ),
-    "exact": switch("Search all strategies, not only those near the running one."),
-}
-_MOST_SITES: Final = 4096
-SIMULATE_FLAGS: Final = {
-    "trace": Flag(
-        "A CSV file with the columns hours, gpu, gpus and usd_per_gpu_hour; or draw.",
-        "TRACE",
-        readers.text,
-        required=True,
-        is_argument=True,
-    ),
-    **RUNNING_FLAGS,
-    "policy": Flag(
-        "What the job does when capacity changes; all: one after the other.",
-        read=readers.choice("operations.simulate:Policy", also=(_ALL,)),
-        default=_ALL,
-        words=("static", "replan", "overprovision", _ALL),
-    ),
-    "seed": Flag(
-        "Seed of failures, and of a trace that is drawn.",
-        "N",
-        readers.count(2**31, allow_zero=True),
-        default=0,
-    ),
-    "spare": Flag("Nodes that overprovision keeps in reserve.", "PERCENT", readers.share, "10"),
-    "restart_time": REPLAN_FLAGS["restart_time"],
-    "hours": Flag("Length of a trace that is drawn.", "TIME", readers.duration(), default="7 days"),
-    "losses": Flag(
-        "Losses of a group of nodes an hour, if drawn. Default: 10%/day.",
-        "RATE",
-        readers.number("parse_per_hour", readers.MOST_INTERRUPTIONS_PER_HOUR, allow_zero=True),
-    ),
-    "away": Flag("Mean time until such nodes are back.", "TIME", readers.duration(), default="4h"),
-    "together": Flag("Nodes of a group.", "N", readers.count(_MOST_SITES), default=4),
-    "price_swing": Flag(
-        "Hourly deviation of a drawn price. Default: none.", "PERCENT", readers.share
-    ),
-    "save_trace": Flag("Write the trace as CSV.", "FILE.csv", readers.text),
-}
-SITES_FLAGS: Final = {
-    **RUNNING_FLAGS,
-    "sites": Flag("Data centres that run the plan.", "N", readers.count(_MOST_SITES), default=2),
-    "link": Flag(
-        "Speed of the link of a site, such as 10Gbit/s.",
-        "RATE",
-        readers.number("parse_bandwidth", readers.MOST_BANDWIDTH),
-        required=True,
-    ),
-    "latency": Flag("Latency between sites.", "TIME", readers.duration(), default="50ms"),
-    "every": Flag(
-        "Iterations between outer steps.", "N", readers.count(readers.MOST_TOKENS), default=100
-    ),
-    "bits": Flag("Bits of a weight that is sent.", "N", readers.count(32), default=32),
-    "overlap": switch("Send messages beside the iterations until the next outer step."),
-}
 
 
 def read(

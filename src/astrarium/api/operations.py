@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.api import planning
 from astrarium.api.asked import AskedValues
-from astrarium.api.flags import REPLAN_FLAGS, as_keyword, read
+from astrarium.api.flags import as_keyword, read
 from astrarium.api.plans import Plan, Plans, StrPath
+from astrarium.api.running_flags import REPLAN_FLAGS
 from astrarium.cluster import Cluster, market
 from astrarium.cost.checkpoints import checkpoint_bytes
 from astrarium.cost.training_run import RunTerms

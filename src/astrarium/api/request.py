@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster.build import GpusGiven
     from astrarium.model.adapters import Adapters
+    from astrarium.model.beside import Beside
     from astrarium.model.lengths import Lengths
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
@@ -159,9 +160,9 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
         kind,
         adapters,
         lengths_of(asked),
+        beside_of(asked),
     )
-    if workload.draws is not None:
-        notes.append(_on_lengths(workload, workload.draws.mean))
+    notes += (*_on_lengths(workload), *_on_beside(workload))
     if asked.gpus is None and asked.cluster is None:
         pools, unable = _able(workload, pools)
         return Request(workload, pools, (*notes, *unable))
@@ -208,14 +209,58 @@ def lengths_of(asked: AskedValues) -> Lengths | None:
     return None
 
 
-def _on_lengths(workload: Workload, mean: float) -> str:
+def beside_of(asked: AskedValues) -> Beside | None:
+    """The frozen model beside the trained one, where there is one."""
+    if asked.teacher is None and asked.reference is None:
+        return None
+    from astrarium.model.beside import Beside, Role
+
+    if asked.teacher is not None and asked.reference is not None:
+        raise both_given("teacher", "reference")
+    if asked.reference is not None and (asked.global_batch or 0) % 2:
+        raise refusal(
+            "global_batch",
+            f" {asked.global_batch} is odd; with {flag('reference')}, sequences are pairs of a"
+            " chosen and a rejected one, and both count",
+        )
+    role = Role.REFERENCE if asked.teacher is None else Role.TEACHER
+    given: Any = asked.reference if asked.teacher is None else asked.teacher
+    with about(role.value):
+        loaded = model(given)
+    return Beside(loaded, role, reference_of(given, loaded))
+
+
+def _on_beside(workload: Workload) -> Iterator[str]:
+    """What is counted of a frozen model."""
+    beside = workload.beside
+    if beside is None:
+        return
+    trained, frozen = workload.model, beside.model
+    kept = f"{format_count(frozen.parameters)} parameters, forward pass only"
+    if workload.shares_weights:
+        kept = f"the weights of {trained.name} without adapters: a forward pass, no memory"
+    if beside.pairs:
+        batch = workload.global_batch
+        yield f"reference {frozen.name}: {kept}; {batch:,} sequences are {batch // 2:,} pairs"
+        return
+    yield f"teacher {frozen.name}: {kept}; all its logits are in the loss"
+    if frozen.vocab != trained.vocab:
+        yield (
+            f"vocabularies of {frozen.vocab:,} and {trained.vocab:,}: a loss over logits needs one"
+            " tokenizer for both"
+        )
+
+
+def _on_lengths(workload: Workload) -> Iterator[str]:
     """What is counted of sequences of unequal length."""
-    length = workload.seq_length
+    if workload.draws is None:
+        return
+    length, mean = workload.seq_length, workload.draws.mean
     if workload.packed:
         how = f"rows of {length:,} hold {length / mean:.1f} of them, and attend to each alone"
     else:
         how = "they are padded; memory is that of the longest, tokens are without padding"
-    return f"sequences of {mean:,.0f} tokens on average, cut at {length:,}: {how}"
+    yield f"sequences of {mean:,.0f} tokens on average, cut at {length:,}: {how}"
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:

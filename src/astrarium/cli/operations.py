@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from astrarium.api.flags import REPLAN_FLAGS, SIMULATE_FLAGS, SITES_FLAGS
+from astrarium.api.running_flags import REPLAN_FLAGS, SIMULATE_FLAGS, SITES_FLAGS
 from astrarium.cli import output
 from astrarium.cli.plan import OUT
 from astrarium.cli.shell import JSON, command, typed

@@ -71,6 +71,8 @@ def _hand_over(
 
         output.show(lambda width: stragglers_report(steady, width))
     typed, runtimes = ctx.meta[ARGUMENTS], document.plans[0].runtimes
+    if document.workload.teacher or document.workload.reference:
+        runtimes = ()  # no export has a frozen model
     output.show(
         lambda width: text.next_steps(typed, written, width, runtimes=runtimes, files=files)
     )

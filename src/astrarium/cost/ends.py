@@ -37,6 +37,9 @@ from astrarium.value import Value
 HEAD_DTYPE: Final = {Precision.FP8: "bf16", Precision.FP4: "bf16"}
 
 
+_OF_FROZEN: Final = ("frozen_embedding", "frozen_head", "frozen_tied")
+
+
 class EndCosts(Value, frozen=True):
     """One row per shard; seconds and bytes of one micro-batch, parameters of one rank."""
 
@@ -54,6 +57,10 @@ class EndCosts(Value, frozen=True):
     head_activations: Floats
     head_transient: Floats  # what the head's 16-bit weight gradient needs beyond the logits' peak
     trained: Floats  # 1, or 0 where all of it is frozen
+    # Parameters of a frozen model beside the trained one.
+    frozen_embedding: Floats
+    frozen_head: Floats
+    frozen_tied: Floats  # as `tied_parameters`
     boundary_bytes: Floats  # what one rank hands to the next stage, by cut: see `boundary_bytes`
 
 
@@ -111,6 +118,7 @@ def end_costs(
             outputs * model.head.inputs * element * trains - logits * FLOAT_BYTES, 0.0
         ),
         trained=np.full(len(shards), float(trains)),
+        **dict.fromkeys(_OF_FROZEN, np.zeros(len(shards))),
         # A mask goes forward only: half of it in each direction stands for that.
         boundary_bytes=boundary_bytes(workload, shards)
         + runtime.sent_mask_bytes * workload.seq_length**2 / 2,
@@ -248,6 +256,12 @@ class PlacedEnds:
             + tied
             + self.copies
         )
+
+    def frozen(self, apart: Bools) -> Floats:
+        """Parameters of embedding and head of a frozen model beside the trained one."""
+        costs = self._costs
+        tied = np.where(apart[:, None], self.last(costs.frozen_tied), 0.0)
+        return self.first(costs.frozen_embedding) + self.last(costs.frozen_head) + tied
 
     def half_at_each(self, amount: float) -> Floats:
         """An amount that belongs to both ends of the model."""

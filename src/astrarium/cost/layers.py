@@ -101,12 +101,14 @@ def layer_costs(
             layer.add("launch_again", layer.out["tp_forward"])
         if isinstance(kind, Block) and kind.frozen:
             _leave_out_gradients(layer)
+        layer.out["unit"] = np.sum([layer.out[name] for name in _WEIGHTS], axis=0)
         layers.append(layer.out)
     return LayerCosts(
         **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
     )
 
 
+_WEIGHTS: Final = ("dense_parameters", "expert_parameters", "frozen_dense", "frozen_expert")
 # What only layers with gradients have.
 _OF_GRADIENTS: Final = (
     *("backward", "tp_backward", "tp_backward_overlapped", "cp_backward", "ep_backward"),

@@ -8,7 +8,7 @@ Recompute, ZeRO, offload and overlap are applied on top by `memory` and `step`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import fields, replace
 from functools import partial
@@ -21,6 +21,7 @@ from astrarium.catalog.optimizers import find_optimizer, with_optimizer
 from astrarium.catalog.runtimes import Runtime, as_asked, find_runtime
 from astrarium.cluster import Pool
 from astrarium.cluster.interconnect import Network
+from astrarium.cost.beside import with_frozen_ends, with_frozen_layers
 from astrarium.cost.collectives import (
     Fabric,
     Group,
@@ -47,6 +48,7 @@ from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remai
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
 from astrarium.cost.lengths import at_lengths, pace_of
+from astrarium.cost.on_ranks import DataMessages, EndSeconds, Exchange, RankSeconds
 from astrarium.cost.shard_memory import remembered
 from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
@@ -59,7 +61,7 @@ from astrarium.value import Value
 _DEALT: Final = (
     *("dense_parameters", "expert_parameters", "frozen_dense", "frozen_expert"),
     *("scaled_weights", "weight_tensors", "expert_tensors"),
-    *("matrix_update", "expert_matrix_update"),
+    *("matrix_update", "expert_matrix_update", "once_dense", "once_expert"),
 )
 
 
@@ -69,62 +71,6 @@ class ShardCosts(Value, frozen=True):
     layers: LayerCosts
     ends: EndCosts
     shard_of: Ints
-
-
-class RankSeconds(Value, frozen=True):
-    """Seconds of one micro-batch by cause on each rank."""
-
-    forward: Floats
-    backward: Floats
-    tp: Floats
-    tp_overlapped: Floats
-    cp: Floats
-    ep: Floats
-    sent_forward: Floats  # of all these messages, what the forward pass sends
-    sent_forward_overlapped: Floats
-    again: Floats  # the whole forward pass of the rank's layers, if it were redone
-    messages_again: Floats  # of which messages
-    launch: Floats  # what the host takes to launch all of it
-    launch_forward: Floats  # of which the forward pass of the rank's layers
-    launch_again: Floats
-
-
-class Exchange(Value, frozen=True):
-    """Seconds of messages with all parameters of a rank."""
-
-    reduce: Floats  # gradients summed everywhere
-    scatter: Floats  # gradients summed, each rank its part
-    gather: Floats  # weights
-
-    def __add__(self, after: Exchange) -> Exchange:
-        reduce, scatter = self.reduce + after.reduce, self.scatter + after.scatter
-        return Exchange(reduce, scatter, self.gather + after.gather)
-
-
-class DataMessages(Value, frozen=True):
-    """Data-parallel messages of each rank's parameters, dense then expert groups.
-
-    Arrays of (layouts, ranks), but for `tied`: (layouts,).
-    """
-
-    at_once: Exchange
-    in_buckets: Exchange  # one call for each
-    in_layers: Exchange  # likewise; `reduce` is that of buckets
-    last_bucket: Floats  # share of it, which has nothing to hide behind; 0 where not known
-    unpack: Floats  # gathered weights brought to their places, beside nothing
-    tied: Floats  # gradients of a table that first and last stage both hold
-    shared: Floats  # of a copy of it on a stage between them
-    slowdown: Floats  # of the computation beside them, as a share
-    on_same_links: Floats  # other messages of one pass of a micro-batch, on the same adapters
-
-
-class EndSeconds(Value, frozen=True):
-    """Of the passes of one micro-batch, what embedding and head take: arrays of (layouts,)."""
-
-    embedding_forward: Floats
-    embedding_backward: Floats
-    head_forward: Floats
-    head_backward: Floats
 
 
 class Layouts(Value, frozen=True):
@@ -246,8 +192,16 @@ class CostModel:
         return ShardCosts(*remembered(of, shards, priced), shard_of)
 
     def _priced(self, workload: Workload, shards: Shards) -> tuple[LayerCosts, EndCosts]:
-        given = (workload, shards, self.ops, self.fabric, self.runtime)
-        return layer_costs(*given, self.tuning), end_costs(*given)
+        given = (shards, self.ops, self.fabric, self.runtime)
+        layers, ends = layer_costs(workload, *given, self.tuning), end_costs(workload, *given)
+        alone = workload.of_beside
+        if alone is None:
+            return layers, ends
+        beside = layer_costs(alone, *given, self.tuning)
+        layers = with_frozen_layers(workload, self.runtime, layers, beside)
+        one, other = ends, end_costs(alone, *given)
+        ends = with_frozen_ends(workload, shards, self.ops, self.runtime, one, other)
+        return layers, ends
 
     def layouts(
         self,
@@ -286,10 +240,7 @@ class CostModel:
         def dealt(per_layer: Floats) -> Floats:
             return np.einsum("nrk,nk->nr", held, per_layer[shard])
 
-        of_ends, trained = ends.parameters(degrees.pp > 1), shards.ends.trained[shard][:, None]
-        held_of = {name: dealt(getattr(costs, name)) for name in _DEALT}
-        held_of["dense_parameters"] += of_ends * trained
-        held_of["frozen_dense"] += of_ends * (1 - trained)
+        held_of = self._held(shards, ends, degrees.pp > 1, dealt)
         pace, hop = self.pace(degrees, job_gpus), self.hop_seconds(degrees, gpus, shards)
         on_rank = self._on_rank(self._launch_delay(degrees, job_gpus > domain), shards, dealt, ends)
         counts = held.sum(axis=2)
@@ -314,9 +265,8 @@ class CostModel:
             on_rank=_at_pace(on_rank, pace[:, None], self.tuning.host),
             ends=_end_seconds(shards, pace),
             **held_of,
-            end_states=of_ends * self._more_of_ends,
             head_activations=ends.last(shards.ends.head_activations),
-            head_transient=ends.last(shards.ends.head_transient),
+            head_transient=_transient(shards, ends, held),
             hop_seconds=at_cuts(hop, stages.stop[stage_row]),
             layer_counts=counts,
             redone_of_layer=largest_held(held, (costs.activations - costs.inputs)[shard]),
@@ -327,6 +277,19 @@ class CostModel:
             expert_ranks=expert_ranks[:, None],
             messages=self._data_messages(degrees, domain, ends, others, dense, expert),
         )
+
+    def _held(
+        self, shards: ShardCosts, ends: PlacedEnds, apart: Bools, dealt: Callable[[Floats], Floats]
+    ) -> dict[str, Floats]:
+        """What ranks have of all that they hold; the ends are on the first and on the last."""
+        held = {name: dealt(getattr(shards.layers, name)) for name in _DEALT}
+        of_ends, beside = ends.parameters(apart), ends.frozen(apart)
+        trained = shards.ends.trained[shards.shard_of][:, None]
+        held["dense_parameters"] += of_ends * trained
+        held["frozen_dense"] += of_ends * (1 - trained) + beside
+        held["once_dense"] += beside
+        held["end_states"] = of_ends * self._more_of_ends
+        return held
 
     @property
     def _more_of_ends(self) -> float:
@@ -471,12 +434,10 @@ class CostModel:
         return found, (1.0 / buckets)[row_of] if self.runtime.message_parameters else 0.0
 
     def _largest_unit(self, shards: ShardCosts, ends: PlacedEnds) -> Floats:
-        costs, e = shards.layers, shards.ends
-        every = costs.dense_parameters + costs.expert_parameters
-        every = every + (costs.frozen_dense + costs.frozen_expert)
-        layer = every.max(axis=1)[shards.shard_of]
+        e, layer = shards.ends, shards.layers.unit.max(axis=1)[shards.shard_of]
         outer = np.maximum(ends.first(e.embedding_parameters), ends.last(e.head_parameters))
-        return np.maximum(layer[:, None], outer)
+        beside = np.maximum(ends.first(e.frozen_embedding), ends.last(e.frozen_head))
+        return np.maximum(layer[:, None], np.maximum(outer, beside))
 
     def _on_rank(
         self,
@@ -503,8 +464,8 @@ class CostModel:
             ep=dealt(c.ep_forward + c.ep_backward),
             sent_forward=messages + message,
             sent_forward_overlapped=dealt(c.tp_forward_overlapped + exchanges) + message,
-            again=forward + messages,
-            messages_again=messages,
+            again=forward + messages - dealt(c.forward_once + c.sent_once),
+            messages_again=messages - dealt(c.sent_once),
             launch=self._launches(shards, dealt, ends)
             + dealt(np.ones_like(c.forward)) * extra_launches[:, None],
             launch_forward=dealt(c.launch_forward),
@@ -568,9 +529,18 @@ class CostModel:
         return placed.per_domain, stages
 
 
-def _both(held: Mapping[str, Floats], kind: str) -> tuple[Floats, Floats]:
-    """Parameters of a kind that train, and those that do not."""
-    return held[f"{kind}_parameters"], held[f"frozen_{kind}"]
+def _both(held: dict[str, Floats], kind: str) -> tuple[Floats, Floats]:
+    """Parameters of a kind that train, and those that do not, as two passes gather them.
+
+    Half of those that one pass reads stand for that.
+    """
+    return held[f"{kind}_parameters"], held[f"frozen_{kind}"] - held.pop(f"once_{kind}") / 2
+
+
+def _transient(shards: ShardCosts, ends: PlacedEnds, held: Floats) -> Floats:
+    """Bytes beside what is kept: of the head, or of the pass of a frozen model's layer."""
+    of_pass = largest_held(held, shards.layers.pass_bytes[shards.shard_of])
+    return np.maximum(ends.last(shards.ends.head_transient), of_pass)
 
 
 def at_cuts(hop: Floats, stop: Ints) -> Floats:

@@ -139,7 +139,8 @@ def least_bytes_of_degrees(
     trained, pp = ends * e.trained, degrees.pp
     dense = (c.dense_parameters @ layers_of_kind + trained)[s] / pp
     expert = (c.expert_parameters @ layers_of_kind)[s] / pp
-    frozen = (c.frozen_dense @ layers_of_kind + (ends - trained))[s] / pp
+    beside = e.frozen_embedding + e.frozen_head
+    frozen = (c.frozen_dense @ layers_of_kind + (ends - trained) + beside)[s] / pp
     frozen_expert = (c.frozen_expert @ layers_of_kind)[s] / pp
     dense_ranks, expert_ranks = data_ranks(degrees)
     one_layer = (c.activations - c.inputs).min(axis=1)[s]

@@ -30,13 +30,9 @@ from astrarium.cost.collectives import (
     send_seconds,
 )
 from astrarium.cost.known_shards import KnownShards, slowest_costs
-from astrarium.cost.layouts import (
-    CostModel,
-    EndSeconds,
-    Layouts,
-    ShardCosts,
-)
+from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.cost.memory import bytes_of_phases, bytes_of_recompute
+from astrarium.cost.on_ranks import EndSeconds
 from astrarium.cost.shard_memory import rows_of, stacked
 from astrarium.cost.stages import StageTable, layers_before, stages_of_bounds
 from astrarium.cost.step import after_parts, rank_parts, start_seconds

@@ -19,7 +19,8 @@ from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.collectives import contention_seconds
 from astrarium.cost.dealings import Turns, least_passes, least_turn
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
-from astrarium.cost.layouts import EndSeconds, Layouts, RankSeconds
+from astrarium.cost.layouts import Layouts
+from astrarium.cost.on_ranks import EndSeconds, RankSeconds
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import LayerCosts, beside, sum_over_modules
 from astrarium.cost.update import host_copies, update_seconds

@@ -81,7 +81,10 @@ class LayerCosts(Value, frozen=True):
     `launch_*`: what the host takes to launch the kernels. `weight_tensors`: how many weights there
     are beside those of experts, of which each has its own (`expert_tensors`). `*_parameters` train;
     `frozen_*` do not, counted as weights of the runtime's size. `*matrix_update`: seconds of matrix
-    products in the update of all weights of the shard.
+    products in the update of all weights of the shard. `*_once` belong to a frozen model beside it:
+    of the forward pass and its messages, what is never redone, and of frozen parameters, those that
+    no backward pass reads; `pass_bytes`: what one of its layers takes. `unit`: parameters that are
+    whole at once where ranks divide them.
     """
 
     forward: Floats
@@ -112,6 +115,12 @@ class LayerCosts(Value, frozen=True):
     launch_again: Floats
     weight_tensors: Floats
     expert_tensors: Floats
+    forward_once: Floats
+    sent_once: Floats
+    once_dense: Floats
+    once_expert: Floats
+    pass_bytes: Floats
+    unit: Floats
 
 
 class Tally:

@@ -413,6 +413,11 @@ class Feature(Enum):
         lambda job: "" if job.workload.adapters is None else job.workload.adapters.kind.value,
         None,  # as above
     )
+    BESIDE = (
+        "a frozen model beside the trained one",
+        lambda job: "" if (one := job.workload.beside) is None else f"{one.role} {one.name}",
+        None,  # the loss is another, and its trainer
+    )
     NODES = "nodes of these sorts", _nodes, _ONE_POOL
     UNEQUAL_NODES = "nodes with unequal numbers of GPUs in use", _unequal_nodes, _ONE_POOL
     PROCESSORS = "cores of a processor", _processors, None

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, adapter_parameters, finetuned_flops_per_token
+from astrarium.model.beside import Beside, check_beside
 from astrarium.model.blocks import Block, Model
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.model.lengths import Draws, Lengths
@@ -72,6 +73,7 @@ class Workload(Value, frozen=True):
     optimizer: str = "adamw"  # a name of `catalog/optimizers.py`
     adapters: Adapters | None = None  # beside frozen weights; None: all weights train
     lengths: Lengths | None = None  # of the sequences; None: all are of `seq_length`
+    beside: Beside | None = None  # a frozen model that sees the same sequences
 
     def __post_init__(self) -> None:
         for name in ("seq_length", "global_batch"):
@@ -87,9 +89,10 @@ class Workload(Value, frozen=True):
                 f" {self.optimizer}; leave one of them out",
                 "optimizer",
             )
-
         if self.lengths is not None:
             check_lengths(self.model)
+        if self.beside is not None:
+            check_beside(self.model, self.beside)
 
     @property
     def draws(self) -> Draws | None:
@@ -100,6 +103,31 @@ class Workload(Value, frozen=True):
     def packed(self) -> bool:
         """Whether sequences fill rows of `seq_length`, each attending to itself."""
         return self.lengths is not None and self.lengths.packed
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether the frozen model is the trained one without its adapters."""
+        if self.beside is None or self.adapters is None or not self.beside.pairs:
+            return False
+        one, other = self.model, self.beside.model
+        return (one.embedding, one.blocks, one.head) == (other.embedding, other.blocks, other.head)
+
+    @property
+    def of_beside(self) -> Workload | None:
+        """The frozen model on the same sequences, as if it trained; products are of 16 bits.
+
+        Adapters stay where weights are shared: those of 4 bits are made 16-bit ones again.
+        """
+        if self.beside is None:
+            return None
+        narrow = self.precision in (Precision.FP8, Precision.FP4)
+        return replace(
+            self,
+            model=self.beside.model,
+            adapters=self.adapters if self.shares_weights else None,
+            precision=Precision.BF16 if narrow else self.precision,
+            beside=None,
+        )
 
     @property
     def tokens_per_iteration(self) -> int:
@@ -115,9 +143,10 @@ class Workload(Value, frozen=True):
     @property
     def flops_per_token(self) -> float:
         length = self.seq_length if self.draws is None else max(round(self.draws.seen), 1)
+        beside = 0.0 if self.beside is None else self.beside.model.flops_per_token(length) / 3
         if self.adapters is None:
-            return self.model.flops_per_token(length)
-        return finetuned_flops_per_token(self.model, self.adapters, length)
+            return self.model.flops_per_token(length) + beside
+        return finetuned_flops_per_token(self.model, self.adapters, length) + beside
 
     @property
     def trained_parameters(self) -> int:

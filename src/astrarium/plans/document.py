@@ -68,7 +68,10 @@ class WorkloadPart(Value, frozen=True):
     lengths: str | None = None  # of sequences, where they differ
     packed: bool = False
     mtp_layers: int = 0  # of the layers, those that predict further tokens
+    teacher: str | None = None  # a frozen model, as given
+    reference: str | None = None
     model_config: dict[str, Any] | None = None
+    frozen_config: dict[str, Any] | None = None  # of the teacher or reference
 
     @property
     def has_experts(self) -> bool:

@@ -16,6 +16,7 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, checked, default_modules
+from astrarium.model.beside import Beside, Role
 from astrarium.model.blocks import Model
 from astrarium.model.frozen import with_frozen_front
 from astrarium.model.lengths import Lengths
@@ -119,7 +120,21 @@ def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
         adapters = checked(model, Adapters(Finetune(plan.finetune), rank, modules))
     asked = part.numerics, part.expert_imbalance, part.expert_messages, kind, adapters
     lengths = None if part.lengths is None else Lengths(part.lengths, packed=part.packed)
-    return Workload(model, length, batch, tokens, precision, *asked, lengths)
+    beside = _beside(part, where)
+    return Workload(model, length, batch, tokens, precision, *asked, lengths, beside)
+
+
+def _beside(part: WorkloadPart, where: str) -> Beside | None:
+    from astrarium.model.load import load_model, model_of_config
+
+    role = Role.REFERENCE if part.teacher is None else Role.TEACHER
+    name = part.reference if part.teacher is None else part.teacher
+    if name is None:
+        return None
+    if part.frozen_config is None:
+        return Beside(load_model(name), role, name)
+    read = f"{where}: workload.frozen_config"
+    return Beside(model_of_config(part.frozen_config, name, read), role, name)
 
 
 def _model(part: WorkloadPart, where: str) -> Model:

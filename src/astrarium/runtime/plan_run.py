@@ -155,6 +155,8 @@ def _notes(
         yield f"updates with AdamW, not with {job.workload.optimizer} as planned"
     if job.workload.adapters is not None:
         yield f"trains all weights, not {job.workload.adapters.kind} as planned"
+    if job.workload.beside is not None:
+        yield f"trains without the {job.workload.beside.role} as planned"
     if job.workload.lengths is not None:
         yield "trains on sequences of one length, not of those planned"
     planned = job.workload.precision.value

@@ -116,8 +116,11 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
     """Fields of model, workload and cluster: the same for every strategy."""
     model = workload.model
     blocks = [kind for kind in model.kinds if isinstance(kind, Block)]
+    beside = workload.beside.model.kinds if workload.beside else ()
+    divided = [*blocks, *(kind for kind in beside if isinstance(kind, Block))]
     attentions = [attention for block in blocks for attention in block.attentions]
-    scans = [scan for block in blocks for scan in block.scans]
+    heads = [(a.heads, a.kv_heads) for block in divided for a in block.attentions]
+    scans = [scan for block in divided for scan in block.scans]
     moe = next((block for block in blocks if block.experts), None)
     return {
         "layers": model.num_layers,
@@ -125,8 +128,8 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "ffn": _inner_width(blocks, Module.MLP),
         "moe_ffn": _inner_width(blocks, Module.EXPERTS),
         "shared_ffn": _inner_width(blocks, Module.SHARED_EXPERTS),
-        "heads": int(np.gcd.reduce([a.heads for a in attentions])) if attentions else 0,
-        "kv_heads": int(np.gcd.reduce([a.kv_heads for a in attentions])) if attentions else 0,
+        "heads": int(np.gcd.reduce([every for every, _ in heads])) if heads else 0,
+        "kv_heads": int(np.gcd.reduce([shared for _, shared in heads])) if heads else 0,
         "head_dim": max((a.key_dim for a in attentions), default=0),
         "scan_heads": int(np.gcd.reduce([s.heads for s in scans])) if scans else 0,
         "scan_groups": int(np.gcd.reduce([s.groups for s in scans])) if scans else 0,
@@ -150,6 +153,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "reduced_numerics": workload.numerics is Numerics.REDUCED,
         "expert_messages": workload.expert_messages.value,
         "optimizer": workload.optimizer,
+        "pairs": workload.beside is not None and workload.beside.pairs,
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,
         "nvlink_domain": pool.nvlink_domain,

@@ -122,6 +122,9 @@ def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
     has_model = body.get("model") is not None or body.get("config") is not None
     if has_model or table is not CONFIG_FLAGS:
         given["model"] = _model(body)
+    for name in ("teacher", "reference"):
+        if name in given:
+            given[name] = _frozen(name, given[name])
     if not isinstance(given.get("strategy", {}), Mapping):
         given["strategy"] = _strategy(str(given["strategy"]))
     if "lengths" in given:
@@ -179,6 +182,16 @@ def _model(body: Body) -> str | Mapping[str, Any]:
             raise InputError("Missing argument 'MODEL'")
         find_model_entry(str(name))
     return str(name)
+
+
+def _frozen(name: str, given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """A frozen model: the content of a config.json, or a name of the catalog."""
+    if isinstance(given, Mapping):
+        check_values(given, name)
+        return dict(given)
+    with about(name):
+        find_model_entry(str(given))
+    return str(given)
 
 
 def _strategy(given: str) -> Mapping[str, Any]:

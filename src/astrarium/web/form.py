@@ -67,6 +67,8 @@ FORM: Final[Mapping[str, Mapping[str, FormField]]] = {
         "lora_rank": FormField("Rank of adapters", "", "16"),
         "lora_modules": FormField("Weights with adapters", "", "q_proj,v_proj"),
         "freeze": FormField("Frozen layers", "", "vision"),
+        "teacher": FormField("Teacher (distillation)", "", "llama-3.1-70b"),
+        "reference": FormField("Reference (DPO)", "Frozen copy of the model, or another"),
         "lengths": FormField("Lengths of sequences", "", "lognormal:600,3000"),
         "packing": FormField("Packed rows", says={"off": "No: padded", "on": "Yes"}),
         "optimizer": FormField("Optimizer"),

@@ -24,6 +24,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, Finetune
+from astrarium.model.beside import Beside, Role
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
 from astrarium.model.lengths import Lengths
@@ -99,6 +100,7 @@ class Case:
     optimizer: str = "adamw"
     adapters: Adapters | None = None
     lengths: Lengths | None = None
+    beside: Beside | None = None
     batch: int = 8
     on_host: bool = False  # the optimizer of the best plan, and its shards
     groups: int = 1  # of ranks, in which the best plan divides
@@ -107,6 +109,8 @@ class Case:
 
 
 LENGTHS = Lengths("lognormal:300,1500")
+TEACHER = Beside(small_model(10, vocab=64000), Role.TEACHER, "larger")
+REFERENCE = Beside(small_model(), Role.REFERENCE, "itself")
 CASES = {
     "roomy": Case("h100:8", 80),
     "tight": Case("h100:8", 9),
@@ -178,6 +182,14 @@ CASES = {
         runtime="torchtitan",
         lengths=replace(LENGTHS, packed=True),
     ),
+    # Two heads on four layers: what other splits could reach is known less closely.
+    "teacher": Case("h100:8", 12, beside=TEACHER, gap=0.07),
+    "teacher, divided": Case("h100:8", 8, beside=TEACHER, runtime="fsdp"),
+    "teacher, experts": Case("h100:4", 20, experts=4, beside=TEACHER, gap=0.12),
+    "reference": Case("h100:8", 11, beside=REFERENCE, gap=0.04),
+    "reference, adapters": Case(
+        *("h100:8", 4), runtime="fsdp", beside=REFERENCE, adapters=Adapters(Finetune.LORA)
+    ),
     "tuned faster": Case("h100:8", 9, tuning=Tuning(compute=0.5, intra_link=0.5, memory_bytes=-GB)),
     "tuned slower": Case("h100:16", 9, tuning=Tuning(compute=2, inter_link=3, memory_bytes=GB)),
 }
@@ -233,6 +245,7 @@ def test_equals_brute_force(name: str) -> None:
         optimizer=case.optimizer,
         adapters=case.adapters,
         lengths=case.lengths,
+        beside=case.beside,
     )
     pool, rules = pool_of(case.gpus, case.memory_gb * GB), user_rules(case.rules)
     if case.rented_sizes is not None:

@@ -355,6 +355,7 @@ def runtime_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
 
 
 def workload_part(workload: Workload, reference: str) -> WorkloadPart:
+    beside = workload.beside
     return WorkloadPart(
         model=workload.model.name,
         model_as_given=reference,
@@ -378,6 +379,8 @@ def workload_part(workload: Workload, reference: str) -> WorkloadPart:
         packed=workload.packed,
         mtp_layers=workload.model.mtp_layers,
         model_config=_plain(workload.model.config),
+        **({} if beside is None else {beside.role.value: beside.name}),
+        frozen_config=None if beside is None else _plain(beside.model.config),
     )
 
 

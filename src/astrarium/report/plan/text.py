@@ -167,6 +167,8 @@ def facts(
 def _rows_words(workload: WorkloadPart) -> str:
     """What a batch counts, and how long it is."""
     length = f"{workload.seq_length:,}"
+    if workload.reference is not None and workload.lengths is None:
+        return f"sequences (pairs) of {length}"
     if workload.lengths is None:
         return f"sequences of {length}"
     return f"packed rows of {length}" if workload.packed else f"sequences of up to {length}"

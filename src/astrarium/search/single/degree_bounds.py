@@ -211,6 +211,7 @@ class _Savings(Value, frozen=True):
         c, layers, number = shards.layers, model.layers_of_kind, model.layers_of_kind.sum()
         inputs = c.inputs * (not model.runtime.checkpoints_on_host)
         again = c.forward + c.tp_forward + c.cp_forward + c.ep_forward
+        again = again - (c.forward_once + c.sent_once)
         chosen = [bit for bit in range(len(RECOMPUTE_MODULES)) if modules >> bit & 1]
         return cls(
             number * lasting * (c.activations - inputs).max(axis=1),
