@@ -16,6 +16,7 @@ from astrarium.search.planner import predict
 from astrarium.strategy.types import LayerSplit
 
 SMALL = climber.Problem(1, "tinyllama-1.1b", "h100:8", 2048, 16)
+PROVED = climber.Problem(1, "tinyllama-1.1b", "h100:8", 4096, 64)
 MIXED = climber.Problem(61, "llama-2-7b", "h100:8,a100:8", 2048, 16)
 
 
@@ -26,19 +27,19 @@ def prices_of(problem: climber.Problem) -> Prices:
 def test_a_worse_answer_is_flagged_and_a_true_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    claim = climber.claimed(SMALL)
+    claim = climber.claimed(PROVED)
     assert claim is not None
     assert claim.optimal
-    right = climber.checked(SMALL, claim, seed=1, seconds=0.5)
+    right = climber.checked(PROVED, claim, seed=1, seconds=0.5)
     assert not right["violation"]
     assert right["climber_seconds"] == pytest.approx(claim.seconds)
 
     slow = {"tp": 8, "micro_batch": 1, "recompute": "full"}
-    prices = prices_of(SMALL)
+    prices = prices_of(PROVED)
     read = prices.read({**slow, "stages": [{"layers": [0, 22]}]})
     seconds = prices.scored([read])[0].seconds
     planted = claim._replace(seconds=seconds, strategies=(prices.written(read),))
-    wrong = climber.checked(SMALL, planted, seed=1, seconds=0.5)
+    wrong = climber.checked(PROVED, planted, seed=1, seconds=0.5)
     assert wrong["violation"]
     assert wrong["climber_seconds"] < seconds
     gap = planted._replace(optimal=False, bound_gap=0.999)

@@ -69,7 +69,7 @@ def test_an_export_to_a_full_disk_leaves_no_part_of_it(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*PLAN, "--out", str(tmp_path)]).exit_code == 0
     target = tmp_path / "run"
     process = subprocess.run(
-        [*COMMAND, "export", tmp_path, "--to", "deepspeed", "--nearest", "--out", target],
+        [*COMMAND, "export", tmp_path, "--to", "megatron", "--out", target],
         preexec_fn=small_files,
         capture_output=True,
         text=True,

@@ -91,7 +91,7 @@ def test_ctrl_c_says_how_to_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
         (("--out", "x.txt"), "expected a name that ends in .parquet"),
         (("--out", "/dev/null"), "it is not a regular file; name a file"),
         (("--out", "."), "is a folder"),
-        (("--from-journal", "none.jsonl"), "cannot be read"),
+        (("--from-journal", "none.jsonl"), "no such file"),
     ],
 )
 def test_bad_flags_are_refused(run: Run, flags: tuple[str, ...], message: str) -> None:

@@ -130,7 +130,7 @@ def test_what_megatron_refuses_is_said_and_stops_nothing(plan: Run) -> None:
         (("--compare", "tpp=8"), "--compare: unknown key 'tpp'"),
         (
             ("--compare", "tp=3"),
-            "does not divide 8 GPUs (2 and 4 do); --compare-gpus TYPE:N says how many",
+            "does not divide 8 GPUs (2 and 4 do); --compare-gpus TYPE:N gives the number of GPUs",
         ),
         (("--compare", "gone.json"), "gone.json"),
         (("--compare", "tp=8", "--compare-gpus", "h1000:8"), "--compare-gpus 'h1000:8': unknown"),

@@ -126,7 +126,7 @@ def test_a_profile_of_another_runtime_is_noted(run: Run, project: Path) -> None:
 
 
 BAD = {
-    "no such table": (("--from", "none.csv"), "no such file: 'none.csv'"),
+    "no such table": (("--from", "none.csv"), "none.csv: no such file"),
     "no such log": (("--from-log", "none.log", "--gpus", "h100:8"), "no such log: 'none.log'"),
     "no GPUs for a log": (("--from-log", "a.log"), "no GPUs are given"),
     "no log": (("--from-log", "runs.csv", "--gpus", "h100:8"), "no iteration of Megatron-LM"),

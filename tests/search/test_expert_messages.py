@@ -41,24 +41,33 @@ def test_what_would_have_to_be_installed_is_said_only() -> None:
 
 
 def test_deepep_is_not_praised_beside_a_faster_plan() -> None:
-    """A plan of ZeRO 3 that sends no tokens is recommended, faster than those of DeepEP."""
-    assert looked_at("qwen3-30b-a3b", "h100:16", 256).deepep is not None
+    """A plan of ZeRO 3 that sends no tokens is faster than those of DeepEP."""
+    deepep = looked_at("qwen3-30b-a3b", "h100:16", 512).deepep
+    assert deepep is not None
     document = astrarium.plan(
-        "qwen3-30b-a3b", gpus="h100:16", global_batch=256, seq_length=4096
+        "qwen3-30b-a3b", gpus="h100:16", global_batch=512, seq_length=4096
     ).document
-    assert document.plans[0].strategy.ep == 1
+    fastest = min(document.plans, key=lambda plan: plan.iteration_seconds)
+    assert fastest.strategy.ep == 1
+    assert fastest.iteration_seconds < deepep.iteration_seconds
     assert not any("DeepEP" in note for note in document.notes)
 
 
-def test_the_answers_decide_not_the_measured_plans() -> None:
-    """With messages beside computation the recommended plan would be 17 % slower."""
-    assert looked_at("qwen3-235b-a22b", "b200:64", 1024).beside
-    asked = {"gpus": "b200:64", "global_batch": 1024, "seq_length": 4096}
-    left_open = astrarium.plan("qwen3-235b-a22b", **asked).document  # type: ignore[arg-type]
-    assert left_open.workload.expert_messages is ExpertMessages.ALLTOALL
-    asked["expert_messages"] = "overlapped"
-    stated = astrarium.plan("qwen3-235b-a22b", **asked).document  # type: ignore[arg-type]
-    assert left_open.plans[0].iteration_seconds < 0.9 * stated.plans[0].iteration_seconds
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch"),
+    [("qwen3-235b-a22b", "b200:64", 1024), ("qwen3-30b-a3b", "h100:32", 512)],
+)
+def test_the_answers_decide_not_the_measured_plans(model: str, gpus: str, batch: int) -> None:
+    """Left open, messages travel in the way whose recommended plan is faster."""
+    assert looked_at(model, gpus, batch).beside
+    asked = {"gpus": gpus, "global_batch": batch, "seq_length": 4096}
+    left_open = astrarium.plan(model, **asked).document  # type: ignore[arg-type]
+    stated = {
+        way: astrarium.plan(model, expert_messages=way, **asked).plans[0].iteration_seconds  # type: ignore[arg-type]
+        for way in (ExpertMessages.ALLTOALL, ExpertMessages.OVERLAPPED)
+    }
+    assert left_open.workload.expert_messages is min(stated, key=lambda way: stated[way])
+    assert left_open.plans[0].iteration_seconds == pytest.approx(min(stated.values()))
 
 
 @pytest.mark.parametrize(

@@ -150,16 +150,22 @@ def test_ties_end_where_a_plan_is_too_slow() -> None:
 
 
 def test_what_nobody_measured_is_not_recommended() -> None:
-    """DeepSeek-V3 as it was trained: ZeRO 3 over 1,024 ranks is predicted to be fastest."""
-    found = planned("deepseek-v3", "h800:2048", 4096, 15360)
-    choice = found.recommendation
+    """Qwen3-30B on two nodes: ZeRO 3 of experts over 16 ranks is predicted to be fastest."""
+    choice = planned("qwen3-30b-a3b", "h100:16", 4096, 512).recommendation
     assert choice is not None
     assert unmeasured(choice.fastest.strategy, experts=True)
     assert not unmeasured(choice.plan.strategy, experts=True)
-    assert choice.plan.strategy.pp >= 8
     assert choice.plan.strategy.ep >= 8
     assert choice.slower <= UNMEASURED_SLOWER[2]
     assert "nobody measured" in choice.why[0]
+
+
+def test_deepseek_is_planned_as_it_was_trained() -> None:
+    choice = planned("deepseek-v3", "h800:2048", 4096, 15360).recommendation
+    assert choice is not None
+    assert not unmeasured(choice.plan.strategy, experts=True)
+    assert choice.plan.strategy.pp >= 8
+    assert choice.plan.strategy.ep >= 8
 
 
 def test_ranks_up_to_which_weights_were_shared() -> None:
