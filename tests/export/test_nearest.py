@@ -222,7 +222,7 @@ def test_every_feature_has_a_way_out_or_a_reason_why_not() -> None:
     fixed = {feature for feature in Feature if feature.change is None}
     asked_for = {Feature.RAMP, Feature.EVALUATION, Feature.PROCESSORS, Feature.REDUCED}
     asked_for |= {Feature.EXPERT_MESSAGES, Feature.OPTIMIZER, Feature.ADAPTERS}
-    asked_for |= {Feature.MTP, Feature.MTP_APART}
+    asked_for |= {Feature.MTP, Feature.MTP_APART, Feature.BESIDE}
     assert fixed == asked_for  # by the user, and not found by the search
     known = {field.name for field in fields(Strategy)} | {"precision", "pools"}
     assert all((feature.change or {}).keys() <= known for feature in Feature)
