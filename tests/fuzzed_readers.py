@@ -149,6 +149,12 @@ def _sweep(path: Path) -> object:
     return read_sweep(path)
 
 
+def _trace(path: Path) -> object:
+    from astrarium.operations.traces import read_trace
+
+    return read_trace(path).hours
+
+
 def _launch(text: str, folder: Path) -> object:
     from astrarium.configs.detect import read_sent
 
@@ -363,6 +369,12 @@ precision=fp8
 fit_chance=99 %
 memory_margin=2GiB
 """
+_TRACE = """hours,gpu,gpus,usd_per_gpu_hour
+0,h100,64,2.5
+0,a100,32,1.2
+6.5,h100,48,
+24,h100,64,2.75
+"""
 _RULES = (
     "$tp > 8 && $pp == 1",
     '$recompute_granularity == "full" && $zero_stage == 3',
@@ -398,6 +410,7 @@ READERS: Final[Mapping[str, FuzzedReader]] = {
     "catalog": FuzzedReader(_through_file("catalog.yaml", _catalog), _written(_CATALOG)),
     "table": FuzzedReader(_through_file("table.csv", _table), _table_seeds),
     "sweep": FuzzedReader(_through_file("sweep.yaml", _sweep), _written(_SWEEP)),
+    "trace": FuzzedReader(_through_file("trace.csv", _trace), _written(_TRACE)),
     "script": FuzzedReader(_launch, _texts(*sorted(CONFIGS.glob("*.sh")))),
     "config-yaml": FuzzedReader(_config("train.yaml"), _below(CONFIGS, ".yaml")),
     "config-nodes": FuzzedReader(

@@ -1,13 +1,14 @@
 """Feeds the readers of `tests/fuzzed_readers.py` with damaged texts, and keeps what crashes them.
 
     pip install atheris
-    python tools/fuzz.py [READER ...] [--runs 100000] [--keep DIR] [--seed 1]
+    python tools/fuzz.py [READER ...] [--runs 100000] [--seconds 600] [--jobs 2] [--keep DIR]
 
 A text is a seed that was changed in up to eight places: values of YAML and JSON are replaced,
 removed, repeated or nested, and bytes are changed under the guidance of coverage (atheris). A
 reader has to return, or to raise an `AstrariumError`, within `LONGEST_SECONDS`. DIR gets one file
 per place in the code that fails, `READER-xxxxxxxx.txt`; tests/test_fuzzed.py runs those that are
-kept in tests/fuzzed. The last line of a reader says how many texts were tried.
+kept in tests/fuzzed. The last line of a reader says how many texts were tried. A reader ends
+after its number of texts or its seconds, whichever comes first; `--jobs` readers run at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -181,7 +183,7 @@ class Watched:
         )
 
 
-def fuzz(name: str, runs: int, keep: Path, seed: int) -> int:
+def fuzz(name: str, given: argparse.Namespace) -> int:
     """Feed one reader; returns the number of places that failed."""
     import atheris
 
@@ -190,10 +192,10 @@ def fuzz(name: str, runs: int, keep: Path, seed: int) -> int:
 
         reader = READERS[name]
         seeds = list(reader.seeds())
-        watched = Watched(name, reader.read, keep)
+        watched = Watched(name, reader.read, given.keep)
         for text in seeds:  # imports take their time
             watched(text, longest=60)
-    draw, begin = random.Random(f"{seed} {name}"), time.monotonic()
+    draw, begin = random.Random(f"{given.seed} {name}"), time.monotonic()
 
     def mutate(data: bytes, size: int, _: int) -> bytes:
         if draw.random() < GUIDED:
@@ -204,11 +206,17 @@ def fuzz(name: str, runs: int, keep: Path, seed: int) -> int:
 
     def test(data: bytes) -> None:
         watched(data.decode("utf-8", errors="replace"))
-        if watched.runs >= runs:
-            print(watched.summary(time.monotonic() - begin), flush=True)
+        seconds = time.monotonic() - begin
+        if watched.runs >= given.runs or seconds >= given.seconds:
+            print(watched.summary(seconds), flush=True)
             os._exit(min(len(watched.failures), 100))
 
-    arguments = [f"-seed={seed}", f"-max_len={MOST_BYTES}", "-print_final_stats=0", "-verbosity=0"]
+    arguments = [
+        f"-seed={given.seed}",
+        f"-max_len={MOST_BYTES}",
+        "-print_final_stats=0",
+        "-verbosity=0",
+    ]
     atheris.Setup([sys.argv[0], *arguments], test, custom_mutator=mutate)
     atheris.Fuzz()
     return 0
@@ -218,21 +226,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("readers", nargs="*")
     parser.add_argument("--runs", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="of each reader")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()) / "fuzzed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     given.keep.mkdir(parents=True, exist_ok=True)
     if given.here:
-        return fuzz(given.readers[0], given.runs, given.keep, given.seed)
+        return fuzz(given.readers[0], given)
     from fuzzed_readers import READERS
 
-    failed = 0
-    for name in given.readers or READERS:
-        options = ["--runs", given.runs, "--keep", given.keep, "--seed", given.seed, "--here"]
-        process = subprocess.run([sys.executable, __file__, name, *map(str, options)], check=False)
-        failed += process.returncode != 0
-    return min(failed, 1)
+    def apart(name: str) -> int:
+        """A reader that runs out of memory, say, stops no other one."""
+        options = [one for one in sys.argv[1:] if one not in given.readers]
+        command = [sys.executable, __file__, name, *options, "--here"]
+        return subprocess.run(command, check=False).returncode
+
+    with ThreadPoolExecutor(given.jobs) as pool:
+        return min(1, sum(map(bool, pool.map(apart, given.readers or READERS))))
 
 
 if __name__ == "__main__":
