@@ -52,7 +52,7 @@ def test_foreign_columns_and_optional_ones(tmp_path: Path) -> None:
         (b"a,b\x00c\n1,2\n", "is a binary file"),
         (b'{"plans": []}\n', "missing columns source, framework"),
         (",".join(HEADER).encode() + b"\n", "a header and no rows"),
-        (",".join(HEADER).encode() + b'\n"never closed\n', "not a CSV table"),
+        (",".join(HEADER).encode() + b'\n"never closed\n', "is not CSV"),
         (",".join([*HEADER, "tp"]).encode() + b"\n1\n", "column tp stands in the header twice"),
     ],
 )

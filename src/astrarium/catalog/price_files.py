@@ -8,14 +8,11 @@ Zero is a price: that of machines one owns.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Final, TypeVar
@@ -32,12 +29,11 @@ from astrarium.catalog.prices import (
     merged,
     region_class,
 )
-from astrarium.documents.parsing import LARGEST_TABLE_BYTES, read_text
+from astrarium.documents.rows import csv_rows
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
 MOST_USD_PER_HOUR: Final = 1e6
-MOST_ROWS: Final = 500_000
 MOST_GPUS: Final = 1024  # of one instance
 SKYPILOT_FILE: Final = "vms.csv"
 SHOWN_NAMES: Final = 3
@@ -74,7 +70,9 @@ def read_price_file(path: Path | str) -> PriceFile:
     if file.is_dir():
         return _folder(file)
     if file.suffix.lower() == ".csv":
-        lines = _csv_lines(file)
+        lines = csv_rows(file)
+        if not lines:
+            raise InputError(f"{file}: is empty; expected a header such as gpu,usd_per_gpu_hour")
         header = [cell.strip() for cell in lines[0][1]]
         if set(_SKYPILOT_COLUMNS) <= set(header):
             return _skypilot(file, header, lines[1:])
@@ -102,21 +100,6 @@ def _version(file: Path) -> int:
     """The version in a path: 8 of .../v8/aws/vms.csv."""
     name = file.parent.parent.name
     return int(name[1:]) if name[:1] == "v" and name[1:].isdigit() else 0
-
-
-def _csv_lines(file: Path) -> list[tuple[int, list[str]]]:
-    """The lines of a CSV file that are not empty, with their numbers."""
-    reader = csv.reader(io.StringIO(read_text(file, LARGEST_TABLE_BYTES), newline=""), strict=True)
-    rows = ((reader.line_num, row) for row in reader if any(map(str.strip, row)))
-    try:
-        lines = list(islice(rows, MOST_ROWS + 1))
-    except csv.Error as error:
-        raise InputError(f"{file}: is not CSV: {error}") from None
-    if not lines:
-        raise InputError(f"{file}: is empty; expected a header such as gpu,usd_per_gpu_hour")
-    if len(lines) > MOST_ROWS:
-        raise InputError(f"{file}: more than {MOST_ROWS:,} rows; keep the rows that count")
-    return lines
 
 
 # SkyPilot

@@ -35,6 +35,8 @@ _ONLY_LATER: Final = (
 )
 # What makes the optimizer of a program: torch.optim.SGD(, torchao.optim.AdamW8bit(.
 _OPTIMIZER: Final = re.compile(r"\btorch(?:ao)?\.optim\.(\w+)\(")
+# From the first letter of a word: a search from each of its letters takes seconds for a long one.
+_SCRIPT: Final = re.compile(r"(?<![\w./-])[\w./-]+\.sh")
 _ADAPTERS: Final = "adapter_config.json"  # of PEFT
 _USUAL_RANK: Final = 8  # of PEFT
 OWN: Final = "# Written by Astrarium"
@@ -145,28 +147,27 @@ def _literals(call: ast.Call) -> Iterator[tuple[str, Any]]:
         try:
             value = ast.literal_eval(word.value)
         except (ValueError, SyntaxError):
-            if not isinstance(word.value, ast.List):
-                continue
-            value = _unpacked(word.value)
+            value = _unpacked(word.value) or None
         if word.arg and value is not None:
             yield word.arg, value
 
 
-def _unpacked(node: ast.List) -> list[Any] | None:
+def _unpacked(node: ast.expr) -> list[list[str]] | None:
     """A list of lists of layers, some of them as *layers(first, last)."""
-    out = []
-    for row in node.elts:
-        if not isinstance(row, ast.List):
-            return None
-        names: list[str] = []
-        for item in row.elts:
-            if isinstance(item, ast.Starred) and isinstance(item.value, ast.Call):
-                first, last = (ast.literal_eval(argument) for argument in item.value.args)
-                names += [f"layers.{number}" for number in range(first, min(last, first + 10_000))]
-            else:
-                names.append(str(ast.literal_eval(item)))
-        out.append(names)
-    return out
+    rows = node.elts if isinstance(node, ast.List) else []
+    lists = [row.elts for row in rows if isinstance(row, ast.List)]
+    try:
+        named = [[name for item in items for name in _layers(item)] for items in lists]
+    except (TypeError, ValueError, SyntaxError):  # some other expression
+        return None
+    return named if len(named) == len(rows) else None
+
+
+def _layers(item: ast.expr) -> list[str]:
+    if isinstance(item, ast.Starred) and isinstance(item.value, ast.Call):
+        first, last = (ast.literal_eval(argument) for argument in item.value.args)
+        return [f"layers.{number}" for number in range(first, min(last, first + 10_000))]
+    return [str(ast.literal_eval(item))]
 
 
 def constants_of(text: str, source: str) -> dict[str, Any]:
@@ -285,7 +286,7 @@ def started_by(content: Mapping[str, Any], path: Path) -> Path | str | None:
 
 def script_named(text: str, path: Path) -> Path | None:
     """The first shell script that a text names and that lies beside it."""
-    names = (name.rpartition("/")[2] for name in re.findall(r"[\w./-]+\.sh", text))
+    names = (name.rpartition("/")[2] for name in _SCRIPT.findall(text))
     found = (beside(path.absolute().parent, name) for name in names)
     return next((one for one in found if one is not None), None)
 

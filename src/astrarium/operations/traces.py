@@ -22,13 +22,12 @@ import numpy as np
 
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR
-from astrarium.documents.parsing import read_text
+from astrarium.documents.rows import csv_rows
 from astrarium.errors import InputError
 from astrarium.value import Value
 
 COLUMNS: Final = ("hours", "gpu", "gpus")
 PRICE: Final = "usd_per_gpu_hour"
-MOST_ROWS: Final = 1_000_000
 MOST_HOURS: Final = 24 * 366 * 10
 _KEPT = 0.5  # of the distance of a price from its mean, an hour later
 
@@ -51,31 +50,30 @@ class CapacityTrace(Value, frozen=True):
 
 def read_trace(path: Path) -> CapacityTrace:
     """The trace of a CSV file; InputError names the line."""
-    rows = csv.DictReader(StringIO(read_text(path)))
-    missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
+    (_, header), *lines = csv_rows(path) or [(1, [])]
+    missing = [name for name in COLUMNS if name not in header]
     if missing:
         wanted = f"{', '.join(COLUMNS)} and, for prices, {PRICE}"
         raise InputError(f"{path}: no column '{missing[0]}'; expected {wanted}")
     changes: dict[float, dict[str, tuple[int, float | None]]] = {}
     last = 0.0
-    for row in rows:
-        where = f"{path}:{rows.line_num}"
+    for number, cells in lines:
+        row = dict(zip(header, cells, strict=False))
+        where = f"{path}:{number}"
         hours = _number(row, "hours", where, MOST_HOURS)
         gpus = _number(row, "gpus", where, 2**24)
         if hours < last:
             raise InputError(f"{where}: hour {hours:g} comes after hour {last:g}; sort the rows")
         if gpus != int(gpus):
             raise InputError(f"{where}: gpus: expected a whole number, got {gpus:g}")
-        name = (row["gpu"] or "").strip()
+        name = row.get("gpu", "").strip()
         if not name:
             raise InputError(f"{where}: gpu is empty; name a type such as h100, or a pool")
-        usd = _number(row, PRICE, where, 1e6) if (row.get(PRICE) or "").strip() else None
+        usd = _number(row, PRICE, where, 1e6) if row.get(PRICE, "").strip() else None
         if name in changes.setdefault(hours, {}):
             raise InputError(f"{where}: a second row for {name} at hour {hours:g}; keep one")
         changes[hours][name] = int(gpus), usd
         last = hours
-        if rows.line_num > MOST_ROWS:
-            raise InputError(f"{path}: more than {MOST_ROWS:,} lines; divide it")
     if not changes:
         raise InputError(f"{path}: the trace is empty; rows are such as 0,h100,64,2.5")
     if len(changes) == 1:
@@ -83,11 +81,11 @@ def read_trace(path: Path) -> CapacityTrace:
     return _of_changes(changes)
 
 
-def _number(row: Mapping[str, str | None], name: str, where: str, most: float) -> float:
+def _number(row: Mapping[str, str], name: str, where: str, most: float) -> float:
     try:
-        value = float(row[name] or "")
+        value = float(row.get(name, ""))
     except ValueError:
-        raise InputError(f"{where}: {name}: expected a number, got '{row[name] or ''}'") from None
+        raise InputError(f"{where}: {name}: expected a number, got '{row.get(name, '')}'") from None
     if not 0 <= value <= most:
         raise InputError(f"{where}: {name}: expected 0 to {most:,.0f}, got {value:g}")
     return value

@@ -7,15 +7,13 @@ kept with the row, which is then reported and not predicted.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.documents.parsing import LARGEST_TABLE_BYTES, read_text
+from astrarium.documents.rows import csv_rows
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
@@ -118,16 +116,10 @@ class Table(Value, frozen=True):
 
 def read_table(path: Path | str) -> Table:
     """Read a table; complaints name the file, the columns and the way out."""
-    text = read_text(Path(path), LARGEST_TABLE_BYTES)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        _check_header(header, path)
-        rows = tuple(
-            _row(header, cells, f"{path}:{reader.line_num}") for cells in reader if any(cells)
-        )
-    except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not a CSV table: {error}") from None
+    (_, first), *lines = csv_rows(Path(path)) or [(1, [])]
+    header = [name.strip() for name in first]
+    _check_header(header, path)
+    rows = tuple(_row(header, cells, f"{path}:{number}") for number, cells in lines)
     if not rows:
         raise InputError(f"{path}: the table has a header and no rows; nothing to compare with")
     return Table(str(path), tuple(header), rows)
