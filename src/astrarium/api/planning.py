@@ -246,10 +246,7 @@ def _answer(
 
 
 def _with_messages(
-    question: Question,
-    workload: Workload,
-    runtime: Runtime,
-    answer: Callable[[Workload], Planned],
+    question: Question, workload: Workload, runtime: Runtime, answer: Callable[[Workload], Planned]
 ) -> Planned:
     """The answer with the way in which tokens travel to experts that makes it fastest."""
     from astrarium.search.expert_messages import answered, worth_a_look

@@ -388,8 +388,7 @@ def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
         gpu, often = next(iter(asked.interruptions.items()))
         rate = f"{gpu}={often:g}" if gpu else f"{often:g}"
         raise refusal(
-            "interruptions",
-            f" {rate} are those of spot nodes; add {flag('spot')} always or mix",
+            "interruptions", f" {rate} are those of spot nodes; add {flag('spot')} always or mix"
         )
     return replace(terms, power=power_terms(asked.power_utilisation))
 
@@ -531,8 +530,7 @@ def _device_profile(path: Path) -> UsedProfile:
             else "add it to astrarium.toml, then measure again"
         )
         raise refusal(
-            "profile",
-            f" {path}: measured on {read.device}, which is no GPU of the catalog; {way}",
+            "profile", f" {path}: measured on {read.device}, which is no GPU of the catalog; {way}"
         )
     tuning = Tuning(**read.tuning)
     note = f"operators as measured: {tuning.origin}"

@@ -218,12 +218,7 @@ def _gpu(record: Record) -> Gpu:
     stated |= {name: _rates(record, name) for name in FIGURES.rates}
     stated.setdefault("link_bandwidth_to_peer", stated["link_bandwidth"])
     stated.setdefault("nvlink_domain", stated["gpus_per_node"])
-    return Gpu(
-        name=record.name,
-        sources=record.sources,
-        doubts_by_figure=record.doubts,
-        **stated,
-    )
+    return Gpu(name=record.name, sources=record.sources, doubts_by_figure=record.doubts, **stated)
 
 
 def _rates(record: Record, name: str) -> dict[str, float]:

@@ -91,9 +91,7 @@ def with_optimizer(runtime: Runtime, name: str) -> Runtime:
     less = usual.state_bytes - other.state_bytes
     moved = runtime.optimizer_moved_bytes - usual.moved_bytes + other.moved_bytes
     return replace(
-        runtime,
-        optimizer_bytes=runtime.optimizer_bytes - less,
-        optimizer_moved_bytes=moved,
+        runtime, optimizer_bytes=runtime.optimizer_bytes - less, optimizer_moved_bytes=moved
     )
 
 

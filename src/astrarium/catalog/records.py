@@ -242,8 +242,7 @@ def sources() -> Mapping[str, Source]:
     """Return every source by its code."""
     return {
         code: Source(
-            code,
-            *(str(entry.get(key, "")) for key in ("title", "date", "url", "licence", "note")),
+            code, *(str(entry.get(key, "")) for key in ("title", "date", "url", "licence", "note"))
         )
         for code, entry in read_table("sources.json").items()
     }
@@ -265,11 +264,7 @@ def join_doubts(doubts: Mapping[str, str]) -> str:
 
 
 def _figure(
-    key: str,
-    value: object,
-    codes: tuple[str, ...],
-    doubt: str,
-    price_dates: PriceDates | None,
+    key: str, value: object, codes: tuple[str, ...], doubt: str, price_dates: PriceDates | None
 ) -> Figure:
     unit = unit_of(key)
     known = [sources()[code] for code in codes if code in sources()]

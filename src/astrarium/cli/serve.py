@@ -42,10 +42,7 @@ FLAGS = {
         default=60,
     ),
     "most_waiting": Flag(
-        "The most requests that wait for a search.",
-        "N",
-        readers.count(MOST_WAITING),
-        default=256,
+        "The most requests that wait for a search.", "N", readers.count(MOST_WAITING), default=256
     ),
     "share": Flag("Show the plans of this file, and search for nothing.", "PLAN"),
     "json": JSON,

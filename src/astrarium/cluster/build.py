@@ -69,8 +69,7 @@ def build_pool(
     given = machines or Machines()
     kind = _link(gpu, node_size or gpus_per_node, given.peer_access)
     intra = _first(
-        given.intra_node_bandwidth,
-        gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth,
+        given.intra_node_bandwidth, gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth
     )
     inter = _first(given.inter_node_bandwidth, gpu.inter_node_bandwidth)
     network = given.network or _usual_network(gpu, inter)

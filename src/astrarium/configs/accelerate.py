@@ -46,11 +46,9 @@ _MEGATRON_AS_IF: Final[Mapping[str, str]] = _KEYS["megatron_as_if"]
 def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
     """One process is one GPU; batch and model are in the user's script."""
     file = _File(content, source)
-    strategy = {
-        "FSDP": _sharded,
-        "DEEPSPEED": _deepspeed,
-        "MEGATRON_LM": _megatron,
-    }.get(file.kind, _replicated)(file)
+    strategy = {"FSDP": _sharded, "DEEPSPEED": _deepspeed, "MEGATRON_LM": _megatron}.get(
+        file.kind, _replicated
+    )(file)
     described = Described(
         runtime="megatron" if file.kind == "MEGATRON_LM" else "fsdp",
         why_no_shape="accelerate's file does not state the model",

@@ -183,10 +183,7 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _read(
-    flags: Mapping[str, Any],
-    source: str,
-    folder: Path | None,
-    files: Mapping[str, str | None],
+    flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> Imported:
     _refuse(flags, source)
     model = str(_first(flags, "model") or "")
@@ -327,10 +324,7 @@ def _stage_of_fsdp(flags: Mapping[str, Any]) -> int | None:
 
 
 def _deepspeed(
-    flags: Mapping[str, Any],
-    source: str,
-    folder: Path | None,
-    files: Mapping[str, str | None],
+    flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> dict[str, Any]:
     """The settings of DeepSpeed, from its file and from flags."""
     name = _first(flags, "file")

@@ -140,8 +140,7 @@ class Imported(Value, frozen=True):
             return load_model(described.model)
         if described.shape is None:
             raise OpenQuestionError(
-                f"{self.source}: {described.why_no_shape}; name the model with --model",
-                "model",
+                f"{self.source}: {described.why_no_shape}; name the model with --model", "model"
             )
         if described.shape.layers > MOST_LAYERS:
             raise InputError(

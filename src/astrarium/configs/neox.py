@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
-from astrarium.configs.imported import (
-    AsIf,
-    Imported,
-    NotModelledError,
-    NotTrainingError,
-    Used,
-)
+from astrarium.configs.imported import AsIf, Imported, NotModelledError, NotTrainingError, Used
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
 from astrarium.configs.settings import Settings
 from astrarium.configs.tables import table

@@ -126,12 +126,7 @@ class Format(StrEnum):
     JSON = "JSON"
 
 
-_SUFFIXES = {
-    ".yaml": Format.YAML,
-    ".yml": Format.YAML,
-    ".toml": Format.TOML,
-    ".json": Format.JSON,
-}
+_SUFFIXES = {".yaml": Format.YAML, ".yml": Format.YAML, ".toml": Format.TOML, ".json": Format.JSON}
 
 
 def format_of(path: Path) -> Format:

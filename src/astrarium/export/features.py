@@ -210,11 +210,7 @@ class Feature(Enum):
     def __init__(self, label: str, asked: Words, change: Change) -> None:
         self.label, self.asked, self.change = label, asked, change
 
-    TENSOR_PARALLEL = (
-        "tensor parallelism",
-        _when("tp {s.tp}", lambda s: s.tp > 1),
-        {"tp": (1,)},
-    )
+    TENSOR_PARALLEL = ("tensor parallelism", _when("tp {s.tp}", lambda s: s.tp > 1), {"tp": (1,)})
     SEQUENCE_PARALLEL = (
         "sequence parallelism",
         _when("sequence_parallel", lambda s: s.sequence_parallel),
@@ -226,11 +222,7 @@ class Feature(Enum):
         {"sequence_parallel": (True,)},
     )
     PIPELINE = "a pipeline", _when("pp {s.pp}", lambda s: s.pp > 1), {"pp": (1,)}
-    CONTEXT_PARALLEL = (
-        "context parallelism",
-        _when("cp {s.cp}", lambda s: s.cp > 1),
-        {"cp": (1,)},
-    )
+    CONTEXT_PARALLEL = ("context parallelism", _when("cp {s.cp}", lambda s: s.cp > 1), {"cp": (1,)})
     EXPERT_PARALLEL = (
         "expert parallelism",
         _when("ep {s.ep}", lambda s: s.ep > 1),

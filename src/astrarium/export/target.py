@@ -105,7 +105,7 @@ LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
 _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
     Feature.SPOT: "its export does not resume from checkpoints at the interval of the plan, so a"
     " run would start again whenever nodes are taken away; plan with {spot} never, or export to"
-    " megatron",
+    " megatron"
 }
 
 

@@ -12,11 +12,7 @@ from typing import Final
 from astrarium.model.blocks import Block, Linear, Module, Split
 from astrarium.model.scans import Recurrence, Scan
 
-NAMES: Final = {
-    Recurrence.SSD: "mamba",
-    Recurrence.DELTA: "delta",
-    Recurrence.DECAY: "lightning",
-}
+NAMES: Final = {Recurrence.SSD: "mamba", Recurrence.DELTA: "delta", Recurrence.DECAY: "lightning"}
 ATTENTION: Final = "attention"
 
 

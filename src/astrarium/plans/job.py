@@ -175,11 +175,7 @@ def _check_gpus(plan: Plan, strategy: Strategy, where: str) -> None:
 
 
 def _check(
-    workload: Workload,
-    cluster: Cluster,
-    strategy: Strategy,
-    runtime: Runtime,
-    where: str,
+    workload: Workload, cluster: Cluster, strategy: Strategy, runtime: Runtime, where: str
 ) -> None:
     """Refuse what was edited into something that neither Megatron nor its own runtime takes."""
     from astrarium.cost.mixed import ClusterModel

@@ -448,11 +448,7 @@ def prices_table(
 
 
 def offers_report(
-    gpu: Gpu,
-    book: Book,
-    instances: Sequence[Instance],
-    width: int,
-    notes: Sequence[str] = (),
+    gpu: Gpu, book: Book, instances: Sequence[Instance], width: int, notes: Sequence[str] = ()
 ) -> Iterator[RenderableType]:
     """All offers of a type, the cheapest first, with their age, spread and sources."""
     offers, today = book.of(gpu.name), book.today

@@ -75,10 +75,7 @@ def parts_of(program: DeviceProgram) -> list[ProgramPart]:
         folded.setdefault(key, []).append(number)
     return [
         ProgramPart(
-            _name(graph, owner, numbers),
-            tuple(by_owner[numbers[0]]),
-            len(numbers),
-            tuple(numbers),
+            _name(graph, owner, numbers), tuple(by_owner[numbers[0]]), len(numbers), tuple(numbers)
         )
         for numbers in folded.values()
     ]

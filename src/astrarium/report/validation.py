@@ -169,8 +169,7 @@ def _largest_error(prediction: Prediction, measured: float, error: float) -> Lar
         model=row.model,
         gpus=f"{plan.strategy.gpus} {prediction.scenario.pool.gpu.name}",
         strategy=strategy_words(
-            plan.strategy,
-            experts=prediction.scenario.workload.model.max_experts > 0,
+            plan.strategy, experts=prediction.scenario.workload.model.max_experts > 0
         ),
         measured_seconds=measured,
         predicted_seconds=plan.iteration_seconds,

@@ -14,12 +14,7 @@ from astrarium.catalog.runtimes import ReportedMemory, Runtime
 from astrarium.configs.recomputation import recompute_of
 from astrarium.errors import InputError
 from astrarium.model.workload import ExpertMessages, Numerics
-from astrarium.strategy.types import (
-    Granularity,
-    Overlap,
-    Recompute,
-    RecomputeModule,
-)
+from astrarium.strategy.types import Granularity, Overlap, Recompute, RecomputeModule
 from astrarium.validate.names import TrainingProgram, first_match
 from astrarium.validate.table import MeasuredRow
 from astrarium.value import Value

@@ -39,13 +39,7 @@ from astrarium.errors import (
     naming,
     refusal,
 )
-from astrarium.plans.document import (
-    Plan,
-    PlanDocument,
-    document_of_content,
-    plan_of_rank,
-    to_dict,
-)
+from astrarium.plans.document import Plan, PlanDocument, document_of_content, plan_of_rank, to_dict
 from astrarium.report.plan.document import document_without_plans
 from astrarium.strategy.document import strategy_pairs
 from astrarium.value import replace

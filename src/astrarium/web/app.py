@@ -54,9 +54,7 @@ class EventStream(Response):
         self.workers, self.kind, self.asked, self.known = workers, kind, body, known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": OK, "headers": self.raw_headers},
-        )
+        await send({"type": "http.response.start", "status": OK, "headers": self.raw_headers})
         if await unless_left(receive, self._search(send)):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -56,10 +56,7 @@ class RequestBody(BaseModel):
 
 
 def _model(
-    name: str,
-    table: Mapping[str, Flag],
-    description: str,
-    base: type[RequestBody] = RequestBody,
+    name: str, table: Mapping[str, Flag], description: str, base: type[RequestBody] = RequestBody
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)

@@ -234,9 +234,7 @@ def _with_core(pool: Pool, header: Mapping[str, Any]) -> Pool:
     share = pool.gpu.share
     memory = device.get("memory_bytes", 0) // max(device.get("cores", 1), 1)
     gpu = replace(
-        pool.gpu,
-        peak_flops={"fp32": core["flops"]},
-        memory_bytes=memory or pool.gpu.memory_bytes,
+        pool.gpu, peak_flops={"fp32": core["flops"]}, memory_bytes=memory or pool.gpu.memory_bytes
     )
     call, byte = core["messages"][SEND]
     rate, latency = share / byte, call / share

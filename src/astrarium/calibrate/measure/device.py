@@ -86,12 +86,7 @@ def calibrate(asked: MeasureRequest, progress: Progress) -> tuple[JournalContent
             left = asked.seconds - (time.monotonic() - began)
             with Ranks(device.type, ranks) as all_ranks:
                 outcome += run(
-                    together,
-                    journal,
-                    all_ranks,
-                    all_ranks.measure,
-                    seconds=left,
-                    progress=progress,
+                    together, journal, all_ranks, all_ranks.measure, seconds=left, progress=progress
                 )
         return journal.contents, outcome
 

@@ -57,11 +57,7 @@ def prepare_gemm(bench: Bench, case: Case) -> Call:
         return lambda i: torch.mm(dy[i % sets].t(), x[i % sets], out=dw[i % sets])
     total = [torch.zeros(n, k, dtype=torch.float32, device=bench.device) for _ in range(sets)]
     return lambda i: torch.addmm(
-        total[i % sets],
-        dy[i % sets].t(),
-        x[i % sets],
-        out_dtype=torch.float32,
-        out=total[i % sets],
+        total[i % sets], dy[i % sets].t(), x[i % sets], out_dtype=torch.float32, out=total[i % sets]
     )
 
 

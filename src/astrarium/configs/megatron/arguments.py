@@ -14,13 +14,7 @@ from astrarium.configs.imported import NOT_AN_OPTION, AsIf, Unknown, answer_for,
 from astrarium.configs.shell.expansion import alternatives, shown, unset_in
 from astrarium.configs.tables import table
 from astrarium.errors import did_you_mean, in_shell
-from astrarium.strategy.options import (
-    Option,
-    Takes,
-    Treatment,
-    megatron_version,
-    options_by_flag,
-)
+from astrarium.strategy.options import Option, Takes, Treatment, megatron_version, options_by_flag
 from astrarium.value import Value
 
 _PLACES: Final = ("deepspeed_config", "tokenizer_model")  # files, which need not be found

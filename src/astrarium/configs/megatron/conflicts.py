@@ -18,10 +18,7 @@ from astrarium.configs.tables import table
 from astrarium.errors import InputError
 
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
-_COUNTED: Final = (
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-)
+_COUNTED: Final = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 NO_MICRO_BATCH: Final = "--micro-batch-size is missing; Megatron needs it"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 

@@ -89,11 +89,7 @@ def _replicated_job(job: Job, program: RankProgram, nodes: shared.NamedNodes) ->
         "backoffLimit": 0,
         "template": {"spec": pod},
     }
-    return {
-        "name": nodes.name,
-        "replicas": 1,
-        **_within("template.spec", spec),
-    }
+    return {"name": nodes.name, "replicas": 1, **_within("template.spec", spec)}
 
 
 def _within(path: str, value: object) -> Yaml:
@@ -131,10 +127,7 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
         "containers": [{"name": RUNTIME_JOB, "volumeMounts": _mounts()}],
         "volumes": _volumes(job, program),
     }
-    patched = {
-        "name": RUNTIME_JOB,
-        **_within("template.spec.template.spec", pod),
-    }
+    patched = {"name": RUNTIME_JOB, **_within("template.spec.template.spec", pod)}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",

@@ -14,12 +14,7 @@ from astrarium.catalog.gpus import name_in
 from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.shared import (
-    POOL_LABEL,
-    RENTS_NOTHING,
-    pool_labels,
-    pool_notes,
-)
+from astrarium.export.launchers.shared import POOL_LABEL, RENTS_NOTHING, pool_labels, pool_notes
 from astrarium.export.program import LaunchFiles, RankProgram, filled
 from astrarium.export.target import Target
 from astrarium.plans.job import Job, NodeGroup

@@ -36,11 +36,7 @@ LLAMA3_SCALING: Final = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-MLA_YARN: Final = {
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "original_max_position_embeddings": 4096,
-}
+MLA_YARN: Final = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 
 _ARCHITECTURES: Final[Mapping[str, str]] = {
     Architecture.ENCODER: "pretrain_gpt.py builds decoders, and this is an encoder",

@@ -310,11 +310,7 @@ def overlaps_tensor(job: Job) -> bool:
 
 
 def titan_program(
-    job: Job,
-    version: str,
-    arguments: tuple[str, ...],
-    files: Files,
-    data: Data | None = None,
+    job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
 ) -> RankProgram:
     """The program of every process."""
     every = f"--checkpoint.interval {iterations_between(job)}"

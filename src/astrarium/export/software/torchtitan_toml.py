@@ -28,7 +28,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
 
 
 _FLOAT8: Final = {
-    "quantize.linear.float8": {"recipe_name": titan.FLOAT8, "filter_fqns": ["output"]},
+    "quantize.linear.float8": {"recipe_name": titan.FLOAT8, "filter_fqns": ["output"]}
 }
 
 

@@ -42,12 +42,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "intermediate_size": ("n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
     "moe_intermediate_size": ("moe_ffn_hidden_size",),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
-    "num_experts": (
-        "num_local_experts",
-        "n_routed_experts",
-        "num_moe_experts",
-        "moe_num_experts",
-    ),
+    "num_experts": ("num_local_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts"),
     "num_experts_per_tok": ("moe_router_topk", "moe_top_k"),
     "partial_rotary_factor": ("rotary_pct",),
     "sliding_window_pattern": ("_sliding_window_pattern",),

@@ -72,10 +72,7 @@ def bart(name: str, family: str, config: Config) -> Model:
     encoder = replace(transformer_block(shape, None, False), name="encoder")
     reading = replace(_biased(config, "decoder", shape.max_seq_length), causal=True)
     decoder = _decoder(config, reading, None)
-    halves = (
-        _stack(encoder, encoder, shape.layers),
-        _stack(decoder, decoder, reading.layers),
-    )
+    halves = (_stack(encoder, encoder, shape.layers), _stack(decoder, decoder, reading.layers))
     tables = Embedding(vocab, hidden, own), Embedding(vocab, hidden, own, shared=True)
     head = Head(hidden, vocab, config.flag("tie_word_embeddings"))
     return _joined(name, family, shape, halves, tables, head)

@@ -15,14 +15,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from astrarium.errors import InputError
-from astrarium.runtime.execute import (
-    EMPTY,
-    TOLERANCE,
-    Progress,
-    counted,
-    results_of,
-    step_seconds,
-)
+from astrarium.runtime.execute import EMPTY, TOLERANCE, Progress, counted, results_of, step_seconds
 from astrarium.runtime.job import Device
 from astrarium.runtime.launch import Beside, launch
 

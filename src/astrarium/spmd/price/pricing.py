@@ -18,13 +18,7 @@ from astrarium.spmd.price.compute import Bill, update_seconds
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, facts_of
 from astrarium.spmd.price.devices import Devices
 from astrarium.spmd.price.memory import STATE_BYTES, Kept, extra_kept_bytes, is_parameter
-from astrarium.spmd.price.messages import (
-    HOWS,
-    SYNC_BYTES,
-    Mailbox,
-    MessageRequest,
-    exchanged_share,
-)
+from astrarium.spmd.price.messages import HOWS, SYNC_BYTES, Mailbox, MessageRequest, exchanged_share
 from astrarium.spmd.price.work import LocalCall, Size, Tensor, call_of, is_view, stream, terms_of
 from astrarium.spmd.program import Conversion, Instruction, Priced
 from astrarium.spmd.rules import (
@@ -323,12 +317,7 @@ class Pricer:
         return exchanged_share(*rows)
 
     def _copied(
-        self,
-        node: int,
-        level: int,
-        operation: str,
-        ends: tuple[Placement, Placement],
-        axis: int,
+        self, node: int, level: int, operation: str, ends: tuple[Placement, Placement], axis: int
     ) -> Size | None:
         """Bytes that a device reads and writes around a message, or instead of one."""
         have, want = (self._local(node, end).bytes for end in ends)

@@ -197,11 +197,7 @@ def divisible(
 
     operands = tuple(kept(once(n), s) for n, s in zip(pattern.operands, shapes, strict=True))
     return Pattern(
-        operands,
-        kept(once(pattern.result), shape),
-        pattern.partial,
-        pattern.added,
-        pattern.summed,
+        operands, kept(once(pattern.result), shape), pattern.partial, pattern.added, pattern.summed
     )
 
 

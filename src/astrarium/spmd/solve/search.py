@@ -343,11 +343,7 @@ class NoRoomError(InputError):
     """
 
     def __init__(
-        self,
-        device_class: int,
-        needed: float,
-        room: float,
-        leanest: Solution | None = None,
+        self, device_class: int, needed: float, room: float, leanest: Solution | None = None
     ) -> None:
         super().__init__(
             f"no program was found that fits: devices of class {device_class} have room for"

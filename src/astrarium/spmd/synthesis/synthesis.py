@@ -264,11 +264,9 @@ def _starts(
     """By speed and even, or the ones that a space asks for."""
     even = np.ones(task.devices.count)
     speed = task.devices.speed(task.graph.usual_dtype)
-    weights = {
-        Ratios.FREE: (speed, even),
-        Ratios.SPEED: (speed,),
-        Ratios.EVEN: (even,),
-    }[space.ratios if space else Ratios.FREE]
+    weights = {Ratios.FREE: (speed, even), Ratios.SPEED: (speed,), Ratios.EVEN: (even,)}[
+        space.ratios if space else Ratios.FREE
+    ]
     starts = [by_weight(task.axes, _placed(task.devices, each)) for each in weights]
     starts += [program.divisions for program in candidates]
     return [*{_key(start): start for start in starts}.values()]
@@ -436,10 +434,7 @@ def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
 
 
 def _programmed(
-    task: Task,
-    divisions: tuple[Division, ...],
-    problem: SearchProblem[Priced],
-    solution: Solution,
+    task: Task, divisions: tuple[Division, ...], problem: SearchProblem[Priced], solution: Solution
 ) -> _Candidate:
     given = (task.graph, task.axes, divisions, task.devices, task.settings)
     return _candidate(task, unpriced_program(problem, solution, *given), divisions)
