@@ -61,8 +61,6 @@ HOST_BYTES: Final = 16  # of a parameter, as the rule offload_needs_host_memory 
 
 
 class Question(Value, frozen=True):
-    """What is asked of the search, and about what."""
-
     asked: Request
     reference: str  # what the model was called
     objective: Objective

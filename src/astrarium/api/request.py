@@ -85,7 +85,6 @@ def model(given: ModelGiven, as_type: str | None = None) -> Model:
 
 
 def reference_of(given: ModelGiven, loaded: Model) -> str:
-    """The name that a document gives the model."""
     return str(given) if isinstance(given, str | Path) else loaded.name
 
 
@@ -196,7 +195,6 @@ def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
 
 
 def lengths_of(asked: AskedValues) -> Lengths | None:
-    """The lengths of the sequences, where they are stated."""
     from astrarium.model.lengths import Lengths, Packing
 
     packed = asked.packing is Packing.ON
@@ -210,7 +208,6 @@ def lengths_of(asked: AskedValues) -> Lengths | None:
 
 
 def beside_of(asked: AskedValues) -> Beside | None:
-    """The frozen model beside the trained one, where there is one."""
     if asked.teacher is None and asked.reference is None:
         return None
     from astrarium.model.beside import Beside, Role
@@ -364,7 +361,6 @@ def run_length(asked: PlanAsked) -> int | None:
 
 
 def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
-    """What is asked of a run beside its workload and its cluster."""
     _check_ramp(asked, workload.global_batch)
     terms = RunTerms(
         spot=asked.spot,

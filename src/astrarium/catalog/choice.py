@@ -77,5 +77,4 @@ class ChoiceErrors(Value, frozen=True, rename={"families": "memory"}):
 
 @cache
 def choice_errors() -> ChoiceErrors:
-    """The errors of the catalog."""
     return read_values(DATA, ChoiceErrors, "file of errors", "benchmarks/fit_choice.py")

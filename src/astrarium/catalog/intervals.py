@@ -61,7 +61,6 @@ class Intervals(Value, frozen=True, dict=True):
 
 @cache
 def intervals() -> Intervals:
-    """The intervals of the catalog."""
     return read_intervals(DATA)
 
 

@@ -57,7 +57,6 @@ def find_optimizer(name: str = ADAMW) -> OptimizerFacts:
 
 
 def describe_optimizer(name: str) -> tuple[Constant, ...]:
-    """Constants with their sources."""
     given = _entries()[name]
     return tuple(Constant(key, *given[key]) for key in given if key not in _TEXTS)
 

@@ -186,7 +186,6 @@ def parse_gpus(given: GpusGiven) -> Cluster:
 
 
 def gpus_text(given: GpusGiven) -> str:
-    """GPUs as they would be typed."""
     return given if isinstance(given, str) else ",".join(entry for entry, _, _ in _entries(given))
 
 
@@ -244,7 +243,6 @@ def _stated_nodes(gpu: Gpu, entry: str, name: str, nodes: str, size: str) -> Poo
 
 
 def _count(entry: str, amount: units.Amount, what: str = "GPUs") -> int:
-    """The number of GPUs, or of what else an entry counts."""
     try:
         count = units.parse_count(amount)
     except InputError as error:

@@ -96,8 +96,6 @@ def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 class _File:
-    """The tables of a file."""
-
     def __init__(self, content: Mapping[str, Any], source: str) -> None:
         self.source = source
         self.top = Values(content, source, open_values=(-1, "-1", "auto"), as_text=True)

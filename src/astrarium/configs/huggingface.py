@@ -326,7 +326,6 @@ def _stage_of_fsdp(flags: Mapping[str, Any]) -> int | None:
 def _deepspeed(
     flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """The settings of DeepSpeed, from its file and from flags."""
     name = _first(flags, "file")
     content: dict[str, Any] = {}
     own = _BY_NAME.fullmatch(name) if isinstance(name, str) else None

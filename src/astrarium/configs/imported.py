@@ -115,7 +115,6 @@ class Imported(Value, frozen=True):
 
     @property
     def title(self) -> str:
-        """The program without its version."""
         return self.program.rpartition(" ")[0]
 
     @property
@@ -239,7 +238,6 @@ def unknown_keys(
 
 
 def sizes_of(model: Model) -> dict[str, int]:
-    """The sizes of a model that a configuration states as well."""
     blocks = [kind for kind in model.kinds if isinstance(kind, Block)]
     kinds = [kind for kind in blocks if kind.attentions]
     out = {"layers": model.num_layers - model.mtp_layers, "hidden size": model.hidden}

@@ -18,7 +18,6 @@ _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear")
 
 
 def keys_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Its keys with _ in place of -."""
     return {str(key).replace("-", "_"): value for key, value in content.items()}
 
 

@@ -17,8 +17,6 @@ _WHOLE: Final = re.compile(r"[0-9](?:_?[0-9]){0,17}")  # as Python, which takes 
 
 
 class Settings:
-    """Typed access to settings."""
-
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
 

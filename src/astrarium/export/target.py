@@ -86,7 +86,6 @@ def target_names() -> tuple[str, ...]:
 
 
 def find_target(name: str) -> Target:
-    """The target of this name."""
     if name.lower() not in _MODULES:
         hint = did_you_mean(name, target_names())
         raise InputError(f"{flag('to')} '{name}': expected one of {', '.join(_MODULES)}{hint}")

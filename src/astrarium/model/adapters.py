@@ -145,7 +145,6 @@ def _parts(block: Block, linear: Linear, count: int) -> tuple[int, ...]:
 
 
 def adapter_parameters(model: Model, adapters: Adapters) -> int:
-    """Parameters that train."""
     of_kind = {
         kind: sum(one.parameters(adapters) for one in adapted_modules(model, kind, adapters))
         for kind in model.kinds

@@ -76,7 +76,6 @@ def feed_forward_alone(block: Block) -> Block:
 
 
 def parts_of(block: Block) -> tuple[Block, ...]:
-    """The parts of a layer, each as a layer of its own."""
     found = []
     if block.attentions or block.scans:
         found.append(mixing_alone(block))

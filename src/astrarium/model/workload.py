@@ -30,7 +30,6 @@ class Precision(StrEnum):
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of a weight or activation."""
         return 4 if self is Precision.FP32 else 2
 
 

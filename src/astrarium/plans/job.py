@@ -39,8 +39,6 @@ class NodeGroup(Value, frozen=True):
 
 
 class Job(Value, frozen=True):
-    """One plan of a document."""
-
     document: PlanDocument
     plan: Plan
     workload: Workload

@@ -111,7 +111,6 @@ def model_to_dict(entry: ModelEntry) -> dict[str, Any]:
 
 
 def built_model_to_dict(entry: ModelEntry, model: Model) -> dict[str, Any]:
-    """An entry with what its config makes."""
     return {
         **model_to_dict(entry),
         "parameters": model.parameters,
@@ -306,7 +305,6 @@ def model_report(entry: ModelEntry, model: Model) -> Iterator[RenderableType]:
 
 
 def _kinds(model: Model) -> str:
-    """The number of layers of each kind."""
     counts = [model.kind_of_layer.count(kind) for kind in range(len(model.kinds))]
     if len(counts) == 1:
         return "all alike"
@@ -342,7 +340,6 @@ def runtime_to_dict(name: str) -> dict[str, Any]:
 
 
 def runtimes_table(names: Sequence[str]) -> Iterator[RenderableType]:
-    """One line for each runtime."""
     found = [find_runtime(name) for name in names]
     titles, planned = [one.title for one in found], ["yes" if one.rules else "" for one in found]
     fields = [Field("runtime", names), Field("plans", planned), Field("what", titles, prose=True)]

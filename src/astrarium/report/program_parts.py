@@ -52,8 +52,6 @@ class Work(Value, frozen=True):
 
 
 class SentMessages(Value, frozen=True):
-    """Messages of a part that are alike."""
-
     collective: str
     of: str  # "activations", "gradients", ...
     how: str

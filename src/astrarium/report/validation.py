@@ -31,8 +31,6 @@ DIGITS: Final = 6  # significant ones in tables of predictions
 
 
 class Grouping(StrEnum):
-    """What rows may be grouped by."""
-
     SOURCE = "source"
     GPU = "gpu"
     MODEL = "model"
@@ -62,8 +60,6 @@ class RowsAside(Value, frozen=True):
 
 
 class LargestError(Value, frozen=True):
-    """One row that is far off."""
-
     place: str
     source: str
     model: str

@@ -357,7 +357,6 @@ def runs_words(numbers: Sequence[int]) -> str:
 
 
 def switches_words(strategy: Strategy) -> str:
-    """Which switches are on."""
     switches = {
         "sequence parallel": strategy.sequence_parallel,
         "stages of a replica side by side": strategy.pipeline_inside,

@@ -107,8 +107,6 @@ _KINDS: Final = {
 
 
 class Table(Value, frozen=True):
-    """The rows of one file and its header."""
-
     path: str
     columns: tuple[str, ...]
     rows: tuple[MeasuredRow, ...]

@@ -169,7 +169,6 @@ def memory_report_of(row: MeasuredRow, runtime: Runtime) -> MemoryReport:
 
 
 def ran_out_of_memory(row: MeasuredRow) -> bool:
-    """Whether the run failed for want of memory."""
     return row.iter_time_s is None and bool(re.search(OUT_OF_MEMORY, row.notes))
 
 

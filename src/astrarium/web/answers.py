@@ -328,7 +328,6 @@ def _review(body: Body, tell: Tell | None) -> Answer:
 
 
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
-    """The document of a request, and the plan that it is about."""
     rank = readers.rank("rank", body.get("rank", 1))
     with about(where):
         document = document_of_content(body["document"], "document")

@@ -130,7 +130,6 @@ _Points = dict[str, tuple[list[list[float]], list[float]]]
 
 
 def _measured(rows: Sequence[Row]) -> _Points:
-    """By law, the terms and the seconds of its rows."""
     nothing = min((_seconds(row) for row in rows if row["operator"] == cases.NOTHING), default=0.0)
     loss = {(r["m"], r["n"]): _seconds(r) for r in rows if _is(r, cases.LOSS, "forward")}
     found: _Points = {}

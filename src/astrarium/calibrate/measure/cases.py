@@ -69,7 +69,6 @@ class Scale(StrEnum):
 
 
 def scale_for(device: str, *, quick: bool) -> Scale:
-    """The scale that suits a kind of device."""
     if device == "cuda":
         return Scale.QUICK if quick else Scale.FULL
     return Scale.TINY if quick else Scale.SMALL
@@ -87,7 +86,6 @@ class Case:
 
     @property
     def columns(self) -> dict[str, int | str]:
-        """The columns that identify it."""
         return {"section": self.section, "operator": self.operator, **self.shape}
 
     @property
@@ -96,6 +94,5 @@ class Case:
 
 
 def case_key(columns: Mapping[str, object]) -> str:
-    """The identity of a case or of the row it gave."""
     known = [[name, columns[name]] for name in IDENTITY if columns.get(name) is not None]
     return json.dumps(known, separators=(",", ":"))

@@ -142,7 +142,6 @@ def find_device(kind: str | None) -> torch.device:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """The description of a device in its profile."""
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         return {
@@ -162,7 +161,6 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def _memory_bytes() -> int:
-    """Memory of the machine, all of it."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -201,7 +199,6 @@ def _driver() -> str:
 
 
 def measurer(bench: Bench) -> Callable[[Case], dict[str, float]]:
-    """The function that prepares and times one case."""
     torch.manual_seed(0)
 
     def measure(case: Case) -> dict[str, float]:

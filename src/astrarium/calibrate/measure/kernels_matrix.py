@@ -20,7 +20,6 @@ BACKENDS = {"flash2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTE
 
 
 def numbers(case: Case, *names: str) -> tuple[int, ...]:
-    """Sizes of a case by name."""
     return tuple(int(case.shape[name]) for name in names)
 
 

@@ -134,7 +134,6 @@ QUICK_SHARE: Final = 5  # a quick run takes every fifth case
 
 
 def check_sections(names: Sequence[str]) -> tuple[str, ...]:
-    """The named sections in the order they run."""
     for name in names:
         if name not in SECTIONS:
             raise InputError(

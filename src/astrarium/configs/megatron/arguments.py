@@ -33,8 +33,6 @@ def is_of_fork(flag: str) -> bool:
 
 
 class Given(Value, frozen=True):
-    """An option as it was given."""
-
     option: Option
     flag: str
     values: tuple[str, ...]

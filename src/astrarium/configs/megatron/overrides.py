@@ -45,7 +45,6 @@ def read_overrides(text: str, source: str) -> Imported:
 def read_pairs(
     pairs: Sequence[tuple[str, str]], source: str, launch: Launch | None = None
 ) -> Imported:
-    """Overrides by their names; `launch` is what starts them."""
     values: dict[str, str] = {}
     unknown: list[Unknown] = []
     known = {option.dest for option in megatron_options()}

@@ -25,7 +25,6 @@ class UndecidedError(ValueError):
 
 
 def _wrapped(number: int) -> int:
-    """A number of 64 bits, as shells have it."""
     return (number + 2 ** (_BITS - 1)) % 2**_BITS - 2 ** (_BITS - 1)
 
 

@@ -39,7 +39,6 @@ Yaml = dict[str, Any]
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
-    """Manifests beside launch.sh."""
     start = {torchrun.SCRIPT: torchrun.script(job, program)}
     read = {**program.files, **start}
     software = f"{TARGET.label}, {program.software}"
@@ -55,7 +54,6 @@ def launch(job: Job, program: RankProgram) -> LaunchFiles:
 
 
 def jobset(job: Job, program: RankProgram) -> Yaml:
-    """The JobSet as data."""
     name = shared.job_name(job)
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",

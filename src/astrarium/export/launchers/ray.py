@@ -24,7 +24,6 @@ TYPE_LABEL: Final = "ray.io/accelerator-type"
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
-    """The script beside launch.sh."""
     files = {torchrun.SCRIPT: torchrun.script(job, program), SCRIPT: script(job, program)}
     where = "where RAY_ADDRESS names the cluster"
     return LaunchFiles(files, _command(program), where, tuple(_notes(job)))

@@ -43,7 +43,6 @@ class NamedNodes(Value, frozen=True):
 
     @property
     def words(self) -> str:
-        """For a comment beside it."""
         last = self.first + self.group.nodes - 1
         nodes = f"nodes {self.first} to {last}" if last > self.first else f"node {self.first}"
         return f"{nodes}: {self.group.gpus_per_node} x {self.gpu} each"

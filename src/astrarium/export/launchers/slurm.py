@@ -31,7 +31,6 @@ def launch(job: Job, program: RankProgram) -> LaunchFiles:
 
 
 def script(job: Job, program: RankProgram) -> str:
-    """The text of the batch script."""
     parts = [
         "#!/usr/bin/env bash\n"
         + commented(header_lines(job, f"{TARGET.title}, {program.software}")),

@@ -61,7 +61,6 @@ _LACKS: Final[Mapping[Feature, str]] = {
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """The content of the YAML file."""
     sharded = _is_sharded(job)
     kind = "FSDP" if sharded else "MULTI_GPU" if job.world_size > 1 else "NO"
     return {
@@ -128,12 +127,10 @@ _RENAMED: Final = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_T
 
 
 def text(job: Job) -> str:
-    """The YAML file."""
     return yaml_text(job, TARGET.label, [settings(job)])
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     constants = {
         # Under FSDP2 it is the wrapper that recomputes.
         "RECOMPUTE": _recomputes(job) and not _is_sharded(job),
@@ -175,7 +172,6 @@ def _script_sets(job: Job) -> Iterator[str]:
 
 
 def _updated(job: Job, script: str) -> str:
-    """The script with the plan's optimizer."""
     made = find_optimizer(job.workload.optimizer).software["fsdp"]
     begin, end = script.index("torch.optim.AdamW("), script.index(_ADAMW_ENDS)
     own = f"{made}(\n        model.parameters(), {_ARGUMENTS[made]}"
@@ -187,7 +183,6 @@ def _updated(job: Job, script: str) -> str:
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
-    """`accelerate launch` on every node."""
     alone = job.num_nodes == 1
     words = [f"exec accelerate launch --config_file {FILE}"]
     if not alone:

@@ -77,7 +77,6 @@ def _as_large(model: Model) -> list[ModelEntry]:
 
 
 def _differences(model: Model, entry: ModelEntry) -> tuple[str, ...]:
-    """The differences between the model and that of the recipe."""
     published = model_of_entry(entry)
     if (published.blocks, published.head) != (model.blocks, model.head):
         return ("its layers are other ones",)
@@ -224,7 +223,6 @@ def _text(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     words = [word(key, value) for key, value in overrides(job).items()]
     header = commented(header_lines(job, SOFTWARE))
     return RankProgram(

@@ -90,7 +90,6 @@ def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def script_notes(job: Job) -> tuple[str, ...]:
-    """Notes on the script."""
     trial = (
         f" The plan states no number of tokens: it trains {TRIAL_ITERATIONS} steps."
         if is_trial(job)

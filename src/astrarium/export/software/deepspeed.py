@@ -68,7 +68,6 @@ def model_refused(job: Job) -> str:
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """The content of the JSON file."""
     s = job.strategy
     zero: dict[str, Any] = {
         "stage": s.zero_stage,
@@ -119,7 +118,6 @@ def _gradients(job: Job) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     recompute = job.strategy.recompute.granularity is Granularity.FULL
     files = {
         FILE: json.dumps(settings(job), indent=2) + "\n",

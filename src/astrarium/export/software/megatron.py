@@ -214,7 +214,6 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def expert_messages(job: Job) -> Iterator[tuple[str, object]]:
-    """How tokens travel to experts."""
     messages = job.workload.expert_messages
     if job.strategy.ep == 1:
         messages = ExpertMessages.ALLTOALL
@@ -233,7 +232,6 @@ def _value(option: Option) -> object:
 
 
 def run_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """The length of the run, its batches and its evaluations."""
     ramp, evaluation = ramp_of(job), evaluation_of(job)
     if ramp is None:
         yield "train-iters", iterations(job)
@@ -248,7 +246,6 @@ def run_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def padded_vocabulary(job: Job) -> int:
-    """The vocabulary as Megatron pads it."""
     multiple = VOCABULARY_MULTIPLE * job.strategy.tp
     return -(-job.model.vocab // multiple) * multiple
 
@@ -294,7 +291,6 @@ def smoke(job: Job) -> tuple[str, ...]:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     return RankProgram(
         software=SOFTWARE,
         script=f'"$MEGATRON_PATH"/{HYBRID_SCRIPT if is_hybrid(job.model) else SCRIPT}',

@@ -67,7 +67,6 @@ def pattern_of(model: Model, stages: Sequence[int] = ()) -> str:
 
 
 def scan_flags(model: Model, stages: Sequence[int] = ()) -> Iterator[tuple[str, object]]:
-    """Options of scans, and where they stand."""
     scan = scan_of(model)
     if scan is None:
         return

@@ -213,7 +213,6 @@ _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
 
 
 def model_flags(job: Job) -> Flags:
-    """The options that describe the model."""
     stages = layers_of_stages(job.strategy)
     return dict(flags_of(job.model, job.workload.seq_length, stages))
 

@@ -21,7 +21,6 @@ _PATTERN: Final = "hybrid-layer-pattern"
 
 
 def words(options: Flags) -> tuple[str, ...]:
-    """Options as words of a command line."""
     return tuple(word for name, value in options.items() for word in _words(name, value))
 
 

@@ -40,8 +40,6 @@ class Router(Value, frozen=True):
 
 
 class ModelFamily(Value, frozen=True):
-    """Facts that models of one `model_type` share."""
-
     normalization: str = RMS
     epsilon: Key = ("rms_norm_eps", 1e-6)
     activation: Key = ("hidden_act", "silu")

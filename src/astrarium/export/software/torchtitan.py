@@ -113,7 +113,6 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def module(job: Job) -> str:
-    """The text of the Python module."""
     flavor = flavor_of(job.model, VERSION)
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
@@ -178,7 +177,6 @@ def _python(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     arguments = ("--module", MODULE, "--config", FUNCTION)
     made = titan.titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
     return replace(made, notes=(*made.notes, *_GATHERS)) if job.strategy.cp > 1 else made

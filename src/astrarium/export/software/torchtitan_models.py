@@ -95,7 +95,6 @@ def _facts(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_flavors(version: str) -> str:
-    """All flavors of a version, for the user to read."""
     by_family: dict[str, list[str]] = {}
     for row in _rows(version):
         by_family.setdefault(row["family"], []).append(row["names"][version])
@@ -312,7 +311,6 @@ def overlaps_tensor(job: Job) -> bool:
 def titan_program(
     job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
 ) -> RankProgram:
-    """The program of every process."""
     every = f"--checkpoint.interval {iterations_between(job)}"
     return RankProgram(
         software=f"torchtitan {version}",
@@ -338,7 +336,6 @@ def needs(version: str) -> tuple[str, ...]:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """Notes for the user, for all versions."""
     s = job.strategy
     yield estimate_note(job, RUNTIME, "torchtitan with compiled layers")
     if job.workload.precision is Precision.FP8:

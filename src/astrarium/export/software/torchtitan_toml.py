@@ -43,7 +43,6 @@ def model_refused(job: Job) -> str:
 
 
 def settings(job: Job) -> dict[str, dict[str, Any]]:
-    """All sections of the file."""
     flavor = flavor_of(job.model, VERSION)
     assert flavor is not None  # others are refused
     s = job.strategy
@@ -88,7 +87,6 @@ def _value(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     data = Data(
         variable="DATASET_PATH",
         own=("--training.dataset_path", '"$DATASET_PATH"'),

@@ -140,7 +140,6 @@ class Config:
         return self._values
 
     def count(self, key: str, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
-        """Return a whole number that must be there."""
         value = self.get(key)
         if value is None:
             raise self.failure(key, f"missing; expected a whole number of at least {least}")
@@ -177,7 +176,6 @@ class Config:
         return value
 
     def layer_numbers(self, key: str, layers: int) -> frozenset[int]:
-        """Return a list of layer indices as a set."""
         numbers = self.items(key) or []
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int):
@@ -206,7 +204,6 @@ class Config:
         return Config(value, defaults, self.source.within(key))
 
     def number(self, key: str) -> float:
-        """Return a positive number that must be there."""
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.failure(key, f"expected a number, got {value!r}")

@@ -117,7 +117,6 @@ def _pool_share(plan: Plan, pool: PoolPart) -> PoolShare:
 
 
 def _paid(pool: PoolPart, used: int) -> int:
-    """GPUs of a pool that are paid for."""
     # Most explanations are of one pool, and need no arrays.
     import numpy as np
 

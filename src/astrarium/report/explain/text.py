@@ -215,7 +215,6 @@ def bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
 
 
 def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Iterator[RenderableType]:
-    """Two plans side by side."""
     first, second = names
     yield tables.title(f"A: {first}, plan {compared.first.rank}")
     yield from plan_lines(compared.first, compared.workloads[0])

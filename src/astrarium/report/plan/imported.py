@@ -113,7 +113,6 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
 
 
 def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]:
-    """Whether it starts and fits, and what it takes."""
     if document.conflicts:
         yield title("Would it run?")
         program = document.program.rpartition(" ")[0]

@@ -293,7 +293,6 @@ def compared_with(first: RankReport, reference: str, device: Device) -> Compared
 
 
 def _reference(graph: Graph) -> str:
-    """What a run is compared with."""
     from astrarium.spmd.graph import chance
 
     drops = any(chance(node) > 0 for node in graph.nodes)

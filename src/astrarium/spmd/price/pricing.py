@@ -84,8 +84,6 @@ class Prices(Value, frozen=True, dict=True):
 
 
 class Pricer:
-    """Collects items and prices them."""
-
     def __init__(self, graph: Graph, cut: Cut, devices: Devices, settings: PriceSettings) -> None:
         self.graph, self.cut, self.devices, self.settings = graph, cut, devices, settings
         self.kept: Kept = facts_of(graph).kept
@@ -176,7 +174,6 @@ class Pricer:
     def conversion_of(
         self, node: int, before: Placement, after: Placement, hows: Ints
     ) -> Conversion:
-        """The instruction for a priced conversion."""
         level = changed_level(before, after)
         gradient = self.graph.nodes[node].needs_gradient
         forward, backward = operations(before[level], after[level], gradient=gradient)

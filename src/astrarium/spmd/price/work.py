@@ -41,8 +41,6 @@ class Kernel(Value, frozen=True):
 
 
 class Term(Value, frozen=True):
-    """One kernel of an operator."""
-
     kernel: Kernel
     sizes: tuple[Size, ...]
 
@@ -60,7 +58,6 @@ class Term(Value, frozen=True):
 
     @property
     def moved_bytes(self) -> Size:
-        """Bytes read and written at least."""
         element = DTYPE_BYTES[self.kernel.dtype]
         if self.kernel.kind == GEMM:
             batch, m, n, k = self.sizes
@@ -76,8 +73,6 @@ class Term(Value, frozen=True):
 
 
 class Tensor(Value, frozen=True, dict=True):
-    """A value as one device has it."""
-
     shape: Shape
     dtype: str
 

@@ -237,8 +237,6 @@ def _follow(
 
 
 class _Labels(Value, frozen=True):
-    """Labels at a position."""
-
     states: list[State]
     state: Ints  # by label
     prices: Floats  # [label, component]

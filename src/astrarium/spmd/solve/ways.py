@@ -167,7 +167,6 @@ class Ways:
         self._tree_ids: dict[tuple[Edge, ...], int] = {(): 0}
 
     def number(self, mask: int) -> int:
-        """The number of a set of layouts."""
         found = self._ids.setdefault(mask, len(self.masks))
         if found == len(self.masks):
             self.masks.append(mask)

@@ -76,8 +76,6 @@ NEARLY_FULL: Final = 0.9  # of a device's memory: less in it may let ratios be o
 
 
 class Synthesis(Value, frozen=True, dict=True):
-    """A program, and how it was found."""
-
     program: DeviceProgram
     rounds: int  # searches
     expanded: int  # states of all searches
@@ -109,7 +107,6 @@ class Task(Value, frozen=True, dict=True):
 
     @property
     def free(self) -> bool:
-        """Whether ratios are chosen."""
         return self.space is None or self.space.ratios is Ratios.FREE
 
 
@@ -223,7 +220,6 @@ def task_of(
     allow_replicate: Collection[str] = (),
     space: ProgramSpace | None = None,
 ) -> Task:
-    """Rules and axes of a graph."""
     rules: Rules = tuple(rules_of(graph, node, allow_replicate) for node in graph.nodes)
     axes = find_axes(graph, rules)
     if space is not None:
