@@ -27,7 +27,7 @@ from fit_intervals import FAMILIES, is_for_fits, read_options, tables_in, text_o
 from scipy.optimize import minimize
 
 from astrarium.arrays import Floats
-from astrarium.catalog.choice import DATA, DEGREES_OF_FREEDOM
+from astrarium.catalog.intervals import CHOICE, DEGREES_OF_FREEDOM
 from astrarium.cost.chances import chance_below
 from astrarium.search.plan import Plan
 from astrarium.search.recommended import NEAR_TIE_ODDS, NEAR_TIE_SLOWER, mechanisms
@@ -300,7 +300,7 @@ def document(pairs: Pairs, found: Sequence[Choice], peaks: Peaks, date: str) -> 
 
 
 def main() -> None:
-    given = read_options(__doc__, DATA)
+    given = read_options(__doc__, CHOICE)
     tables = [read_table(table).rows for table in tables_in(given.tables)]
     predictions = predict_rows([row for rows in tables for row in rows if is_for_fits(row.source)])
     sweeps = sweeps_of(predictions)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster.build import GpusGiven
     from astrarium.model.adapters import Adapters
-    from astrarium.model.beside import Beside
+    from astrarium.model.frozen import Beside
     from astrarium.model.lengths import Lengths
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
@@ -210,7 +210,7 @@ def lengths_of(asked: AskedValues) -> Lengths | None:
 def beside_of(asked: AskedValues) -> Beside | None:
     if asked.teacher is None and asked.reference is None:
         return None
-    from astrarium.model.beside import Beside, Role
+    from astrarium.model.frozen import Beside, Role
 
     if asked.teacher is not None and asked.reference is not None:
         raise both_given("teacher", "reference")

@@ -29,7 +29,7 @@ from astrarium.configs.imported import (
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import SETTINGS_OF_TRL, TRAINERS, Launch
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import in_shell
 from astrarium.model.lengths import Packing
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.configs.settings import Described
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import InputError, did_you_mean, in_shell
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble

@@ -9,8 +9,7 @@ from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.imported import AsIf, Imported, NotModelledError, NotTrainingError, Used
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
 from astrarium.configs.settings import Settings
-from astrarium.configs.tables import table
-from astrarium.configs.vocabulary import vocabulary_of
+from astrarium.configs.values import table, vocabulary_of
 
 PROGRAM: Final = "GPT-NeoX 2.0"
 _RENAMED: Final[Mapping[str, str]] = table("names")["neox"]

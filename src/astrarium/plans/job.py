@@ -16,9 +16,8 @@ from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
 from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, checked, default_modules
-from astrarium.model.beside import Beside, Role
 from astrarium.model.blocks import Model
-from astrarium.model.frozen import with_frozen_front
+from astrarium.model.frozen import Beside, Role, with_frozen_front
 from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank

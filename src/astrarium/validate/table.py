@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.documents.rows import csv_rows
+from astrarium.documents.parsing import csv_rows
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 

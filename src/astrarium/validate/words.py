@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from astrarium.catalog.runtimes import ReportedMemory, Runtime
-from astrarium.configs.recomputation import recompute_of
+from astrarium.configs.settings import recompute_of
 from astrarium.errors import InputError
 from astrarium.model.workload import ExpertMessages, Numerics
 from astrarium.strategy.types import Granularity, Overlap, Recompute, RecomputeModule

@@ -25,8 +25,7 @@ from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import Pool
 from astrarium.configs.megatron.settings import describe_megatron
 from astrarium.configs.nanotron import describe_nanotron
-from astrarium.configs.recomputation import recompute_of
-from astrarium.configs.settings import Described, Settings
+from astrarium.configs.settings import Described, Settings, recompute_of
 from astrarium.configs.torchtitan import describe_torchtitan
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model

@@ -14,7 +14,7 @@ from astrarium.configs.megatron.model import MOST_LAYERS, expert_layers
 from astrarium.configs.megatron.settings import uneven_chunks
 from astrarium.configs.pipeline import layout_chunks
 from astrarium.configs.settings import Settings
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import InputError
 
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"

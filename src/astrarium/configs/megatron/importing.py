@@ -37,9 +37,7 @@ from astrarium.configs.neighbours import json_beside
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.shell.expansion import marked
 from astrarium.configs.shell.launch import Launch, read_launch
-from astrarium.configs.tables import table
-from astrarium.configs.values import Answers
-from astrarium.configs.vocabulary import most_entries
+from astrarium.configs.values import Answers, most_entries, table
 from astrarium.errors import InputError
 from astrarium.model.workload import Numerics
 from astrarium.strategy.options import Option, Treatment, megatron_options, megatron_version

@@ -18,8 +18,8 @@ from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
+from astrarium.export.software.model_facts import scan_needs
 from astrarium.export.software.peft import adapted, adapter_files, adapter_needs, adapter_notes
-from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity

@@ -14,7 +14,7 @@ from astrarium.export.features import Feature
 from astrarium.export.header import estimate_note
 from astrarium.export.program import RankProgram
 from astrarium.export.software import causal_models as causal
-from astrarium.export.software.scan_kernels import scan_needs
+from astrarium.export.software.model_facts import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job

@@ -28,9 +28,8 @@ from astrarium.export.run_length import (
 )
 from astrarium.export.software.megatron_hybrid import SCRIPT as HYBRID_SCRIPT
 from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer
-from astrarium.export.software.megatron_model import model_flags, model_refused
-from astrarium.export.software.megatron_rebuilt import Flags, words
-from astrarium.export.software.scan_kernels import scan_needs
+from astrarium.export.software.megatron_model import Flags, model_flags, model_refused, words
+from astrarium.export.software.model_facts import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.plans.job import Job

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from astrarium.export.software.scan_kernels import scan_of
+from astrarium.export.software.model_facts import scan_of
 from astrarium.model.blocks import Block, Model
 from astrarium.model.hybrids import parts_of
 from astrarium.model.scans import Recurrence

@@ -12,6 +12,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from astrarium.model.blocks import Block, Model
+from astrarium.model.scans import Recurrence, Scan
+from astrarium.plans.job import Job
 from astrarium.value import Value
 
 Values = Mapping[str, Any]
@@ -174,3 +177,22 @@ def _word(value: object) -> str:
     if value in (None, ""):
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+KERNELS: Final = {
+    Recurrence.SSD: "mamba-ssm and causal-conv1d",
+    Recurrence.DELTA: "flash-linear-attention and causal-conv1d",
+}
+
+
+def scan_of(model: Model) -> Scan | None:
+    """The scan that a model has; it has one in all layers with a scan."""
+    every = (scan for block in model.kinds if isinstance(block, Block) for scan in block.scans)
+    return next(every, None)
+
+
+def scan_needs(job: Job) -> Iterator[str]:
+    """What must be installed for the scans of a model."""
+    scan = scan_of(job.model)
+    if scan is not None and scan.kind in KERNELS:
+        yield f"{KERNELS[scan.kind]}, which have the kernels of its scans, on every node"

@@ -14,12 +14,21 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
-from astrarium.spmd.price.compute import Bill, update_seconds
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, facts_of
 from astrarium.spmd.price.devices import Devices
 from astrarium.spmd.price.memory import STATE_BYTES, Kept, extra_kept_bytes, is_parameter
 from astrarium.spmd.price.messages import HOWS, SYNC_BYTES, Mailbox, MessageRequest, exchanged_share
-from astrarium.spmd.price.work import LocalCall, Size, Tensor, call_of, is_view, stream, terms_of
+from astrarium.spmd.price.work import (
+    Bill,
+    LocalCall,
+    Size,
+    Tensor,
+    call_of,
+    is_view,
+    stream,
+    terms_of,
+    update_seconds,
+)
 from astrarium.spmd.program import Conversion, Instruction, Priced
 from astrarium.spmd.rules import (
     ALL_REDUCE,
