@@ -8,10 +8,12 @@ so likely values are enough.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.runtimes import GRAPHS
@@ -427,3 +429,9 @@ class Feature(Enum):
 def asked_by(job: Job) -> dict[Feature, str]:
     """The features that a plan asks for, in its own words."""
     return {feature: said for feature in Feature if (said := feature.asked(job))}
+
+
+def lacks(*groups: str) -> dict[Feature, str]:
+    """What these groups of `data/lacks.json` lack, with the reasons for the user."""
+    reasons = json.loads((Path(__file__).parent / "data" / "lacks.json").read_bytes())
+    return {Feature[name]: why for group in groups for name, why in reasons[group].items()}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from astrarium.catalog.gpus import name_in
+from astrarium.export.features import lacks
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.run_length import CHECKPOINTS, usual_folder
@@ -252,5 +253,9 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
 
 
 TARGET = Target(
-    name="kubernetes", title="JobSet", version="v1alpha2", launch=launch, lacks=shared.RENTS_NOTHING
+    name="kubernetes",
+    title="JobSet",
+    version="v1alpha2",
+    launch=launch,
+    lacks=lacks("existing nodes"),
 )

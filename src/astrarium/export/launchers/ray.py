@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from astrarium.catalog.gpus import name_in
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.shared import POOL_LABEL, RENTS_NOTHING, pool_labels, pool_notes
+from astrarium.export.launchers.shared import POOL_LABEL, pool_labels, pool_notes
 from astrarium.export.program import LaunchFiles, RankProgram, filled
 from astrarium.export.target import Target
 from astrarium.plans.job import Job, NodeGroup
@@ -91,9 +91,5 @@ TARGET = Target(
     title="Ray Train",
     version="2.60.0",
     launch=launch,
-    lacks={
-        **RENTS_NOTHING,
-        Feature.UNEQUAL_NODES: "a ScalingConfig gives every worker, which is a node, the same"
-        " number of GPUs",
-    },
+    lacks=lacks("existing nodes", "ray"),
 )

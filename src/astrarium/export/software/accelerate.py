@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import yaml_text
@@ -34,29 +34,6 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
     "torchao.optim.AdamW8bit": "lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1",
     "torch.optim.Adafactor": "lr=1e-2",
     "torch.optim.SGD": "lr=0.1, momentum=0.9",
-}
-
-_LACKS: Final[Mapping[Feature, str]] = {
-    Feature.PIPELINE: "it has no pipelines; export to megatron instead",
-    Feature.TENSOR_PARALLEL: "it splits only checkpoints that Transformers loads, and this release"
-    " does not combine that with FSDP",
-    Feature.EXPERT_PARALLEL: "its meshes have no axis for experts",
-    Feature.ZERO_0_SPLIT: "context parallelism shards parameters there",
-    Feature.ZERO_1: "FSDP2 also shards gradients; zero_stage 2 keeps weights whole and shards the"
-    " rest",
-    Feature.RECOMPUTE_MODULES: "layers are recomputed whole",
-    Feature.RECOMPUTE_GROUPS: "layers are recomputed one by one",
-    Feature.RECOMPUTE_SOME: "every layer is recomputed, or none",
-    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
-    Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
-    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
-    Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
-    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    Feature.GRAPHS: "its layers are launched one by one",
-    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
-    Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
-    Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
-    **causal.NO_RUN_OF_ITS_OWN,
 }
 
 
@@ -209,7 +186,7 @@ TARGET = Target(
     runtime=causal.RUNTIME,
     program=program,
     launch=launch,
-    lacks=_LACKS,
+    lacks=lacks("accelerate", "script"),
     model_refused=causal.causal_refused,
     optimizers="fsdp",
     finetunes=("lora", "qlora", "dora"),

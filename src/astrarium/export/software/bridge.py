@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from astrarium.catalog.models import ModelEntry, model_entries
 from astrarium.errors import flag
-from astrarium.export.features import Feature, layers_of_stages
+from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
@@ -274,10 +274,6 @@ TARGET = Target(
     title="Megatron-Bridge",
     version=VERSION,
     program=program,
-    lacks={
-        **megatron.LACKS,
-        Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
-        Feature.GRAPHS: "its recipe here launches layers one by one",
-    },
+    lacks=lacks("megatron", "bridge"),
     model_refused=model_refused,
 )

@@ -11,7 +11,7 @@ from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
 from astrarium.catalog.runtimes import GRAPHS
-from astrarium.export.features import Feature, layers_of_stages
+from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
@@ -330,18 +330,12 @@ def _notes(job: Job) -> Iterator[str]:
         )
 
 
-LACKS: Final[Mapping[Feature, str]] = {
-    Feature.OFFLOAD_SHARDS: "host memory holds the optimizer alone there (zero_stage 1)",
-    Feature.SHARD_GROUPS_ABOVE_ZERO_1: "instances of its distributed optimizer divide the states"
-    " of the optimizer alone (zero_stage 1)",
-    Feature.MTP_APART: "its layout has them all in one stage",
-}
 TARGET = Target(
     name="megatron",
     title="Megatron-LM",
     version=VERSION,
     program=program,
-    lacks=LACKS,
+    lacks=lacks("megatron"),
     model_refused=model_refused,
     optimizers="megatron",
     resumes=True,

@@ -16,7 +16,7 @@ from astrarium.export.software import model_facts as facts
 from astrarium.export.software.megatron_hybrid import hybrid_refused, is_hybrid, scan_flags
 from astrarium.model import build
 from astrarium.model.blocks import Attention, Block, CustomBlock, Linear, Model
-from astrarium.model.build import PRE_NORMS, Architecture
+from astrarium.model.build import PRE_NORMS
 from astrarium.model.hybrids import parts_of
 from astrarium.model.prediction import without_predictions
 from astrarium.plans.job import Job
@@ -41,46 +41,6 @@ LLAMA3_SCALING: Final = {
 }
 MLA_YARN: Final = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 
-_ARCHITECTURES: Final[Mapping[str, str]] = {
-    Architecture.ENCODER: "pretrain_gpt.py builds decoders, and this is an encoder",
-    Architecture.ENCODER_DECODER: "pretrain_gpt.py builds decoders, and this has an encoder too",
-    Architecture.VISION_ENCODER: "pretrain_gpt.py builds language models, and this reads images",
-    Architecture.MULTIMODAL: "pretrain_gpt.py builds language models, and this reads images too",
-    Architecture.CUSTOM: (
-        "a model file does not say which activation, positions and norms there are; give the"
-        " config.json of a decoder"
-    ),
-}
-_FAMILIES: Final[Mapping[str, str]] = {
-    "gemma": "Megatron gates with SiLU, not GELU, and does not scale the embedding",
-    "gemma2": "Megatron has no norms behind the sublayers and no soft caps on logits",
-    "gemma3_text": "Megatron has no norms behind the sublayers and does not scale the embedding",
-    "olmo2": "Megatron has its norms in front of the sublayers, not behind them",
-    "opt": "Megatron has no ReLU, and its position table does not begin at the third row",
-    "bloom": "Megatron has no linear biases on attention scores (ALiBi)",
-    "olmo3": "Megatron has its norms in front of the sublayers, not behind them",
-    "exaone4": "Megatron has its norms in front of the sublayers, not behind them",
-    "smollm3": "every fourth layer has no rotary positions, which this export does not write",
-    "granite": "Megatron does not scale embeddings, residuals and logits",
-    "granitemoe": "Megatron does not scale embeddings, residuals and logits",
-    "glm": "rotary positions of half a head are interleaved, which this export does not write",
-    "glm4": "Megatron has no norms behind the sublayers",
-    "cohere2": "Megatron has no layer norms without a shift, and does not scale logits",
-    "olmoe": "Megatron normalises queries and keys head by head, not over all heads together",
-    "minimax_m2": "Megatron normalises queries and keys head by head, not over all together",
-    "seed_oss": "its model was not compared with Megatron's",
-    "arcee": "its model was not compared with Megatron's",
-    "ernie4_5": "rotary positions are interleaved, which this export does not write",
-    "starcoder2": "its model was not compared with Megatron's",
-    "granitemoehybrid": "Megatron does not scale embeddings, residuals and logits",
-    "qwen3_5_text": "its model was not compared with Megatron's",
-    "phimoe": "Megatron's output layer has no bias, and its router does not sample",
-    "dbrx": "Megatron's layer norms have a shift, and it does not clip queries, keys and values",
-    "llama4_text": (
-        "Megatron has no attention in chunks, and norms of queries and keys in all layers or none"
-    ),
-}
-
 
 def model_refused(job: Job) -> str:
     """Why Megatron-LM cannot build the model; "" if it can."""
@@ -88,7 +48,7 @@ def model_refused(job: Job) -> str:
 
 
 def _refused(model: Model, seq_length: int) -> str:
-    named = _ARCHITECTURES.get(model.architecture) or _FAMILIES.get(model.family)
+    named = facts.NOT_IN_MEGATRON.get(model.architecture) or facts.NOT_IN_MEGATRON.get(model.family)
     if named:
         return named
     model = without_predictions(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -53,12 +53,19 @@ class ModelFamily(Value, frozen=True):
     router: Router | None = None
 
 
+class _Families(Value, frozen=True):
+    """The content of `data/model_families.json`."""
+
+    families: dict[str, ModelFamily]
+    others: dict[str, ModelFamily]
+    not_in_megatron: dict[str, str]  # by architecture or model_type: why
+
+
 _TABLES: Final = msgspec.json.decode(
-    (Path(__file__).parent / "data" / "model_families.json").read_bytes(),
-    type=dict[str, str | dict[str, ModelFamily]],
+    (Path(__file__).parent / "data" / "model_families.json").read_bytes(), type=_Families
 )
-FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["families"])
-_OTHER_FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["others"])
+FAMILIES: Final = _TABLES.families
+NOT_IN_MEGATRON: Final = _TABLES.not_in_megatron
 
 
 def read(values: Values, key: Key) -> Any:  # noqa: ANN401  of the type of the default
@@ -135,7 +142,7 @@ def trained_facts(config: Mapping[str, Any]) -> Facts | None:
     """The facts of a config; None if its family is not known."""
     values = text_values(config)
     kind = str(values.get("model_type"))
-    family = FAMILIES.get(kind) or _OTHER_FAMILIES.get(kind)
+    family = FAMILIES.get(kind) or _TABLES.others.get(kind)
     return None if family is None else dict(_facts(values, family))
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram, filled
 from astrarium.export.software import torchtitan_models as titan
@@ -42,11 +42,6 @@ _GATHERS: Final = (
     " ring, which needs less memory and hides the exchange behind attention.",
 )
 
-_LACKS: Final[Mapping[Feature, str]] = {
-    **titan.LACKS,
-    Feature.TIED_PIPELINE: "weights of two stages cannot be tied",
-    Feature.EXPERT_TENSOR_BESIDE: "experts that are dealt out are whole: etp must be 1",
-}
 
 _IMPORTS: Final = (
     "from torchtitan.components.loss import CrossEntropyLoss",
@@ -188,7 +183,7 @@ TARGET = Target(
     version=VERSION,
     runtime=titan.RUNTIME,
     program=program,
-    lacks=_LACKS,
+    lacks=lacks("torchtitan", "torchtitan 0.3"),
     model_refused=model_refused,
     optimizers="torchtitan",
 )
