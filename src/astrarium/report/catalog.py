@@ -454,7 +454,7 @@ def offers_report(
     cited = list(dict.fromkeys([*known, *(offer.source for offer in offers)]))
     by_name = {instance.name: instance for instance in instances}
     limits = list(dict.fromkeys(i.availability for i in instances if i.availability))
-    lines = _joined(sorted(offers, key=_cheapest_first))
+    lines = _regions_together(sorted(offers, key=_cheapest_first))
     if lines:
         yield title("Whole instances on offer; prices per GPU and hour")
     fields = (
@@ -498,7 +498,7 @@ def _cheapest_first(offer: Offer) -> tuple[float, str, int, str, str]:
     )
 
 
-def _joined(offers: Sequence[Offer]) -> list[Offer]:
+def _regions_together(offers: Sequence[Offer]) -> list[Offer]:
     """One line for regions in which an instance costs the same."""
 
     def same(offer: Offer) -> Offer:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.measure import cases_processor as cases
+from astrarium.calibrate.measure import cases
 from astrarium.calibrate.measure.sections import GROUPED, SEND
 from astrarium.cost import laws
 from astrarium.cost.laws import Laws

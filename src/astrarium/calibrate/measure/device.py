@@ -17,8 +17,8 @@ import torch
 
 from astrarium import __version__
 from astrarium.calibrate.measure.bench import Bench
+from astrarium.calibrate.measure.cases import SECTION as PROCESSOR
 from astrarium.calibrate.measure.cases import Case, scale_for
-from astrarium.calibrate.measure.cases_processor import SECTION as PROCESSOR
 from astrarium.calibrate.measure.collectives import Ranks
 from astrarium.calibrate.measure.cores import one_core, physical_cores
 from astrarium.calibrate.measure.journal import Journal, JournalContents

@@ -1,4 +1,4 @@
-"""Matrix products and attention through torch; see `cases_matrix` for what the roles mean."""
+"""Matrix products and attention through torch; `cases` says what the roles mean."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as functional
 
 from astrarium.calibrate.measure.bench import Bench, Call
-from astrarium.calibrate.measure.cases import Case
-from astrarium.calibrate.measure.cases_memory import ROTARY_DIM, STREAM_BYTES
+from astrarium.calibrate.measure.cases import ROTARY_DIM, STREAM_BYTES, Case
 from astrarium.calibrate.measure.kernels_matrix import by_role, numbers
 
 Function = Callable[..., torch.Tensor]  # of an input, a vector as wide, and a second input

@@ -1,4 +1,4 @@
-"""Operators of megatron-core on one core through torch; see `cases_processor`.
+"""Operators of megatron-core on one core through torch.
 
 Written after what its unfused modules call, one torch operator after another. Results are new
 tensors, as in training, and inputs rotate through more memory than a core's own caches.
@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as functional
 
-from astrarium.calibrate.measure import cases_processor as cases
+from astrarium.calibrate.measure import cases
 from astrarium.calibrate.measure.bench import Bench, Call
 from astrarium.calibrate.measure.cases import Case
 from astrarium.calibrate.measure.kernels_matrix import by_role, numbers

@@ -352,11 +352,11 @@ def pattern(layers: list[bool]) -> str:
             runs.append((layer, 1))
     half = len(runs) // 2
     if half > 1 and len(runs) % 2 == 0 and runs == runs[:2] * half:
-        return f"({_joined(runs[:2])})*{half}"
-    return f"({_joined(runs)})"
+        return f"({_list_of(runs[:2])})*{half}"
+    return f"({_list_of(runs)})"
 
 
-def _joined(runs: list[tuple[int, int]]) -> str:
+def _list_of(runs: list[tuple[int, int]]) -> str:
     return "+".join(f"[{value}]*{count}" for value, count in runs)
 
 
