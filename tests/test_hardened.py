@@ -124,7 +124,6 @@ def test_a_sweep_that_is_told_to_end_keeps_what_it_has(tmp_path: Path, number: i
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not visible(tmp_path / "rows") and time.monotonic() < deadline:

@@ -222,7 +222,7 @@ def _neighbour(path: Path) -> str:
     """Suggest a file of a similar name in the same folder."""
     try:
         return did_you_mean(path.name, sorted(os.listdir(path.parent))) or "; check the path"
-    except OSError:
+    except (OSError, ValueError):  # the latter for a name with a null byte
         return "; check the path"
 
 

@@ -127,6 +127,18 @@ class ReportRequest(Chosen):
     command: Texts = Field(default_factory=list)
 
 
+class SweepRequest(BaseModel):
+    """As `astrarium sweep show`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rows: Annotated[StrictStr, Field(max_length=200)] | None = None
+    columns: Annotated[StrictStr, Field(max_length=200)] | None = None
+    value: Annotated[StrictStr, Field(max_length=200)] | None = None
+    where: Texts = Field(default_factory=list)
+    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
+
+
 class ExportRequest(Chosen):
     """As `astrarium export`."""
 
