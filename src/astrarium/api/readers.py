@@ -24,21 +24,14 @@ if TYPE_CHECKING:
 Given: TypeAlias = Any  # what was given: it is a reader that finds out whether it can be used
 Reader: TypeAlias = Callable[[str, Given], Any]
 
-# Far above anything trained; a larger number is a typing error.
-MOST_SEQ_LENGTH = 2**27
-MOST_GLOBAL_BATCH = 2**27
 MOST_TOKENS = 10**18
-MOST_USD = 1e15
 MOST_SECONDS = 100 * 365 * 86400.0
 MOST_PLANS = 100
-MOST_POOLS = 1000
-MOST_EPOCHS = 1e6
 MOST_INTERRUPTIONS_PER_HOUR = 1000.0
 MOST_BANDWIDTH = 1e18
-MOST_CO2 = 100.0
-MOST_MEMORY = 2**40
 MOST_IMBALANCE = 100.0
 MOST_LOST = 2**24
+MOST_MICRO_BATCHES = 2**16
 MOST_SPREAD = 0.12  # beyond, some GPUs of a normal spread would need no time
 PER_NODE = "/node"
 
@@ -129,6 +122,11 @@ def precision_or_best(name: str, given: Given) -> str:
     """A number format, or the word for all that plans may choose among."""
     read = choice("model.workload:Precision", without=("fp32", "fp4"), also=(BEST,))
     return read(name, given)
+
+
+def micro_batches(name: str, given: Given) -> int | None:
+    """A number, or None: the best number."""
+    return None if given == "auto" else count(MOST_MICRO_BATCHES)(name, given)
 
 
 def rank(name: str, given: Given) -> int:

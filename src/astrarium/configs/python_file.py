@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
-from astrarium.configs.accelerate import read_accelerate, settings_of
+from astrarium.configs.accelerate import OPEN_MICRO_BATCH, read_accelerate, settings_of
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError, name_that_file
 from astrarium.configs.neighbours import beside, json_beside, text_of
 from astrarium.configs.settings import Described
@@ -229,7 +229,7 @@ def read_own(launch: Launch, source: str) -> Imported:
     return replace(
         read,
         strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), **strategy},
-        notes=tuple(one for one in read.notes if "micro-batch is set in" not in one),
+        notes=tuple(one for one in read.notes if not one.endswith(OPEN_MICRO_BATCH)),
     )
 
 
