@@ -1,13 +1,11 @@
 """Kinds of links and networks, and the constants measured for each of them.
 
-A link kind is a generation of the connection inside a node or NVLink domain, a network is the
-transport between them. Their bandwidths belong to a pool; here stands what does not follow from
-bandwidth: the time to start, the time per hop, and the share of the bandwidth that collectives
-reach. The figures are in `catalog/data/collectives.json`, each with its source and the error of
-the fit; `astrarium.cost.collectives` says what they mean, `benchmarks/fit_collectives.py` fits
-them.
-
-Not here: topology above the node, which is a pool's own, and congestion by other jobs.
+A link kind is a generation of the connection inside a node or NVLink domain; a network is the
+transport between nodes. Bandwidths belong to a pool; here are the time to start, the time per hop,
+and the share of the bandwidth that collectives reach. `catalog/data/collectives.json` has the
+figures with sources and errors of the fit (`benchmarks/fit_collectives.py`);
+`astrarium.cost.collectives` has the formulas. Not modelled here: topology above the node, which is
+a pool's own, and congestion by other jobs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """From a file to plain data, or to an error that names the file and the line.
 
-Refused are files that are missing, not text, empty, larger than `LARGEST_FILE_BYTES`, nested
-deeper than `DEEPEST_NESTING`, that expand (through YAML aliases) to more than `MOST_NODES`
-values, repeat a key, or hold a number that is not finite.
-
-Lines are looked up only for a message. In YAML and JSON (which the YAML scanner reads as well) they
-are the marks of the nodes. In TOML a value inside an inline table is reported at the line where its
-statement starts.
+Refused are files that are missing, not text, empty, larger than `LARGEST_FILE_BYTES`, nested deeper
+than `DEEPEST_NESTING`, that expand (through YAML aliases) to more than `MOST_NODES` values, repeat
+a key, or hold a number that is not finite. Lines are looked up only for a message; in TOML, a value
+inside an inline table is reported at the line where its statement starts.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Which rank holds which part of weights and optimizer states, and what changes place.
 
-Every layer is an interval from 0 to 1. A rank holds a part of it: tensor parallelism divides it
-first, and ZeRO divides the part of a rank among its replicas. Experts are divided by expert
-parallelism in place of tensor parallelism. So what a rank lacks under a new layout is the length of
-its new part less the overlap with the old one, times the bytes of the layers that both layouts
-place on its GPU.
-
-Simplified: norms, which tensor parallelism copies, count as divided; every layer is divided among
+Every layer is an interval from 0 to 1. Tensor parallelism divides it first (expert parallelism, for
+experts), then ZeRO divides the part of a rank among its replicas. A rank lacks, under a new layout,
+the length of its new part less the overlap with the old one, times the bytes of the layers that
+both layouts place on its GPU. Simplified: norms count as divided, and every layer is divided among
 replicas by itself, as FSDP and Megatron's buckets nearly do.
 """
 

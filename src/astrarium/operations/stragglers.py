@@ -1,16 +1,14 @@
 """Iterations whose GPUs differ in speed, and nodes to keep in reserve for those that break.
 
-Every GPU has a speed of its own (a normal deviation), and a share of the nodes is slow by a factor.
-The GPUs of a stage wait for one another in every layer, so a stage of a replica runs at the pace of
-its slowest GPU; a pipeline runs at the pace of its slowest stage, and replicas wait for the slowest
-pipeline when they sum their gradients. Speeds stay as they are for an iteration.
-
-The expected time is exact for that model up to one simplification: replicas that share a node wait
-for each other in every layer, too. Only computation is slower; messages take what they took.
+Every GPU has a speed of its own (a normal deviation), and a share of the nodes is slow by a factor,
+for the whole iteration. A stage of a replica runs at the pace of its slowest GPU, a pipeline at
+that of its slowest stage; replicas wait for the slowest pipeline when they sum gradients. Only
+computation is slower. The expected time is exact for that model, but replicas that share a node
+wait for each other in every layer.
 
 Published shapes: five computing centres found 8 % between the ends of the box plot of GPUs of one
-type, and outliers up to 1.5 times slower than the median (arXiv 2208.11035, 2022-08). What share of
-nodes is slow at a time is not published there, so it has no default.
+type, and outliers up to 1.5 times slower than the median (arXiv 2208.11035, 2022-08). It does not
+say which share of nodes is slow at a time, so that has no default.
 """
 
 from __future__ import annotations

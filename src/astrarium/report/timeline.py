@@ -1,16 +1,11 @@
 """One predicted iteration, event by event, from the document of a plan alone.
 
 The passes run in the order of the schedule (`astrarium.cost.simulator`), with the stored seconds of
-every stage. After the last pass all stages reduce gradients and update; the estimate counts the
-longest of them, so the timeline ends with its iteration.
-
-A page draws the timeline as columns, which are far smaller than a list of events. The middle of a
-long iteration repeats itself: if there are more events than a page can use, each stage has one
-event in place of the passes and transfers left out there.
-
-A trace is in the Trace Event Format, for Perfetto and Chrome: a process for every stage, with a
-thread for passes, one for the work after them, and a counter of memory. Transfers are asynchronous
-events, because one may start before the last has arrived. Moments are microseconds.
+every stage. After the last pass all stages reduce gradients and update; the longest of them ends
+the iteration. The page gets columns, which are far smaller than a list of events; if there are too
+many events, each stage has one in place of those in the middle. A trace is in the Trace Event
+Format, for Perfetto: a process for every stage, with threads for passes and for the work after
+them, and a counter of memory. Transfers are asynchronous events. Moments are microseconds.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Which strategies a runtime accepts, and why it refuses the others.
 
-Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks: a strategy that
-breaks one cannot start. Those of other runtimes say what their files can express, which is what
-plans for them are made of.
-
-The rules are data (`data/validity_rules.json`): a condition in the rule language with its syntax
-tree, a reason for the user, and the place where the runtime enforces it. Rules of origin Astrarium
-keep a strategy free of contradictions or name what is not modelled. Options that are held fixed
-have the value of `data/megatron_options.json`. Not covered: memory, and versions of installed
-software.
+Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks; those of other
+runtimes name what their files can express. The rules are data (`data/validity_rules.json`): a
+condition in the rule language with its syntax tree, a reason for the user, and the place where the
+runtime enforces it. Rules of origin Astrarium keep a strategy free of contradictions or name what
+is not modelled. Options that are held fixed have the value of `data/megatron_options.json`. Not
+covered: memory, and versions of installed software.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
 """Learns a few named factors of one cluster from measured runs.
 
-The cost model predicts every run. As few factors as possible explain the rest, and impossible data
-are refused first. The factors belong to one GPU type under one runtime. A kernel that is slow only
-for some shapes needs measurements of operators instead.
-
-A run gives the logarithm of measured over predicted time, and its slope along each factor. Factors
-start at neutral with a normal prior; distant runs count less (Huber). Sets of factors are weighted
-by their errors on runs left out; "none at all" is one of the sets.
+The cost model predicts every run; as few factors as possible explain the rest. They belong to one
+GPU type under one runtime. A run gives the logarithm of measured over predicted time, and its slope
+along each factor. Factors start at neutral with a normal prior; distant runs count less (Huber).
+Sets of factors, "none at all" among them, are weighted by their errors on runs left out. A kernel
+that is slow only for some shapes needs measurements of operators instead.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""What one rank of a program runs.
+"""One rank of a program.
 
 - `python -m astrarium.runtime.spmd.worker FOLDER`, with RANK and DEVICE set: the programs of a
   folder that `astrarium.runtime.spmd.job` made;
-- `torchrun ... -m astrarium.runtime.spmd.worker program.json --steps 10`: on any number of hosts,
-  which find each other as torchrun tells them.
+- `torchrun ... -m astrarium.runtime.spmd.worker program.json --steps 10`: on any number of hosts.
 
-Answers go to standard output, one JSON object per line: `step` while it goes on, `result` at the
-end, `failed` if it cannot; to torchrun what is wrong is said on standard error.
+Answers go to standard output, one JSON object per line: `step`, then `result` or `failed`.
 """
 
 from __future__ import annotations

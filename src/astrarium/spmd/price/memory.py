@@ -1,19 +1,16 @@
 """Bytes of a program: what parameters take, what operators keep, and what is recomputed.
 
-Autograd keeps operands and results by the operator (`_KEEPS`). A view keeps nothing of its own
-but its base alive. A value is counted once, in the layout it was computed in, and once for each
-converted copy, if anything that reads it keeps it. Two sides are left out of that: a value that
-is `partial` is gone once it is added up, unless its reader keeps it as it is; and a copy that
-shares the memory of what it was made of (`replicate` to `copied`, a slice) adds nothing.
+Autograd keeps operands and results by the operator (`_KEEPS`); a view keeps its base alive. A value
+counts once in the layout it was computed in, and once for each converted copy, if a reader keeps
+it. Not counted: a `partial` value that is added up at once, unless its reader keeps it as it is,
+and copies that share memory with their origin (`replicate` to `copied`, a slice).
 
-A chunk is operators in a row without messages in between: a rank runs them as one autograd graph.
-Prices and runs read the same numbers of chunks, so both know what is recomputed. Where a program
-recomputes, only what goes from one chunk to another is kept, and a chunk's backward pass starts
-with its forward pass. The last chunk's activations are used at once, so they stay.
-
-A chunk ends at a message, and where its parameters fill one of the messages in which gradients are
-sent. If it is recomputed, it also ends with its layer. Of n operators that are in no repeated
-layer, a chunk makes at most one of sqrt(n) parts of what all make.
+A chunk is operators in a row without messages in between, which a rank runs as one autograd graph.
+Prices and runs read the same numbers of chunks. A program that recomputes keeps only what goes from
+chunk to chunk; a chunk's backward pass starts with its forward pass, except for the last chunk. A
+chunk ends at a message, and where its parameters fill one message of gradients; if it is
+recomputed, it also ends with its layer. Of n operators outside repeated layers, a chunk makes at
+most one of sqrt(n) parts of all bytes.
 """
 
 from __future__ import annotations

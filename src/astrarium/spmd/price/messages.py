@@ -1,23 +1,16 @@
 """Seconds of collectives with unequal parts, through the collective model of the project.
 
-Libraries of collectives want equal parts. Unequal ones are sent in one of two ways:
+Most libraries want equal parts. There are two ways to send unequal ones; the cheaper one is taken:
 
-- padded: every part is filled up to the largest, so an operation on n parts moves n times the
-  largest;
-- grouped: one broadcast for each part of a gather, one reduction for each part of a scatter. In
-  a ring a broadcast of b bytes passes all b over every link, n - 1 links one after another; a
-  gather of B in all passes B (n - 1) / n over each link in as many hops. So a broadcast takes
-  as long as a gather of b n / (n - 1), and a reduction as long as such a reduce-scatter. Parts
-  follow one another: their seconds add up, and every one pays its own latency.
+- padded: every part is filled up to the largest, so n parts move n times the largest;
+- grouped: one broadcast for each part of a gather, one reduction for each part of a scatter. In a
+  ring, a broadcast of b bytes takes as long as a gather of b n / (n - 1): all b pass every link,
+  one after another. Parts follow one another, and each pays its own latency.
 
-The cheaper way is taken. Gloo, between cores of a processor, has a third (`PLAIN` there): every
-device sends its piece to each other one directly, as in an all-to-all with unequal parts.
-
-An all-reduce has no parts of its own: a ring cuts it equally, for any
-ratios of devices, and an uneven reduce-scatter and all-gather in its place would pass more
-over some link; it is never cheaper. Gradients of parameters are summed after the last micro-batch,
-many of them in one message: each pays its part of a full one (`SYNC_BYTES`). All-to-all takes
-unequal parts as they are (`PLAIN`): the device that sends or receives most sets the pace.
+Gloo, between cores, has a third way (`PLAIN`): every device sends its piece to each other one, as
+in an all-to-all, which takes unequal parts as they are; the busiest device sets the pace. A ring
+cuts an all-reduce equally for any ratios, so nothing is cheaper. Gradients of parameters are summed
+after the last micro-batch, many in one message (`SYNC_BYTES`); each pays its part of a full one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """The program document, schema `astrarium.program/3`: what `astrarium synthesize` writes.
 
-Everything that is shown or run comes from it: the graph, how its axes are divided, the
-instructions, and what was predicted of them. Placements are written as layouts joined by "/", the
-outermost level first; what is left out has its usual value; one number in place of a list of bytes
-is that of every device.
-
-A checksum over the content tells a damaged or edited file. What has the right checksum was written
-by `astrarium synthesize`, perhaps by another version: its rules and conversions must be those of
-this one, or it would compute something else.
+It holds everything that is shown or run: the graph, the division of its axes, the instructions and
+their predictions. Placements are layouts joined by "/", the outermost level first; what is left out
+has its usual value; one number in place of a list of bytes is that of every device. A checksum over
+the content tells a damaged or edited file. A file of another version may have the right checksum:
+its rules and conversions must be those of this one.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """A problem in parts, and parts put together as far as that makes the search shorter.
 
-Inside a block (a layer) a node that one other reads is done together with its reader, weights
-first; what is left of the block is put together in order, then from its end, as long as it stays
-small. Blocks are never put together: the search goes from block to block. As equal parts are put
-together once, a model of many equal layers costs one layer's work and a step of the search for
-each.
-
-Sources are moved to just before their first reader, as order does not change the price: weights
-that wait from the start of the graph would make every state of the search longer.
+Inside a block (a layer), a node that one other reads is done together with its reader, weights
+first; the rest of the block is put together in order, then from its end, as long as it stays small.
+Equal parts are put together once, so a model of many equal layers costs one layer's work and a
+search step for each. Sources move to just before their first reader: weights that wait from the
+start would make every state longer.
 """
 
 from __future__ import annotations

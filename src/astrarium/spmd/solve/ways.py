@@ -1,19 +1,16 @@
-"""Ways from the layouts that there are of a value to those that are wanted.
+"""Ways from the layouts that a value has to those that are wanted.
 
-Layouts of one value are bits of a mask; sets of them that occur are numbered as they turn up, so
-that arrays can hold them (set `i < size` is layout `i` alone). A converted copy stays: a way may
-be dearer than another and still be worth going because of what it passes. `covers` is for values
-that are not read again, where the price alone counts; `extensions` keeps every way that leaves
-layouts behind which no cheaper way leaves.
+Layouts of one value are bits of a mask; the sets that occur are numbered, so that arrays can hold
+them (set `i < size` is layout `i` alone). A converted copy stays, so a dearer way may be worth
+going because of the layouts that it passes. `covers` is for values that are not read again, where
+only the price counts; `extensions` keeps every way that leaves layouts which no cheaper way leaves.
+Prices are vectors: seconds, or seconds and bytes by class. A way is dropped if another is no dearer
+in any of them, even after making up for the layouts it did not leave.
 
-On meshes of two levels ways may be too many to list. Then those of the fewest conversions are, and
-`cut_short` says so: what they lead to is a program, but nothing is proven of others.
-
-Prices are vectors: seconds, or seconds and bytes by class of devices. A way is not worth going
-if another is no dearer in any of them, even after making up for the layouts it did not leave.
-
-The cheapest conversions to several layouts are a directed Steiner tree on a handful of layouts,
-solved exactly by Dreyfus and Wagner's recursion over subsets of what is wanted (`CheapestTrees`).
+If two-level meshes have too many ways to list, those of the fewest conversions are kept, and
+`cut_short` says so: the result is a program, but nothing is proven. The cheapest conversions to
+several layouts are a directed Steiner tree, solved exactly by Dreyfus and Wagner's recursion
+(`CheapestTrees`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
 """Arrangements of the devices and numbers of micro-batches, tried one after another.
 
-Devices of a pool that cost more time than they save are left out: where a part of the pools comes
-near the best program with the simplest way to divide the work, all programs for it are searched.
-
-Both meshes are tried where there are two: all devices beside each other, and nodes with devices
-inside them. More micro-batches only take longer, unless memory is what a program is limited by:
-then 2, 4, 8, ... of them are tried as long as that gains, each also with activations that are
-computed again. All of it shares one effort.
-
-A program that saves less than predictions err is no gain, and data parallel training is simpler:
-where the two are as fast, that is the answer.
+Pools that cost more time than they save are left out: if a part of the pools comes near the best
+program with data parallelism alone, all programs for it are searched. Both meshes are tried: all
+devices side by side, and nodes with the devices inside them. If memory limits the program, 2, 4, 8,
+... micro-batches are tried as long as that gains, each also with recomputed activations. All share
+one effort. A program that saves less than predictions err is no gain: then data parallel training,
+which is simpler, is the answer.
 """
 
 from __future__ import annotations

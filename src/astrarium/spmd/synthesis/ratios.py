@@ -1,22 +1,16 @@
-"""The number of granules of every axis that each class of devices gets: an integer program.
+"""The number of granules of every axis that each class of devices gets: an integer program (HiGHS).
 
-The program of instructions stays as it is. Devices of a class are alike and take alike numbers of
-granules. The objective is that of the search: devices meet after every instruction, so a step takes
-the sum, over instructions, of the slowest device's seconds, and over messages, of those of the
-largest piece. Both are the largest of a few rows that are linear in granules (`Lines`); the bytes
-that a device keeps are linear, too. HiGHS solves the program.
+The instructions stay as they are. Devices of a class get equal numbers of granules. A step takes
+the sum, over instructions, of the slowest device's seconds and, over messages, of those of the
+largest piece: maxima of rows that are linear in granules (`Lines`), as are the bytes of a device.
+The variable is the *largest* part in every class: n devices whose largest part is m take up to n m
+granules at the same price. So equal devices may differ by one granule, and memory holds for each.
 
-It is over the *largest* part in every class: a class of n devices whose largest part is m takes
-anything up to n m granules, at the same price. So equal devices may differ by one granule, memory
-holds for every one of them, and the program has one number for each axis and class.
-
-Prices around a division come as straight lines (`ProgramPrice`). They are not straight over all
-sizes, so what the program finds is priced again as it is: a bad line costs a chance, never
-a wrong price. An operator's work is along one axis, so each class's seconds are a row over its
-granules of that axis. A message takes as long as its largest part, whoever has it: one row for
-every class, all of one slope; an all-to-all has the axes of both ends. Computation and messages of
-an instruction are terms of their own, as they follow one another. Equal terms, those of equal
-layers, are one term that counts as often.
+Prices around a division are straight lines (`ProgramPrice`). They are not straight over all sizes,
+so a solution is priced again as it is: a bad line costs a chance, never a wrong price. The work of
+an operator is along one axis, so each class has a row over its granules of it. A message takes as
+long as its largest part: a row for every class, all of one slope; an all-to-all has the axes of
+both ends. Equal terms, those of equal layers, are one term that counts as often.
 """
 
 from __future__ import annotations

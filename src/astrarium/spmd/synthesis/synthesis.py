@@ -1,23 +1,14 @@
 """The program for a graph on devices: the search and the choice of ratios in turn, until no gain.
 
-Each round searches the best program for the ratios there are, then the best ratios for that
-program. It starts from ratios by speed and from even ones; where a program does not fit, from
-ratios by memory, too. Every program is kept with the ratios it was priced with, in whole granules,
-and the fastest that fits is the answer.
+Each round searches the best program for the present ratios, then the best ratios for that program.
+It starts from ratios by speed and from even ones; if a program does not fit, from ratios by memory,
+too. Every program is kept with its ratios in whole granules; the fastest that fits is the answer.
+Rounds first divide the batch and the axes of parameters, then all axes, if that gains. Each search
+has a part of the effort that is left; when none is left, the best program so far is the answer.
 
-Rounds divide the axes that matter most, the batch and those of parameters; then all axes (the
-tokens of a sequence, the places of an expert) are searched at the ratios found, and if that gains,
-rounds go on with all of them.
-
-Every search has a part of the effort that is left, so the work as a whole is bounded: where it does
-not last, the answer is the best program so far.
-
-Searches and ratios minimise the sum of instructions, which adds up. Programs are compared by the
-seconds of a step, in which gradients are summed while others are computed.
-
-What is proven: `bound` is of a search over all rules at the ratios of the answer. No program's
-instructions add up to less *with those ratios*; other ratios are tried by integer programs around
-the programs found, which proves nothing about all pairs of program and ratios.
+Searches and ratios minimise the sum of instructions. Programs are compared by the seconds of a
+step, in which gradients are summed while others are computed. `bound` proves one thing: *with the
+ratios of the answer*, no program's instructions add up to less.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Runs a program on one rank: forward instruction by instruction, backward in the reverse order.
 
-Each computed node has an autograd graph of its own, which the backward pass asks for the gradients
-of its inputs. So all ranks send their messages in the order of the program. An operator on an empty
-piece may have no graph at all, but other ranks wait for the gradient that it does not give.
-
-Gradients of parameters that are only added up over the ranks (`replicate -> copied`, data parallel
-training) are sent in the last micro-batch, many in one message, as soon as they are complete. That
-and all other messages go on while the rank computes, until what they bring is read
-(`schedule`).
+Each computed node has an autograd graph of its own, which gives the gradients of its inputs. So all
+ranks send their messages in the order of the program. An operator on an empty piece may have no
+graph, but other ranks wait for its gradient. Gradients of data parallel parameters (`replicate ->
+copied`) are sent in the last micro-batch, many in one message, as soon as they are complete. All
+messages go on while the rank computes, until their result is read (`schedule`).
 """
 
 from __future__ import annotations

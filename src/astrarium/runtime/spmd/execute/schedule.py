@@ -1,13 +1,10 @@
-"""In what order a rank does its actions, and when it sends which gradients: the same on all ranks.
+"""The order of a rank's actions, and the start of its messages: the same on all ranks.
 
-A program says what depends on what; when messages start is chosen here, so that they are under way
-while the rank computes:
-
-- parameters are loaded, and their pieces put together, right before the operators that first read
-  them; backward, which is the reverse, their gradients are complete right behind these, and go on
-  their way while the rest of the pass is computed (`in_chunks`);
-- forward a gather starts one such reader earlier (`prefetched`);
-- gradients that are only added up wait for others, to go together (`buckets_of`).
+- Parameters are loaded, and their pieces put together, right before the operators that first read
+  them. Backward is the reverse: their gradients are complete right behind these, and leave while
+  the rest of the pass is computed (`in_chunks`).
+- Forward, a gather starts one such reader earlier (`prefetched`).
+- Gradients that are only added up wait for others, to go together (`buckets_of`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Random numbers that do not depend on who computes what: of dropout, and drawn for themselves.
+"""Random numbers that do not depend on who computes what: for dropout, and drawn for themselves.
 
-What an element gets follows from the seed, the step, which drawing of the module it is, and the
-element's place in the whole tensor alone. So all layouts, and the module on one device, drop the
-same elements and draw the same numbers.
-
-Dimensions are taken apart into leading and trailing ones. Each place among the leading ones has an
-odd number of 64 bits, each among the trailing ones another, well mixed and the same in every step;
-their product with the key, modulo 2**64, is the element's (multiply-shift hashing: its high bits
-are as good as random). So a drawing is one large product.
+The number of an element follows from the seed, the step, the drawing of the module and the
+element's place in the whole tensor. So all layouts, and the module on one device, draw the same.
+Each place among the leading dimensions has an odd number of 64 bits, each among the trailing ones
+another, well mixed and the same in every step; their product with the key, modulo 2**64, is the
+element's (multiply-shift hashing: its high bits are as good as random). A drawing is one product.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Checkpoints of programs: every rank writes its own pieces, any other program can read them.
 
 A checkpoint is a folder in the format of `torch.distributed.checkpoint`: `model.NAME` is a tensor
-of the module's state dict, `optimizer.state.NAME.KEY` what the optimizer keeps of it, `trainer`
-what is not divided, and `random.RANK` the state of torch's random numbers on a rank. Beside it,
-`astrarium.json` says what wrote it, and what each file must look like. A folder is written under
-another name first, so that one with the right name is always complete.
+of the module's state dict, `optimizer.state.NAME.KEY` a state of the optimizer, `trainer` what is
+not divided, `random.RANK` torch's random numbers of a rank. `astrarium.json` names the writer and
+describes each file. A folder is written under another name first, so it is always complete.
 """
 
 from __future__ import annotations
