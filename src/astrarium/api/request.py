@@ -265,7 +265,7 @@ def _on_lengths(workload: Workload) -> Iterator[str]:
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
     """What trains, None for all weights; --finetune all has several answers."""
-    from astrarium.model.adapters import Adapters, Finetune, checked, default_modules
+    from astrarium.model.adapters import Adapters, Finetune, default_modules, for_runtime
 
     given = asked.finetune
     if given in (None, Finetune.FULL):
@@ -289,7 +289,8 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
     kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
     if asked.strategy is None:  # one of the user's may be of any software
         _check_formats(asked)
-    made = tuple(checked(loaded, Adapters(kind, modules=modules, **rank)) for kind in kinds)
+    asked_for = (Adapters(kind, modules=modules, **rank) for kind in kinds)
+    made = tuple(for_runtime(loaded, one, runtime_of(asked)) for one in asked_for)
     return (None, *made) if given == ALL else made
 
 
