@@ -5,8 +5,8 @@ magnitude for each output. `catalog/data/finetuning.json` says what software cal
 which of them are one module there, as adapters are counted by module. Experts of a rank share an
 adapter, as in Megatron-Bridge.
 
-Not modelled: adapters of experts in PEFT (`target_parameters`, which makes the change of all experts
-in every pass), of scans, of embeddings and heads; dropout before adapters.
+Not modelled: adapters of experts in PEFT (`target_parameters`, which makes the change of all
+experts in every pass), of scans, of embeddings and heads; dropout before adapters.
 """
 
 from __future__ import annotations
@@ -126,8 +126,9 @@ def checked(model: Model, adapters: Adapters) -> Adapters:
             raise refusal("lora_modules", f" '{word}': {has}")
     if _lacks_experts(model, adapters) and OF_EXPERTS & set(adapters.modules):
         raise InputError(
-            f"adapters of experts are priced for megatron-bridge and LoRA alone, and {model.name} has"
-            f" experts; adapt its attention alone ({flag('lora_modules')} attention)",
+            "adapters of experts are priced for megatron-bridge and LoRA alone, and"
+            f" {model.name} has experts; adapt its attention alone ({flag('lora_modules')}"
+            " attention)",
             "lora_modules",
             [Repair("Adapt attention alone", {"lora_modules": "attention"})],
         )
