@@ -13,10 +13,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 def distinct(values: Ints) -> Ints:
-    """The values in ascending order, each once.
-
-    `np.unique` without further results imports all of `numpy.ma`, a twentieth of a short command.
-    """
+    """The sorted values, each once; `np.unique` would import all of `numpy.ma`."""
     ascending = np.sort(values, axis=None)
     return ascending[np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))]
 

@@ -150,10 +150,7 @@ FEW_NAMES = 8  # may all be offered
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that may be meant.
-
-    Slips of the finger come first, then names that begin with what was typed, then likeness.
-    """
+    """Known names that may be meant: slips first, then names that begin so, then similar ones."""
     from difflib import get_close_matches
 
     by_lower = {candidate.lower(): candidate for candidate in known}

@@ -195,10 +195,7 @@ def _asked(kind: type[Kind], table: Mapping[str, Flag], arguments: Mapping[str, 
 
 
 def _given(arguments: Mapping[str, Any], table: Mapping[str, Flag]) -> dict[str, Any]:
-    """The arguments by the names of their flags, without those that are as they are by default.
-
-    A configuration may say otherwise than a default, but not otherwise than its user.
-    """
+    """The arguments by the names of their flags, without those at their defaults."""
     return {
         name: arguments[as_keyword(name)]
         for name, flag in table.items()

@@ -100,10 +100,7 @@ def _of_plan_file(reference: str) -> ComparedWith | None:
 
 
 def stated(given: ComparedWith | None, asked: PlanAsked) -> tuple[PlanAsked, tuple[str, ...]]:
-    """Length of sequences and of the run: those of the flags, else of a configuration, and notes.
-
-    Both sides of a comparison do the same work, so what the user's file says of it needs no flag.
-    """
+    """Lengths of sequences and of the run, by the flags or a configuration, and notes."""
     length, tokens = asked.seq_length, request.run_length(asked)
     notes = []
     if given is not None and not isinstance(given.reference, str):

@@ -388,10 +388,7 @@ def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tupl
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
-    """One strategy as if it were an answer to `astrarium plan`, and what it breaks.
-
-    Without a document if it makes no plan; the second is empty if it could be an answer.
-    """
+    """One strategy as if it were an answer, if it makes a plan, and the flags it breaks."""
     question = read(given)
     asked = question.asked
     assert given.strategy is not None

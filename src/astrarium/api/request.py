@@ -69,10 +69,7 @@ class Request(Value, frozen=True):
 
 
 def model(given: ModelGiven, as_type: str | None = None) -> Model:
-    """A model: as given, or built from its name or from the content of a file.
-
-    `as_type` reads a config.json as one of another type.
-    """
+    """A model: as given, or built from its name or a file, read `as_type` if that is stated."""
     if as_type is not None:
         if not isinstance(given, str | Path):
             raise InputError(f"--as {as_type} goes with a config.json; name it as MODEL")
@@ -405,10 +402,7 @@ def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
 
 
 def spot_notes(terms: RunTerms, pools: Cluster, *, offered: bool = False) -> tuple[str, ...]:
-    """Which GPUs cannot be spot for lack of a price; refused where all should be.
-
-    Not where a spot price was `offered`: then the offers without one are cheaper.
-    """
+    """Types without a spot price; refused if all lack one and none was `offered`."""
     if terms.spot is Spot.NEVER:
         return ()
     names = dict.fromkeys(pool.gpu.name for pool in pools.pools)

@@ -217,10 +217,7 @@ def captured(
 
 
 def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
-    """Operators that every device may repeat; InputError lists those that it may not, yet.
-
-    What depends on constants alone needs nobody's permission.
-    """
+    """Operators that every device may repeat; InputError lists those without permission."""
     given = question.allow_replicate
     operators = {node.op for node in graph.nodes if not node.is_source}
     short = {op.split(".")[1]: op for op in operators if op.count(".") > 1}

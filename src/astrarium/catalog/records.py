@@ -143,10 +143,7 @@ def with_overrides(
     key_of: Callable[[str], str],
     required: Sequence[str],
 ) -> tuple[dict[str, Record], dict[str, str]]:
-    """Apply the user's entries in turn; return the records by name and the names by label.
-
-    An entry whose name is not known yet adds a record; `key_of` normalises labels.
-    """
+    """The records with the user's entries, some of them new, and the names by label."""
     table = dict(records)
     names = index(table.values(), key_of)
     for entry in entries:

@@ -75,10 +75,7 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
 
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """The file that `accelerate launch` would make these variables of; None without them.
-
-    Scripts export them where another launcher starts the processes.
-    """
+    """The file that `accelerate launch` would make these exported variables of, or None."""
     kinds = [kind for name, kind in _SWITCHES.items() if environment.get(name, "").lower() in _ON]
     if not kinds and "ACCELERATE_MIXED_PRECISION" not in environment:
         return None

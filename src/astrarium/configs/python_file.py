@@ -200,10 +200,7 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
 
 
 def read_own(launch: Launch, source: str) -> Imported:
-    """A script that starts a program, with settings of DeepSpeed or accelerate for it.
-
-    Of programs that Astrarium wrote, their constants and the model's config.json are read, too.
-    """
+    """A script with settings of DeepSpeed or accelerate; ours also has constants and a model."""
     read = _with_launch(_settings(launch, source), launch, source)
     program = beside(launch.folder, launch.program)
     text = text_of(program) if program else ""

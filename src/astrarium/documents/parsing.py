@@ -82,10 +82,7 @@ def line_in_toml(text: str, key: KeyPath) -> int | None:
 
 
 def _resolve(header: KeyPath, counts: dict[KeyPath, int], *, repeats: bool) -> KeyPath:
-    """Add to the keys of a header the index of every array of tables on the way.
-
-    `counts` holds the index of the latest table in each such array.
-    """
+    """Add the indices of arrays of tables to the keys of a header; `counts` has the latest."""
     where: KeyPath = ()
     for depth, part in enumerate(header, start=1):
         where = (*where, part)
@@ -324,10 +321,7 @@ def _yaml_loader() -> type[yaml.SafeLoader]:
 
 
 def _compose(path: Path, text: str) -> yaml.Node | None:
-    """Turn YAML into nodes, once its nesting is known to be harmless.
-
-    The C composer recurses without a limit of its own, so depth is counted on events first.
-    """
+    """Turn YAML into nodes; depth is counted first, as the C composer recurses without limit."""
     import yaml
 
     depth = 0
@@ -342,10 +336,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
 
 
 def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int], *, repeated_keys: bool) -> int:
-    """Return the number of values in a node; refuse repeated keys, bombs and cycles.
-
-    `sizes` holds the nodes seen so far; one that is still being expanded has the size zero.
-    """
+    """The number of values in a node, by `sizes`; refuse repeated keys, bombs and cycles."""
     import yaml
 
     line = node.start_mark.line + 1

@@ -373,10 +373,7 @@ def projector(
 def behind(
     first: tuple[Block, ...], second: tuple[Block, ...], table: Embedding
 ) -> tuple[tuple[Block, ...], tuple[Carried, ...]]:
-    """Put a stack with an input of its own behind another; what its cross attention reads is kept.
-
-    Returns all blocks, and the output of `first` if layers beyond the next one read it.
-    """
+    """All blocks of a stack behind another, and the output of `first` that is read later."""
     name = second[0].name.removesuffix(FIRST) + FIRST
     blocks = (*first, replace(second[0], name=name, embedding=table), *second[1:])
     reading = [i for i, b in enumerate(blocks) if any(a.cross for a in b.attentions)]

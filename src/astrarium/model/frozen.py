@@ -20,10 +20,7 @@ from astrarium.value import Value, replace
 
 
 def with_frozen_front(model: Model, name: str) -> Model:
-    """The model with all layers of this name frozen, which are the first ones.
-
-    What makes their tokens is frozen with them.
-    """
+    """The model with all layers of this name, its first ones, and their input frozen."""
     blocks = model.blocks
     called = [block.name == name or block.name.startswith(f"{name}-") for block in blocks]
     number = sum(called)

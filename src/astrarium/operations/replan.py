@@ -184,10 +184,7 @@ _Rated = tuple[Plan, float]  # with its tokens a second
 def decide(
     situation: Situation, workload: Workload, runtime: Runtime, before: Plan, terms: ReplanTerms
 ) -> Decision:
-    """The best of the three ways; NoFeasiblePlanError if no strategy fits what is left.
-
-    All strategies are searched where none near the running one fits.
-    """
+    """The best of the three ways; NoFeasiblePlanError if no strategy at all fits what is left."""
     begin = time.perf_counter()
     case = _case(situation, workload, runtime, before, terms)
     model = ClusterModel(workload, situation.now, runtime)

@@ -204,10 +204,7 @@ def _kept_rank(
     clusters: tuple[Cluster, Cluster],
     common: Floats,
 ) -> Ints:
-    """The rank before, of every new rank: GPUs go where they have most in common, else to others.
-
-    GPUs of a pool stay in it; those that the plan did not use, or that are new, held nothing.
-    """
+    """For every new rank, the old rank on its GPU: in the same pool, with most in common."""
     old = np.full(len(after.stage), -1)
     names = [pool.name for pool in clusters[0].pools]
     for index, pool in enumerate(clusters[1].pools):

@@ -80,10 +80,7 @@ def parts_of(program: DeviceProgram) -> list[ProgramPart]:
 
 
 def instructions_by_owner(program: DeviceProgram) -> dict[int, list[Instruction]]:
-    """Instructions of each block, and of what stands before, between and behind blocks.
-
-    Numbers are the same for all programs of a module.
-    """
+    """Instructions by block and by gap between blocks; numbers fit all programs of a module."""
     owner = _owners(program.graph)
     found: dict[int, list[Instruction]] = {}
     for one in program.instructions:
@@ -200,10 +197,7 @@ def _how(how: How) -> str:
 
 
 def _owners(graph: Graph) -> list[int]:
-    """The part of every node: 2 b + 1 for block b, even numbers for what stands around blocks.
-
-    Sources outside of blocks belong to what reads them first, or before the block that does.
-    """
+    """2 b + 1 for nodes of block b, else even; sources belong to their first reader."""
     blocks = graph.blocks or (OUTSIDE,) * len(graph.nodes)
     owner, latest = [OUTSIDE] * len(graph.nodes), 0
     for index, (node, block) in enumerate(zip(graph.nodes, blocks, strict=True)):

@@ -121,10 +121,7 @@ def _pass_events(passes: Timeline) -> Iterator[Event]:
 
 
 def _transfers(passes: Timeline, plan: Plan) -> Iterator[Event]:
-    """Of every pass that another stage waits for.
-
-    Overlapped, a transfer starts as the pass ends; otherwise when the receiver is done, too.
-    """
+    """Transfers start as a pass ends or, without overlap, when the receiver is done, too."""
     strategy, stages = plan.strategy, plan.stage_seconds
     pp, virtual = strategy.pp, strategy.virtual_stages
     if pp == 1:
@@ -179,10 +176,7 @@ def _after(plan: Plan, flushed: float) -> Iterator[Event]:
 
 
 def _held(plan: Plan, passes: Timeline) -> Iterator[tuple[Floats, Floats]]:
-    """What each stage holds: the same all the time, and activations of passes under way.
-
-    Chunks of a stage weigh what their passes take; the peak is the plan's.
-    """
+    """What each stage holds over time: activations of passes under way beside the rest."""
     for stage, part in enumerate(plan.memory):
         own = passes.stage == stage
         seconds = np.array(plan.stage_seconds[stage].chunk_forward_seconds)

@@ -123,10 +123,7 @@ def zero_words(strategy: Strategy) -> str:
 
 
 def strategy_words(strategy: Strategy, *, experts: bool = False) -> str:
-    """The degrees and choices of a strategy in one line; degrees of 1 are left out.
-
-    With experts ep and etp are always named: runtimes do not default to 1.
-    """
+    """A strategy in one line, without degrees of 1, except ep and etp with experts."""
     names = {
         "tp": strategy.tp,
         "pp": strategy.pp,

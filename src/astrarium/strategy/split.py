@@ -61,10 +61,7 @@ def chunk_bounds(
 
 
 def one_layer_each(layers: int, chunks: int) -> Ints:
-    """Bounds of one or two chunks more than layers.
-
-    The head has the last chunk for itself; of two, the embedding has the first one.
-    """
+    """Bounds of one or two chunks more than layers; these hold the head and the embedding."""
     return np.clip(np.arange(chunks + 1) - (chunks - layers - 1), 0, layers)
 
 

@@ -79,10 +79,7 @@ def all_rules() -> tuple[ValidityRule, ...]:
 
 @cache
 def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
-    """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty.
-
-    The set megatron-graphs has the rules of megatron, and its own.
-    """
+    """The rules of `Runtime.rules`; megatron-graphs has those of megatron and its own."""
     sets = {rule_set, rule_set.partition("-")[0]} - {""}
     return tuple(rule for rule in all_rules() if not sets.isdisjoint(rule.runtimes))
 

@@ -118,10 +118,7 @@ def solve(problem: TuningProblem, chosen: Sequence[int]) -> Fit:
 
 
 def _above_chance(problem: TuningProblem, values: Floats, weights: Floats) -> float:
-    """The share of a change that chance does not explain (the positive part of James and Stein).
-
-    As many factors of no meaning would lower the weighted squares by their number.
-    """
+    """The share of a change that chance does not explain (positive part of James and Stein)."""
     gain = float(weights @ (problem.left(np.zeros_like(values)) ** 2 - problem.left(values) ** 2))
     factors = np.count_nonzero(values)
     return max(0.0, 1.0 - factors / gain) if gain > 0 else 0.0

@@ -76,10 +76,7 @@ class Arguments:
         return {**self.older, **{dest: one.setting for dest, one in self.given.items()}}
 
     def unset(self) -> tuple[list[str], list[str]]:
-        """Questions about variables that are never set, though an option needs them; their names.
-
-        Only options that decide something ask.
-        """
+        """The variables that are never set though an option that decides something needs them."""
         decisive = [one for one in self.given.values() if _decides(one.option)]
         needed = [(one.flag, name) for one in decisive for name in unset_in(" ".join(one.values))]
         needed += [

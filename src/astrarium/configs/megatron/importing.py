@@ -89,10 +89,7 @@ def of_settings(
     recipe: str = "",
     launch: Launch | None = None,
 ) -> Imported:
-    """Settings by their names in Megatron's namespace, or those of a recipe.
-
-    The settings of a recipe are unknown, so options that are left out get no comment.
-    """
+    """Settings by Megatron's names; of a recipe's, options that are left out stay unknown."""
     by_dest = {option.dest: option for option in megatron_options()}
     arguments = Arguments(unknown=list(unknown))
     for dest, value in values.items():

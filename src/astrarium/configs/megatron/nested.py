@@ -71,10 +71,7 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
 
 
 def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
-    """A YAML file of Megatron-Bridge: the sections of its configuration, over a recipe.
-
-    The recipe is named where the file is used; files are called after it.
-    """
+    """A YAML file of Megatron-Bridge, over the recipe that the file is called after."""
     name = Path(source).stem.lower()
     aims = ("peft" if content.get("peft") else "", "distill" * ("teacher" in str(content["model"])))
     _check_recipe(" ".join((name, *filter(None, aims))), source)

@@ -178,10 +178,7 @@ def _shards_by_fsdp(s: Settings) -> bool:
 
 
 def uneven_chunks(s: Settings) -> list[int]:
-    """Layers of every chunk if stages differ; empty if all are alike.
-
-    Layers that predict further tokens are on the last stage unless a layout says otherwise.
-    """
+    """Layers of every chunk if stages differ, further predictions in the last; else empty."""
     if "pipeline_model_parallel_layout" in s:
         return layout_chunks(s.text("pipeline_model_parallel_layout"))
     counts = [len(segment) for segment in segments_of(s)]

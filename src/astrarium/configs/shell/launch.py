@@ -181,10 +181,7 @@ def _name_file(script: Script, where: str) -> None:
 
 
 def _refuse_text(text: str, where: str) -> None:
-    """Refuse a script that trains nothing for any arguments: its text names no training.
-
-    Programs behind conditions on arguments are not reached, so all that the text names count.
-    """
+    """Refuse a script whose whole text names no training, whatever its arguments are."""
     bare = "\n".join(line.partition("# ")[0] for line in text.splitlines())
     if not STARTERS.search(bare) and not re.search(r"python\S* .*(train|tune|sft)\w*\.py", bare):
         raise NotTrainingError(f"{where}: no training is started here: it names no program for it")

@@ -84,10 +84,7 @@ def read_script(
     *,
     past_failures: bool = False,
 ) -> Script:
-    """Follow a script; `known` are variables that something else sets, `given` the user's.
-
-    Scripts check what they are given, and stop; `past_failures` goes on where they would.
-    """
+    """Follow a script; `past_failures` goes on where it would stop for want of arguments."""
     script = Script(Variables(where, given))
     script.variables.values = {**(known or {}), **script.variables.values}
     script.variables.positional = list(arguments)

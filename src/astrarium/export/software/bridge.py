@@ -56,10 +56,7 @@ MIXED_PRECISION: Final[Mapping[Precision, str]] = {
 
 
 def recipe_of(job: Job) -> str:
-    """The recipe whose model has the same layers and facts; "" if there is none.
-
-    Some models differ only in what they were trained on; then the name decides.
-    """
+    """The recipe with the same layers and facts, the namesake first; "" if there is none."""
     model = without_predictions(job.model)
     alike = [entry.name for entry in _as_large(model) if not _differences(model, entry)]
     names = sorted(alike, key=lambda name: name != model.name)

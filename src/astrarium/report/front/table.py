@@ -227,10 +227,7 @@ def front_table(front: PlottedFront, width: int) -> Iterator[RenderableType]:
 
 
 def thinned(front: PlottedFront, most: int) -> tuple[PlottedPoint, ...]:
-    """Points that show the course of a front: the marked ones, then those farthest from others.
-
-    Near-ties that another point represents come last, at any distance.
-    """
+    """Points that show the course of a front: marked ones, then the farthest from others."""
     if len(front.points) <= most:
         return front.points
     time, cost = front.axes((most, most))

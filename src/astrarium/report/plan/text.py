@@ -296,10 +296,7 @@ def _packed(
 
 
 def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[tables.Field]:
-    """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
-
-    Models with experts always show etp, also where it is 1: runtimes default to tp.
-    """
+    """What a plan sets; GPUs only where there is a choice, etp for all models with experts."""
 
     def of(head: str, text: Callable[[Plan], str], *, prose: bool = False) -> tables.Field:
         return tables.Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
@@ -355,10 +352,7 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
 
 
 def choice_words(choice: ChoicePart) -> str:
-    """Why the first plan is recommended, and what it costs; "" if there is nothing to say.
-
-    A fastest plan that is neither listed nor faster in the digits shown is not compared.
-    """
+    """Why the first plan is recommended, and what it costs; "" if there is nothing to say."""
     slower = tables.percent(choice.slower)
     if not choice.why or (choice.fastest is None and slower == tables.percent(0.0)):
         return ""
@@ -450,10 +444,7 @@ def next_steps(
     runtimes: Sequence[str] = ("megatron",),
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """How to keep, explain and export the best plan.
-
-    `files` have been written besides the document.
-    """
+    """How to keep, explain and export the best plan; `files` have been written."""
     folder = "DIR" if written is None else str(written.parent)
     yield tables.title(
         f"Keep{', explain and export' if runtimes else ' and explain'} the best plan"

@@ -66,10 +66,7 @@ def _seen(length: int, rank: int, ranks: int) -> torch.Tensor:
 
 
 def context_places(length: int, rank: int, ranks: int) -> torch.Tensor:
-    """The places of a sequence that a rank holds: one part from the front, one from the back.
-
-    Later tokens see more; so every rank does the same work.
-    """
+    """The places of a rank: a part from the front and one from the back, for equal work."""
     parts = torch.arange(length).chunk(2 * ranks)
     return torch.cat([parts[rank], parts[2 * ranks - 1 - rank]])
 

@@ -148,10 +148,7 @@ def cut_of(strategy: Strategy, bounds: Sequence[int]) -> PipelineCut:
 
 
 def small_cut(cut: PipelineCut, ranks: int, virtual: int, extra: int) -> SmallCut:
-    """Choose `ranks` of the ranks and `virtual` of their chunks.
-
-    Sizes become 1, 2, ... in their order, and `extra` more each; chunks without layers stay so.
-    """
+    """Choose ranks and `virtual` chunks; sizes become 1, 2, ... in order, and `extra` more."""
     chosen = _chosen(cut, ranks)
     chunks = [row * cut.ranks + rank for row in _rows(cut, chosen, virtual) for rank in chosen]
     order = sorted({cut.sizes[chunk] for chunk in chunks} - {0})

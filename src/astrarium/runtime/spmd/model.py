@@ -56,10 +56,7 @@ class MadeModule:
         return found
 
     def batches(self, graph: Graph, micro_batches: int) -> list[dict[str, Tensor]]:
-        """The inputs in micro-batches of the graph's size; those of another size go to all.
-
-        Inputs that the program does not read are among them: the module may want them.
-        """
+        """All inputs in micro-batches of the graph's size; those of another size go to all."""
         shapes = {node.target: node.shape for node in graph.nodes if node.op == INPUT}
         read = [name for name, shape in shapes.items() if shape and name in self.inputs]
         divided = {self.inputs[name].shape[0]: shapes[name][0] for name in read}

@@ -281,10 +281,7 @@ def _reversed(node: Node, kept: Values) -> Node | int:
 
 
 def _bags(node: Node, kept: Values) -> Node | tuple[Node, ...] | int:
-    """Bags of equal size, as `nn.EmbeddingBag` makes them of a matrix: rows looked up and summed.
-
-    What it also tells about the bags is not read by modules; bags of unequal size stay as they are.
-    """
+    """Bags of equal size, as `nn.EmbeddingBag` makes them: rows looked up and summed."""
     names = ("weight", "words", "offsets", "scale", "mode", "sparse", "weights", "last", "padding")
     given = {**dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
     offsets, bags = kept[given["offsets"].node], node.shape[0]

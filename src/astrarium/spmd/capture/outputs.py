@@ -26,10 +26,7 @@ BY_DETACH: Final = (
 
 
 class Outputs(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
-    """A module that gives its loss, and buffers to which its `forward` assigned others, by name.
-
-    Other results would keep unread nodes alive. Buffers that are changed in place stay the same.
-    """
+    """A module that gives its loss, and the buffers that its `forward` replaced, by name."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()

@@ -82,10 +82,7 @@ class Devices(Value, frozen=True, dict=True):
         return np.array(np.unravel_index(np.arange(self.count), self.mesh), np.int64)
 
     def speed(self, dtype: str = "float32") -> Floats:
-        """Matrix products per second, by device, to compare devices with: not a peak.
-
-        Products are large: of small ones it depends on how their tiles fill a GPU which is faster.
-        """
+        """Large matrix products per second, by device, to compare devices with: not a peak."""
         flops = 2.0 * PRODUCT_SIDE**3
         sides = (PRODUCT_SIDE,) * 3
         by_class = [

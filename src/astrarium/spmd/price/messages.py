@@ -88,10 +88,7 @@ def direct_bytes(parts: Floats) -> Floats:
 
 
 def exchange_seconds(fabric: Fabric, sent: Floats, group: Group) -> Floats:
-    """Seconds of all-to-all where the busiest device sends, or receives, so many bytes.
-
-    `sent` is what leaves it; an equal exchange counts also what a device keeps.
-    """
+    """Seconds of all-to-all where the busiest device sends or receives `sent` bytes."""
     size = float(np.max(group.size))
     if size <= 1.0:
         return np.zeros_like(sent)

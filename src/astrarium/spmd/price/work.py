@@ -177,10 +177,7 @@ def call_of(
 
 
 def makes_copy(graph: Graph, index: int) -> bool:
-    """Whether a reshape has to copy: what it reads was turned round and never put in order.
-
-    Kernels of attention write their result so that heads turned back lie in order.
-    """
+    """Whether a reshape copies: its input was transposed, and not by attention."""
     node = graph.nodes[index]
     if operator_name(node.op) not in _MAY_COPY or not graph.inputs[index]:
         return False
@@ -525,10 +522,7 @@ def _attention_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> F
 
 
 def _attention_rate(model: OperatorModel, kernel: Kernel, dtype: str) -> float:
-    """FLOP/s of large attention: of large products as much as it reaches in 16 bits.
-
-    What its calls take at least, and time that goes to memory, do not grow with the format's rate.
-    """
+    """FLOP/s of large attention: the share of products that it reaches in 16 bits."""
     half = next(name for name in (*_HALF, dtype) if name in model.gpu.peak_flops)
     seconds = model.attention(*_LARGE, causal=kernel.causal, backward=kernel.backward)
     fitted = float(Term(kernel, _LARGE).flops / seconds)

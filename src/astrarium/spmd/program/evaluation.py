@@ -87,10 +87,7 @@ def _needed(graph: Graph, instructions: tuple[Instruction, ...]) -> tuple[Instru
 
 
 def other_in_evaluation(training: Graph, evaluation: Graph) -> str:
-    """Where a module computes something else in evaluation than `evaluating` makes of it.
-
-    Both are graphs of the same module; empty if they agree.
-    """
+    """The difference between a module's evaluation and what `evaluating` makes of it, or ""."""
     known: dict[Any, int] = {}
     trained = _numbered(training, known, _evaluated)
     there = set(trained)

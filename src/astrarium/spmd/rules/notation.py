@@ -76,10 +76,7 @@ def call_of(graph: Graph, node: Node, of_parameters: bool = False) -> Call:
 
 
 def operator_name(op: str) -> str:
-    """The operator without its library, overload and mark of working in place.
-
-    "aten.add_.Tensor" is "add": a program never works in place.
-    """
+    """ "aten.add_.Tensor" is "add": no library, no overload, and programs never work in place."""
     parts = op.split(".")
     name = parts[1] if parts[0] == "aten" and len(parts) > 1 else op
     return name if name.startswith("__") else name.rstrip("_")

@@ -67,10 +67,7 @@ def without_rule(nodes: Collection[Node], name: str = "the module") -> InputErro
 
 
 def operators_without_rule(graph: Graph, allow_replicate: Collection[str] = ()) -> list[Node]:
-    """Nodes that no rule is known for, less those that every device may compute whole.
-
-    These are the ones that the user allows, and all that depend on constants alone.
-    """
+    """Nodes without a rule that depend on more than constants and are not allowed."""
     return [
         node
         for node, constant in zip(graph.nodes, graph.constant, strict=True)

@@ -173,10 +173,7 @@ class Guide:
 
 
 def cheapest_path(guide: Guide, effort: Effort | None = None) -> Path | None:
-    """The cheapest path; where the effort does not last, the cheapest found. None: there is none.
-
-    The narrowest beam that reaches the end is paid for however little is left.
-    """
+    """The cheapest path, or the cheapest found in time; the narrowest beam always ends."""
     effort = effort or Effort()
     search = _Search(guide)
     with effort.portion(min(effort.left, _EASY)) as first:

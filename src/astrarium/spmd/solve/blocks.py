@@ -233,10 +233,7 @@ def _regions(problem: SearchProblem[Any]) -> list[int]:
 
 
 def _order(problem: SearchProblem[Any]) -> list[int]:
-    """The nodes in order, sources moved to their first reader.
-
-    Sources that others than one block read come before the block, so as not to cut it in two.
-    """
+    """The nodes in order; sources move to their first reader, or before its block."""
     order: list[int] = []
     done = [False] * len(problem.inputs)
     regions = _regions(problem)

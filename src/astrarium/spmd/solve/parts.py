@@ -89,10 +89,7 @@ class Workshop:
         return self.looked_at + _STEPS_OF_A_WALK * sum(ways.walked for ways in self.ways)
 
     def joined(self, first: PartPlace, second: PartPlace, wanted: set[int]) -> PartPlace | None:
-        """One place for two, the first of which comes first; None if it would be too large.
-
-        `wanted`: values that are read elsewhere, later.
-        """
+        """One place for two in order, None if too large; `wanted` values are read later."""
         made = {value: column for column, value in enumerate(first.makes)}
         links = tuple(
             _Handover(made[value], column, value in wanted)

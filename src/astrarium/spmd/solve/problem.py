@@ -34,10 +34,7 @@ class NodeWay(Value, Generic[What], frozen=True):
 
 
 class Conversions(Value, Generic[What], frozen=True):
-    """Prices of going from one layout of a node to another in one instruction; inf if none does.
-
-    Going through a third layout is two instructions: the search finds it by itself.
-    """
+    """Prices from one layout of a node to another in one instruction; inf if there is none."""
 
     seconds: Floats  # [from, to]; 0 on the diagonal
     bytes: Floats  # [from, to, class]

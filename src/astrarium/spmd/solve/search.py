@@ -212,10 +212,7 @@ def _raise_prices(
 def _follow(
     moves: Moves, known: _BestKnown, width: int, left: int, effort: Effort
 ) -> tuple[float, list[tuple[Move, ...]]]:
-    """Follow the most promising labels to the end: the bound of the best left out, the ends.
-
-    Where the effort is spent on the way, nothing is known of any.
-    """
+    """Follow labels to the end: the bound of the best left out (none if time ends), the ends."""
     missed = np.inf
     layers: list[_Labels] = [_Labels.start(moves.components)]
     for position in range(len(moves.stages)):

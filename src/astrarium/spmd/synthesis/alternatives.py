@@ -206,10 +206,7 @@ class Alternatives:
             best = fastest
 
     def _promising(self, best: Attempt) -> Mapping[str, Devices] | None:
-        """Each pool alone, and all but one: the one that is best where each has a part of a batch.
-
-        None, where that takes much longer than the best program does.
-        """
+        """Each pool alone, or all but one: the best by data parallelism, if it comes near."""
         names = [pool.name for pool in best.devices.cluster.pools]
         alone = [(name,) for name in names]
         others = [tuple(one for one in names if one != name) for name in names]

@@ -185,10 +185,7 @@ def _hap(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardR
 
 
 def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
-    """Without row-parallel products, heads, and words by row or in losses.
-
-    Softmax and norms take whole rows.
-    """
+    """Without row-parallel products, heads, words by row or in losses, or parts of rows."""
     kind = place.graph.nodes[node]
     name = operator_name(kind.op)
     if kind.is_source:

@@ -223,10 +223,7 @@ def kinds_of(devices: Devices, level: int) -> Kinds:
 def lines_of(
     program: DeviceProgram, price: ProgramPrice, devices: Devices, groups: Ints, level: int = 0
 ) -> Lines:
-    """The lines of a program around the division it was priced at; `groups` ties axes together.
-
-    `groups[axis]` is the number of the variable that stands for an axis.
-    """
+    """The lines of a program around its division; `groups[axis]` is the axis' variable."""
     kinds = kinds_of(devices, level)
     granules = np.zeros(int(groups.max()) + 1, np.int64)
     granules[groups] = program.axes.granules

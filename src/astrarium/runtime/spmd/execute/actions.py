@@ -176,10 +176,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """A value from one layout to another, its gradient back.
-
-    Both are sent here and waited for where they are read.
-    """
+    """A value from one layout to another, its gradient back; both arrive when read."""
 
     gives: int
     reads: tuple[int, ...]
@@ -220,10 +217,7 @@ def _gradient(run: Pass, register: int) -> Tensor:
 
 
 class Enter(torch.autograd.Function):  # type: ignore[misc]
-    """Tensors whose gradients are asked for.
-
-    Leaves would do too, but autograd keeps those alive until the backward pass.
-    """
+    """Tensors whose gradients are asked for; unlike leaves, they are freed early."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, *values: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401

@@ -212,10 +212,7 @@ def with_dropout(
 def attention_of(
     args: Sequence[Any], kwargs: Mapping[str, Any], mask_of: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Attention with dropout of its weights, which the fast forms of it draw for themselves.
-
-    Arguments are those of torch's operator; `mask_of` gives the weights that are not dropped.
-    """
+    """Attention as torch's operator; `mask_of` gives the weights that are not dropped."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     query, key, value = given["query"], given["key"], given["value"]

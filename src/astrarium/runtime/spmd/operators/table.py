@@ -78,10 +78,7 @@ def _plain(run: OperatorRun) -> Any:  # noqa: ANN401
 
 
 class _Nothing(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """A result of zeros that depends on no input, whose gradients come back as zeros.
-
-    They must come back: other devices wait for this one to add theirs up.
-    """
+    """Zeros that depend on no input; zero gradients come back, as other devices wait."""
 
     @staticmethod
     def forward(

@@ -55,10 +55,7 @@ class Boxes:
 
 
 def stored_boxes(node: Node, piece: Piece, tensor: Tensor) -> Boxes:
-    """A piece of a parameter, or of something shaped like it, as boxes of what the module stores.
-
-    A program may use one dimension of it as two (`spmd.capture.fused`).
-    """
+    """A piece as boxes of what the module stores, which may have a dimension less."""
     if not tensor.dim() and node.shape:  # an optimizer's count of steps
         return Boxes.whole(tensor)
     stored, used = node.stored_shape, node.shape

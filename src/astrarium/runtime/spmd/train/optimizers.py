@@ -127,10 +127,7 @@ def _like(value: Any, parameter: Tensor, tensor: Tensor) -> Any:  # noqa: ANN401
 
 
 def put_pieces(optimizer: Optimizer, held: Mapping[int, Held], names: Mapping[int, str]) -> None:
-    """Give an optimizer pieces in place of whole parameters; both by the parameter's id.
-
-    Parameters that the program does not train leave it, as do those of which nothing is here.
-    """
+    """Give an optimizer pieces by parameter ids; parameters without a piece here leave it."""
     before = optimizer.state
     optimizer.state = defaultdict(dict)
     for group in optimizer.param_groups:

@@ -453,10 +453,7 @@ def check_module(source: SourcePart, graph: Graph, module: nn.Module) -> None:
 
 
 def _check_against_factory(source: SourcePart, module: nn.Module) -> None:
-    """A program does not know what its module has and does not use; the factory does.
-
-    It may be absent where the module is trained: then only what the program knows was compared.
-    """
+    """Compare with the factory, if it is there: it knows what the module does not use."""
     try:
         with torch.device("meta"):
             made, _ = load_factory(source.factory)(batch=source.batch, **source.sizes)

@@ -169,10 +169,7 @@ class Training:
         return Step(loss, norm, ended - began, ended - update, is_skipped)
 
     def apply(self, gradients: Mapping[int, Tensor], scale: float = 1.0) -> float:
-        """Let the optimizer use gradients, which are by a scale too large; their common norm.
-
-        With a scaler, gradients that are no numbers on any rank are used on none.
-        """
+        """Use gradients divided by their scale, if all ranks have numbers; their common norm."""
         is_asked = self.clip_norm is not None or self.scaler is not None
         norm = self.norm(gradients) / scale if is_asked else math.nan
         self.steps_done += 1
@@ -224,10 +221,7 @@ class Training:
 
 
 def _went_on(scaler: torch.amp.GradScaler, is_finite: bool) -> bool:
-    """Let a scaler know what gradients were; whether they can be used.
-
-    Its own `step` and `update` look at this rank alone, which may hold nothing.
-    """
+    """Let a scaler know whether gradients can be used; it would look at this rank alone."""
     state = scaler.state_dict()
     state["_growth_tracker"] += 1
     if not is_finite:
