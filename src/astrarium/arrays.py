@@ -19,11 +19,7 @@ def distinct(values: Ints) -> Ints:
 
 
 def distinct_rows(*columns: Ints | Bools) -> tuple[Ints, Ints]:
-    """Where each distinct combination first occurs, and which combination every row is.
-
-    Non-negative columns are packed into one integer: far faster than sorting rows. The
-    combinations come in lexicographic order.
-    """
+    """The first place of each distinct row in lexicographic order, and every row's number."""
     packed = np.zeros(len(columns[0]), np.int64)
     room = 2**63
     for column in columns:

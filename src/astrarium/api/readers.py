@@ -98,11 +98,7 @@ BEST = "best"  # of the number formats that GPUs have
 
 
 def choice(place: str, *, without: Sequence[str] = (), also: Sequence[str] = ()) -> Reader:
-    """Reads a word of the enumeration at this place, "module:Class", in upper or lower case.
-
-    Words of `also` stand beside those of the enumeration, and are read as texts.
-    The module is imported when there is something to read.
-    """
+    """Reads a word of the enumeration "module:Class", imported late, or one of `also`."""
     module, _, kind = place.partition(":")
 
     def read(name: str, given: Given) -> str:

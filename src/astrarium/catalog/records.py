@@ -51,11 +51,7 @@ def unit_of(key: str) -> Unit:
 
 
 class Figures(Value, frozen=True):
-    """The attributes of an entry that are figures: from `first` to `last`, in the order shown.
-
-    `keys` are names in the files that differ from the attribute; `rates` lists the number formats
-    of an attribute with a figure for each.
-    """
+    """Figures from `first` to `last`; `keys` are other names in files, `rates` formats."""
 
     first: str
     last: str

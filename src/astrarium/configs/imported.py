@@ -96,11 +96,7 @@ class Unknown(Value, frozen=True):
 
 
 class Imported(Value, frozen=True):
-    """A configuration: what it states, and how each of its options was understood.
-
-    `strategy_of` gives the keys of the strategy for a number of layers and, where it is known, of
-    GPUs.
-    """
+    """A configuration and its options; `strategy_of` takes a number of layers and of GPUs."""
 
     source: str
     program: str  # with the version that it was read for

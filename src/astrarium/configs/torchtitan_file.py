@@ -197,11 +197,7 @@ def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
 
 
 def _zero_stage(v: _File, gpus: int | None = None) -> int:
-    """What ranks share. Context-parallel ranks are among those that share parameters.
-
-    Weights stay whole from the first micro-batch to the last unless they are shed after each
-    forward pass; in a pipeline, torch keeps gradients whole as long.
-    """
+    """What ranks share: weights unless they are kept until the update, gradients if no pipeline."""
     shards = v.shards(gpus)
     if shards == 1 and v.degree("context_parallel") == 1:
         return 0

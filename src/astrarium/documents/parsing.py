@@ -144,11 +144,7 @@ def parse(path: Path) -> tuple[str, object]:
 
 
 def parse_text(path: Path, text: str, language: Format, *, repeated_keys: bool = False) -> object:
-    """Return the data in the text of a file, written in one of the three languages.
-
-    Of keys that YAML repeats the last counts, as for the programs that read them, if
-    `repeated_keys` are allowed.
-    """
+    """The data of a text in one of three languages; of `repeated_keys` the last one counts."""
     parsers: dict[Format, Callable[[Path, str], object]] = {
         Format.YAML: partial(_parse_yaml, repeated_keys=repeated_keys),
         Format.TOML: _parse_toml,

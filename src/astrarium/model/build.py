@@ -343,11 +343,7 @@ def projector(
     sequences: int = 1,
     extra_parameters: int = 0,
 ) -> Block:
-    """A layer that carries the tokens of one stack to the width of the next: no attention.
-
-    Each of `widths` is one weight's outputs. `norms` are what acts on the way in, among them the
-    final norm of the stack before.
-    """
+    """A layer to the width of another stack, without attention; `norms` act on the way in."""
     names = [f"fc{i + 1}" for i in range(len(widths))]
     splits = [(Split.COLUMN, Split.ROW)[i % 2] for i in range(len(widths))]
     if len(widths) % 2:

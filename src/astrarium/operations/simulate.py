@@ -40,11 +40,7 @@ class Policy(StrEnum):
 
 
 class PolicyOutcome(Value, frozen=True):
-    """What a policy made of a trace; hours add up to those of the trace.
-
-    `goodput` is the share of the time in which it trained what was not undone. `usd` is null where
-    a price is missing.
-    """
+    """A policy on a trace; `goodput` is the share of lasting training, `usd` null if unknown."""
 
     policy: Policy
     tokens: float

@@ -117,11 +117,7 @@ def unit_stages(plan: Plan, cluster: Cluster) -> tuple[list[StageSpeeds], int, l
 def slowest_pipeline(
     stages: Sequence[StageSpeeds], units: int, turns: int, virtual: int, stragglers: Stragglers
 ) -> float:
-    """The expected time of the slowest of several pipelines.
-
-    A pipeline takes its slowest stage for every micro-batch, and the other stages once for its
-    ramp. Given the slowest, the others have the mean of what is faster.
-    """
+    """The expected time of the slowest pipeline: its slowest stage, the others once (ramp)."""
     low, high = stragglers.range
     kinds, counts = zip(*Counter(stages).items(), strict=True)
     least, most = (max(one.compute * end + one.messages for one in kinds) for end in (low, high))
@@ -165,11 +161,7 @@ class Spares(Value, frozen=True):
 
 
 def spares_worth_keeping(nodes: int, failures_per_hour: float, repair_seconds: float) -> Spares:
-    """The number of spare nodes that makes work cheapest, if all nodes are paid for alike.
-
-    Nodes break one by one and are repaired after a while, so that a Poisson number of them is
-    broken at a time. A job without enough nodes waits.
-    """
+    """The spare nodes that make work cheapest; a Poisson number is broken at a time."""
     mean = nodes * failures_per_hour * repair_seconds / HOUR
     if not mean:
         return Spares(0, 1.0, 1.0)

@@ -166,11 +166,7 @@ def left_out(problem: TuningProblem, chosen: Sequence[int]) -> Floats:
 
 
 def average(problem: TuningProblem, candidates: Sequence[Sequence[int]]) -> Average:
-    """Candidates weighed by how well each foretells rows left out; "nothing" is one of them.
-
-    A few rows cannot tell which factors are at work, but they can tell which are not: the mean over
-    what remains changes less by chance than the single best candidate.
-    """
+    """Candidates weighed by their errors on rows left out: steadier than the single best one."""
     seen = problem.seen
     distinct = dict.fromkeys(
         tuple(index for index in candidate if seen[index]) for candidate in candidates

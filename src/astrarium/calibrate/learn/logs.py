@@ -150,11 +150,7 @@ _BEGINNINGS: Final = {
 
 
 def read_logs(path: Path | str) -> list[Log]:
-    """Read the runs of a log, one after the other where several were appended.
-
-    InputError if it is of none of the known programs, holds no iterations, or if a run begins
-    within it that does not state its settings.
-    """
+    """The runs of a log, one after the other where several were appended."""
     runs: list[Log] = []
     pending: list[tuple[int, str]] = []
     for number, line in enumerate(_lines(Path(path)), start=1):

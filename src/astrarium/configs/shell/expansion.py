@@ -72,11 +72,7 @@ def _written(name: str) -> str:
 
 
 class Variables:
-    """Variables and arrays of a script.
-
-    `given` are values for what the script leaves open; `run` gives what commands would print, if
-    that is known.
-    """
+    """Variables of a script; `given` fills what is left open, `run` what commands print."""
 
     def __init__(self, where: str, given: Mapping[str, str] | None = None) -> None:
         self.where, self.given = where, dict(given or {})

@@ -420,11 +420,7 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
 def _gpus_of(
     launcher: Sequence[str], header: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[int | None, str]:
-    """Processes in all, as the nearest launcher says, else the job, else usual variables.
-
-    With them comes what they are taken from where nothing states them; without them, the
-    variable that they depend on.
-    """
+    """Processes in all by the nearest launcher, job or usual variable, and their source."""
     starts = [i for i, word in enumerate(launcher) if word.rpartition("/")[2] in _LAUNCHERS]
     parts = [launcher[i:] for i in reversed(starts)] if starts else [launcher]
     open_on = ""

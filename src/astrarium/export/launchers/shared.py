@@ -62,11 +62,7 @@ def family(gpu: str) -> str:
 
 
 def pool_labels(job: Job, sort: Callable[[str], str]) -> dict[str, str]:
-    """Labels for pools that the launcher's names of GPU types do not tell apart, by pool.
-
-    `sort` gives what the launcher calls a GPU type, "" if that is not known. Users give the labels
-    to their nodes; pools of a type are not alike, or they would be one pool.
-    """
+    """Labels, by pool, for pools of one type; `sort` is the launcher's name of a GPU type."""
     pools = {group.pool.name: sort(group.pool.gpu.name) for group in job.nodes}
     if len(pools) == 1:
         return {}

@@ -282,11 +282,7 @@ def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> PointK
 
 
 def _leaders(parts: Sequence[ParetoPart], order: Sequence[int]) -> dict[int, int]:
-    """The representative of every point: the first in order with which it is tied.
-
-    Ties are no equivalence (a, b and b, c may be tied where a, c are not), so a group is all that
-    is tied with its leader, not all that a chain of ties leads to.
-    """
+    """By point: the first in order that is tied with it, not all that a chain of ties reaches."""
     leaders: dict[int, int] = {}
     for index in order:
         if index not in leaders:

@@ -56,11 +56,7 @@ USUAL: Final = ProgramSettings()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far tensors are from those of one process: gradients of the first step, or buffers.
-
-    Relative to the largest number of each, or to a thousandth of the largest of all where that is
-    more; the worst is named.
-    """
+    """How far tensors are from those of one process, relative to the largest number of each."""
 
     largest: float
     name: str
@@ -88,11 +84,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What the module gave in one process, and how far the ranks together are from it.
-
-    A difference above the tolerance is judged by the module's own rounding: how far it is from
-    itself in double precision.
-    """
+    """One process beside the ranks; above the tolerance, the module's own rounding decides."""
 
     reference: str  # what was compared with, in words
     losses: tuple[float, ...]

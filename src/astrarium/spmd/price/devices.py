@@ -93,11 +93,7 @@ class Devices(Value, frozen=True, dict=True):
 
 
 def usable_format(model: OperatorModel, dtype: str) -> str:
-    """The format's own, or the other 16-bit one where a GPU lacks it, or fp32.
-
-    32 bits are multiplied as such: torch uses TF32 only where a program asks for it, and ours
-    do not.
-    """
+    """The format, or the other of 16 bits, or fp32 as such (torch's TF32 is not asked for)."""
     wanted = _FORMATS.get(dtype, "fp32")
     order = (wanted, "fp16", "fp32") if wanted == "bf16" else (wanted, "fp32")
     return next((name for name in order if name in model.gpu.peak_flops), wanted)

@@ -78,11 +78,7 @@ def keeps(name: str) -> tuple[str, ...]:
 
 
 def extra_kept_bytes(call: LocalCall, on_processor: Size = 0.0) -> Size:
-    """Bytes that an operator keeps beside operands and result: masks, statistics, a softmax.
-
-    Attention that drops some of its scores stores them: those after the softmax, what was dropped,
-    what is left. `on_processor`: 1 for cores of a processor, which store masks as numbers.
-    """
+    """Bytes beside operands and result: masks, statistics, a softmax, dropped attention scores."""
     if not any(call.gradients):
         return 0.0
     name, first = operator_name(call.node.op), call.inputs[0]
@@ -238,11 +234,7 @@ def repeated(program: DeviceProgram, chunks: list[int]) -> Bools:
 def kept_between(
     program: DeviceProgram, chunks: list[int], kept: Floats, result: Floats
 ) -> tuple[Floats, Floats]:
-    """Bytes kept to the end of a step, by instruction, and those of the largest chunk.
-
-    `kept` are those without recomputation, `result` those of what instructions give: both
-    [instruction, device].
-    """
+    """Bytes kept to the end of a step, and of the largest chunk, from [instruction, device]."""
     if not program.recompute:
         return kept, np.zeros(kept.shape[1])
     made = {(one.node, one.gives): i for i, one in enumerate(program.instructions)}

@@ -486,11 +486,7 @@ def kernel_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Float
 
 
 def update_seconds(model: OperatorModel, parameters: Floats, optimizer: str) -> Floats:
-    """Seconds of updating a tensor of so many parameters, beside others of the step.
-
-    All tensors are updated in one call, so only what grows with them counts, and on cores what
-    each tensor takes.
-    """
+    """Seconds that a tensor of so many parameters adds to the update of all tensors."""
     moved = UPDATE_BYTES[optimizer]
     growth = model.optimizer_step(2.0 * parameters, moved) - model.optimizer_step(parameters, moved)
     if isinstance(model, LawModel):

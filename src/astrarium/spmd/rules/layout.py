@@ -137,11 +137,7 @@ def operations(before: TensorLayout, after: TensorLayout, *, gradient: bool) -> 
 
 
 def is_possible(before: Placement, after: Placement) -> bool:
-    """Whether a level can go from one to the other without the levels inside of it.
-
-    It cannot where they divide the same dimension again: their pieces are of what this level gave,
-    so they are put together first, and cut again afterwards.
-    """
+    """Whether one level can change alone: inner levels must not divide the same dimension."""
     level = changed_level(before, after)
     ends = {before[level], after[level]}
     return not any(layout.is_shard and layout in ends for layout in after[level + 1 :])

@@ -144,11 +144,7 @@ def pattern_of(
     linear: Sequence[int] | None = None,
     summed: str = "",
 ) -> Pattern:
-    """A notation for tensors of these shapes; arguments that are not given drop out.
-
-    `linear` names arguments that may be partial, one at a time; an empty one says that the
-    result is linear in those that are added, taken together.
-    """
+    """A notation for these shapes; `linear` names arguments that may be partial."""
     terms, result = read(text)
     paired = enumerate(zip(terms, operands, strict=False))
     here = [(k, term, operand) for k, (term, operand) in paired if operand is not None]

@@ -86,11 +86,7 @@ def _allowed(op: str, allow_replicate: Collection[str]) -> bool:
 def rules_of(
     graph: Graph, node: Node, allow_replicate: Collection[str] = ()
 ) -> tuple[ShardRule, ...]:
-    """All ways to run a node. Equal nodes get the same tuple.
-
-    `allow_replicate` names operators ("aten.foo.default" or "foo"; "*" for all) that may run
-    whole on every device if no rule is known for them.
-    """
+    """All ways to run a node, in one tuple for equal nodes; `allow_replicate`: whole, too."""
     if not _has_rule(node) and not _allowed(node.op, allow_replicate):
         missing = operators_without_rule(graph, allow_replicate)
         if node in missing:

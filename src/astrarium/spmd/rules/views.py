@@ -89,11 +89,7 @@ def _last_two(call: Call) -> tuple[int, int]:
 
 
 def _view(call: Call) -> Pattern:
-    """Dimensions before and after whose products are equal belong together.
-
-    Elements keep their order, so of each such group the first dimension can be divided: a part
-    of it is one piece before and after, if it is cut where both have a boundary.
-    """
+    """Dimensions before and after with equal products: the first of each can be divided."""
     before, after = call.operands[0].shape, call.shape
     names, result = [WHOLE] * len(before), [WHOLE] * len(after)
     for number, (first, last) in enumerate(_groups(before, after)):

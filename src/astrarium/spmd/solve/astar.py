@@ -94,11 +94,7 @@ class Chains:
 
 
 def _hang(network: PartNetwork) -> tuple[dict[int, int], list[bool]]:
-    """Who hangs on every value, and which places hang on none.
-
-    A place takes the value made last of those it reads: values that live long are read by many
-    others. Sources come last: their layouts are the easiest to choose.
-    """
+    """Who hangs on every value: a place on the value made last of those that it reads."""
     maker: dict[int, tuple[bool, int, int]] = {}
     follower: dict[int, int] = {}
     roots = []

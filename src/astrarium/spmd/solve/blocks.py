@@ -101,11 +101,7 @@ def _arcs(conversions: Conversions[Any], classes: tuple[int, ...]) -> Floats:
 
 
 def _grids(problem: SearchProblem[Any], classes: tuple[int, ...]) -> Floats:
-    """Steps in which prices are counted, by component: powers of two, far below what matters.
-
-    Sums of multiples of such a step are exact up to 2**53 steps, so equal layers cost the same in
-    any order of adding them up, and nothing is kept twice.
-    """
+    """Steps (powers of two) in which prices count, so that sums are exact in any order."""
     least = sum(min(choice.seconds for choice in choices) for choices in problem.choices)
     most = sum(max(choice.seconds for choice in choices) for choices in problem.choices)
     totals = np.array([2**10 * least or most, *(problem.room[index] for index in classes)])
@@ -154,11 +150,7 @@ def _folded(places: list[PartPlace], regions: list[int], workshop: Workshop) -> 
 
 
 def _merged(places: list[PartPlace], regions: list[int], workshop: Workshop) -> list[PartPlace]:
-    """Neighbours of the same block are done together, from the first on and from the last back.
-
-    Where many values are alive in the middle of a block, what is done from the front grows too
-    large; from its end, all that matters of an option is what it needs and what leaves the block.
-    """
+    """Neighbours of a block done together, from the first on and from the last back."""
     before = len(places) + 1
     while len(places) < before:
         before = len(places)

@@ -246,11 +246,7 @@ def _layouts(
 def undominated(
     layouts: Sequence[tuple[Ways, Ints, bool]], prices: Floats, most: int | None = None
 ) -> Ints | None:
-    """The options that no other matches, in order of price, equal ones as they came.
-
-    `layouts`: by value, the sets that options need or (True) give. Of two options that match each
-    other the first stays. None if more than `most` would be left.
-    """
+    """Options that no other matches, by price; `layouts` by value; None if more than `most`."""
     order = np.lexsort((np.arange(len(prices)), *prices.T[::-1]))
     order = order[_first_of_kind([sets[order] for _, sets, _ in layouts], prices[order])]
     if len(order) < 2:

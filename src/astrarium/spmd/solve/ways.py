@@ -234,11 +234,7 @@ class Ways:
         return np.asarray(ways[ways[:, :, 0].argmin(axis=0), np.arange(self.size)])
 
     def _search(self, there: int, wanted: int, *, last: bool) -> list[Way]:
-        """Ways that reach the wanted layouts one after another, the lowest first.
-
-        Every tree is a path to one wanted layout, then one from anything there to the next, so
-        any order finds all of them.
-        """
+        """Ways that reach the wanted layouts one after another, the lowest first."""
         missing = self.masks[wanted] & ~self.masks[there]
         if not missing:
             return [Way((0.0,) * self.components, there, ())]
@@ -347,11 +343,7 @@ def _cheapest(ways: list[Way]) -> tuple[Way, ...]:
 
 
 def _closures(prices: Floats) -> tuple[Floats, Floats, Ints]:
-    """Of the quickest path between any two layouts: all it costs; of any path: the least of each.
-
-    Quickest is by the first component alone, then by the number of conversions, which is the
-    third result.
-    """
+    """By pair of layouts: the quickest path, the least of each price, and conversions."""
     quickest = np.where(np.isfinite(prices[:, :, :1]), prices, NEVER)
     least = quickest.copy()
     hops = np.ones(prices.shape[:2], np.int64)

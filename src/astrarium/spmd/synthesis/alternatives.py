@@ -283,11 +283,7 @@ def leanest(
     optimizer: str,
     allow_replicate: Collection[str] = (),
 ) -> MemoryUse:
-    """Memory of the leanest program found, not proven to be; transient memory is not minimised.
-
-    With the same limit for every device, even pieces need least on the fullest of them: so it is
-    looked for at even pieces, seconds left out.
-    """
+    """Memory of the leanest program found at even pieces, not proven to be the leanest."""
     task = main_axes(task_of(graph, devices, allow_replicate))
     ways = (PriceSettings(micro_batches, optimizer, recompute=again) for again in (False, True))
     return min((_leanest(task, settings) for settings in ways), key=lambda use: max(use.peak))

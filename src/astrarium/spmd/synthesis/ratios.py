@@ -99,11 +99,7 @@ def _solve(lines: Lines) -> Ints | None:
 
 
 def _constraints(lines: Lines) -> list[Any]:
-    """Every term is at least its rows; all granules are dealt out; every class has the room.
-
-    Seconds are scaled so that a step takes about one, bytes so that room is one: the solver's
-    tolerances are absolute.
-    """
+    """Terms are at least their rows, granules are dealt out, room holds; scaled to about 1."""
     from scipy.optimize import LinearConstraint
     from scipy.sparse import coo_array, hstack
 
@@ -133,11 +129,7 @@ def _constraints(lines: Lines) -> list[Any]:
 
 
 def dealt_out(lines: Lines, parts: Ints) -> Ints:
-    """Granules of every axis by device, classes one after another, [axis, device].
-
-    The fullest parts may hold more granules than there are. Those are taken from the classes that
-    work longest on their part, from their last devices first.
-    """
+    """Granules by axis and device; too many are taken from the classes that work longest."""
     work = np.tensordot(lines.counts[lines.term], lines.slopes, 1)  # seconds per granule
     found = []
     for axis, granules in enumerate(lines.granules):

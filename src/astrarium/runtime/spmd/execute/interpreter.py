@@ -143,11 +143,7 @@ class Interpreter:
         return value
 
     def backward(self, run: Pass, weight: float = 1.0, *, is_last: bool = False) -> None:
-        """Add gradients of `weight` times the loss to those of the pass.
-
-        `gradients_of` takes them out, when all micro-batches have added theirs. In the last of them
-        (`is_last`) gradients are sent while others are computed; else it is done there.
-        """
+        """Add gradients of `weight` times the loss; the last micro-batch also sends them."""
         gradients, buckets = run.gradients, iter(self._buckets if is_last else ())
         bucket = next(buckets, None)
         # The loss itself may still be under way: nobody need wait for it.

@@ -53,11 +53,7 @@ def in_chunks(
     again: Collection[int],
     result: int,
 ) -> tuple[Action, ...]:
-    """The program with each parameter right before its first reader, and operators in chunks.
-
-    `chunks` are those of the actions (`spmd.price.memory`), `again` those that the backward pass
-    computes once more. `result` is read by the caller.
-    """
+    """The program in chunks, each parameter right before its first reader."""
     of = {action.gives: chunk for action, chunk in zip(actions, chunks, strict=True)}
     found: list[Action] = []
     before: list[Action] = []  # parameters that the chunk needs
@@ -146,11 +142,7 @@ def _late(
 
 
 def buckets_of(sums: Sequence[Sum], order: Sequence[Action]) -> tuple[Bucket, ...]:
-    """Sums that are alike, in messages, in the order in which the backward pass can send them.
-
-    A sum over one level whose parameter is then added up over another comes first; the other one
-    is sent when the next message of its kind goes.
-    """
+    """Sums that are alike, in messages, in the order of the backward pass, by level."""
     of = {one.action.gives: one for one in sums}
     done = _last_readers(order)
     kinds: dict[tuple[int, int, str], list[Sum]] = {}

@@ -242,11 +242,7 @@ class Trainer:
     def sampler(
         self, dataset: Sized, *, shuffle: bool = False, seed: int = 0, training: bool = True
     ) -> RowSampler:
-        """What a loader of torch takes as `batch_sampler`: this rank's rows, batch by batch.
-
-        In training an epoch goes on after `batches_done`, so that a training that was resumed sees
-        what it had not seen; otherwise it begins with the first row.
-        """
+        """This rank's `batch_sampler`; in training it goes on after the batches that are done."""
         done: Callable[[], int] = (lambda: self.batches_done) if training else (lambda: 0)
         return RowSampler(len(dataset), self._rows, done, shuffle=shuffle, seed=seed)
 

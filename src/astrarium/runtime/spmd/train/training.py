@@ -130,11 +130,7 @@ class Training:
         return found
 
     def gradients(self, inputs: Sequence[Pieces]) -> tuple[float, dict[int, Tensor]]:
-        """The mean loss over micro-batches, and this rank's gradients of it by node.
-
-        `inputs` has one mapping for each micro-batch. Buffers stay as they are: a step changes
-        them.
-        """
+        """The mean loss over micro-batches, and this rank's gradients; buffers stay unchanged."""
         loss, gradients, _ = self._passes(inputs)
         return loss, gradients
 
