@@ -81,7 +81,9 @@ def _rows(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _flag(row: Mapping[str, Any]) -> Flag:
-    found = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+    found: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+    }
     for key in ("read", "read_argument"):
         if row.get(key):
             found[key] = _reader(row[key])

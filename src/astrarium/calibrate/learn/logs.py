@@ -26,7 +26,7 @@ from astrarium.cluster import Pool
 from astrarium.configs.megatron.settings import describe_megatron
 from astrarium.configs.nanotron import describe_nanotron
 from astrarium.configs.settings import Described, Settings, recompute_of
-from astrarium.configs.torchtitan import describe_torchtitan
+from astrarium.configs.torchtitan_file import describe_torchtitan
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, assemble

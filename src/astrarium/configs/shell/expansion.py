@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase, translate
 from typing import Final, TypeAlias
 
 from astrarium.configs.shell.arithmetic import UndecidedError, evaluate, number_of
+from astrarium.configs.shell.lexer import DEEPEST
 from astrarium.configs.shell.nodes import PartKind, Word, WordPart
 from astrarium.configs.shell.syntax import Parser
-from astrarium.configs.shell.words import DEEPEST
 from astrarium.errors import InputError
 
 Held: TypeAlias = "str | list[str] | dict[str, str]"

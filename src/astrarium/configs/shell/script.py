@@ -29,9 +29,9 @@ from astrarium.configs.shell.expansion import (
     unknown_print,
     unset_in,
 )
+from astrarium.configs.shell.lexer import PLACEHOLDER
 from astrarium.configs.shell.nodes import Simple, Statement, WordPart, plain
 from astrarium.configs.shell.syntax import DECLARING, Parser, parse
-from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
 from astrarium.value import Value
 

@@ -15,11 +15,11 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import Software, TrainingJob
-from astrarium.runtime.scaled.shapes import shape_of
 from astrarium.runtime.scaled.small import (
     PipelineCut,
     SmallCut,
     cut_of,
+    shape_of,
     small_cut,
     small_seq_length,
     small_shape,

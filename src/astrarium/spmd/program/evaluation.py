@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.spmd.graph import ATTENTION, GETITEM, KEEP, Graph, Node, Ref
-from astrarium.spmd.program.program import DeviceProgram, Instruction
+from astrarium.spmd.program.document import DeviceProgram, Instruction
 from astrarium.spmd.rules import Placement
 
 SAME: Final = "aten.alias.default"
