@@ -66,7 +66,7 @@ _words: Final[ContextVar[Words]] = ContextVar("words", default=_SHELL)
 
 
 def flag(name: str, value: str = "") -> str:
-    """What a message calls an input: `--mode` in a shell, `mode` in Python; or one at a value."""
+    """The name of an input in a message: `--mode` in a shell, `mode` in Python; or at a value."""
     words = _words.get()
     if value and words.value is not None:
         return words.value(name, value)
@@ -114,7 +114,7 @@ def about(part: str) -> Iterator[None]:
 
 @contextmanager
 def repairs_in(whole: Callable[[str], str]) -> Iterator[None]:
-    """What a repair puts in the place of the input is a piece of it: `whole` puts it in."""
+    """Repairs replace a piece of the input: `whole` puts it in its place."""
     try:
         yield
     except AstrariumError as error:

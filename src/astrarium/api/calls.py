@@ -34,7 +34,7 @@ ExpertMessages = Literal["alltoall", "overlapped", "deepep", "deepep-overlapped"
 
 
 class TrainingTerms(TypedDict, total=False):
-    """What is trained, and how; see the flags of the same names."""
+    """The model and its training; see the flags of the same names."""
 
     numerics: Numerics
     optimizer: str
@@ -52,7 +52,7 @@ class TrainingTerms(TypedDict, total=False):
 
 
 class PriceTerms(TrainingTerms, total=False):
-    """What GPUs cost, and what is known about their speed; see the flags of the same names."""
+    """Prices and speeds of GPUs; see the flags of the same names."""
 
     as_type: str  # model_type that the model, a config.json, is read as
     profile: StrPath  # of the cluster, written by `astrarium calibrate`

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ComparedWith(Value, frozen=True):
-    """What --compare names, before anything is known about the workload."""
+    """The reference of --compare, before the workload is known."""
 
     reference: str | Imported
     cluster: Cluster | None  # None: that of the plan
@@ -52,7 +52,7 @@ class Yours(Value, frozen=True):
 
 
 def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
-    """What the flags name; None without --compare."""
+    """The reference that the flags name; None without --compare."""
     reference, gpus = asked.compare, asked.compare_gpus
     if reference is None:
         if gpus is not None:
@@ -190,7 +190,7 @@ def _trained(adapters: Adapters | None) -> str:
 
 
 def _tuned(own: Request, asked: Request, strategy: Strategy, tuning: Tuning) -> Yours:
-    """What was learned on the GPUs of the answer holds for the same type only."""
+    """Factors learned on the GPUs of the answer hold for the same type only."""
     types = {pool.gpu.name for pool in asked.cluster.pools}
     others = [pool.gpu.name for pool in own.cluster.pools if pool.gpu.name not in types]
     if tuning == NEUTRAL or not others:

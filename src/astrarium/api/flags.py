@@ -37,7 +37,7 @@ class Flag(NamedTuple):
 
     @property
     def takes(self) -> str:
-        """What stands for the value in a help text."""
+        """The placeholder of the value in a help text."""
         return self.metavar or "|".join(self.words)
 
     def completed(self, incomplete: str) -> list[str]:

@@ -118,7 +118,6 @@ def priced(cluster: Cluster, terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...
 
 
 def power_terms(utilisation: float | None) -> PowerTerms:
-    """What is drawn for each watt of the boards."""
     return PowerTerms() if utilisation is None else PowerTerms(utilisation=utilisation)
 
 

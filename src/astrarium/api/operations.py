@@ -62,7 +62,7 @@ _DRAWN = {
 
 
 class Replanned(Value, frozen=True):
-    """What to do; `document` is what `--json` prints."""
+    """The decision; `document` is what `--json` prints."""
 
     document: ReplanDocument
 
@@ -225,7 +225,7 @@ def under_stragglers(
     terms: RunTerms,
     repair_seconds: float | None = None,
 ) -> StragglersDocument:
-    """What the listed plans of a document take with GPUs and nodes that are slow and break."""
+    """The listed plans of a document with GPUs and nodes that are slow and break."""
     repair = DEFAULT_REPAIR_SECONDS if repair_seconds is None else repair_seconds
     found = []
     for plan in document.listed:

@@ -190,7 +190,7 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
-    """What plans leave free; what is predicted is not always right."""
+    """Memory that plans leave free, as predictions are not always right."""
     if given.memory_margin is None:
         asked = given.fit_chance
         return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
@@ -324,7 +324,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
 def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
-    """What was found, compared with what the user has if that was asked."""
+    """The answer as a document, compared with the user's own if that was asked."""
     found = document_of(
         planned,
         reference=question.reference,
@@ -339,7 +339,7 @@ def document(
 
 
 def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
-    """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
+    """A note on host memory that plan 1 needs, where the size of nodes is not known."""
     strategy = planned.plans[0].strategy
     pools = [
         pool for pool in question.asked.cluster.pools if pool.gpu.name in planned.plans[0].gpus
@@ -380,7 +380,7 @@ def prediction(given: AskedValues) -> PlanDocument:
 
 
 def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
-    """What no file of the software can say; code of one's own may."""
+    """Notes on choices that no file of the software can express."""
     if program.parses_as_megatron or not program.rules:
         return ()  # refused, or not known
     reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
@@ -406,7 +406,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
-    """What keeps a plan from being an answer, in words."""
+    """Reasons why a plan cannot be an answer."""
     from astrarium.report.plan.text import lacking_words
 
     found = [f"{flag('rule')} '{rule}' drops it" for rule in rules]

@@ -88,7 +88,7 @@ class Plans(Sequence[Plan]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, and what should be known about the answer."""
+        """Assumptions, and other facts about the answer."""
         return self.document.notes
 
     @property

@@ -50,17 +50,17 @@ def text_or_table(name: str, given: Given) -> str | Mapping[str, Any]:
 
 
 def gpus(_: str, given: Given) -> GpusGiven:
-    """What `astrarium.cluster.parse_gpus` takes."""
+    """GPUs as `astrarium.cluster.parse_gpus` takes them."""
     return str(given) if isinstance(given, int | float) else given
 
 
 def texts(_: str, given: Given) -> tuple[str, ...]:
-    """What a repeated flag has; one text alone is one."""
+    """The values of a repeated flag; one text alone is one."""
     return tuple(map(str, entries(given)))
 
 
 def entries(given: Given) -> list[Any]:
-    """What a repeated flag has: texts, or names with their amounts."""
+    """The values of a repeated flag: texts, or names with their amounts."""
     if isinstance(given, Mapping):
         return list(given.items())
     return [given] if isinstance(given, str | int | float) else list(given)

@@ -61,7 +61,7 @@ ALL = "all"  # runtimes, or ways to fine-tune, side by side
 
 
 class Request(Value, frozen=True):
-    """What a command is asked about, and notes on what was assumed."""
+    """The workload and cluster of a question, and notes on assumptions."""
 
     workload: Workload
     cluster: Cluster
@@ -225,7 +225,7 @@ def beside_of(asked: AskedValues) -> Beside | None:
 
 
 def _on_beside(workload: Workload) -> Iterator[str]:
-    """What is counted of a frozen model."""
+    """A note on the frozen model."""
     beside = workload.beside
     if beside is None:
         return
@@ -246,7 +246,7 @@ def _on_beside(workload: Workload) -> Iterator[str]:
 
 
 def _on_lengths(workload: Workload) -> Iterator[str]:
-    """What is counted of sequences of unequal length."""
+    """A note on sequences of unequal length."""
     if workload.draws is None:
         return
     length, mean = workload.seq_length, workload.draws.mean
@@ -258,7 +258,7 @@ def _on_lengths(workload: Workload) -> Iterator[str]:
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
-    """What trains, None for all weights; --finetune all has several answers."""
+    """The adapters that train, None for all weights; --finetune all has several answers."""
     from astrarium.model.adapters import (
         DEFAULT_RANK,
         Adapters,

@@ -71,7 +71,7 @@ class Optimizer(StrEnum):
 
 
 class SynthesisQuestion(Value, frozen=True):
-    """What is to be trained on what, within which limits."""
+    """A module, its devices and the limits of its program."""
 
     factory: str
     batch: int
@@ -200,7 +200,7 @@ def _doubled(first: int, batch: int) -> list[int]:
 def captured(
     question: SynthesisQuestion, micro_batches: int, stage: Callable[[str], None]
 ) -> Graph:
-    """What the module computes on one micro-batch."""
+    """The graph of the module on one micro-batch."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise InputError(f"{' and '.join(missing)} must be installed for this: {INSTALL}")
@@ -378,7 +378,7 @@ def _ways_out(
 def _baseline_seconds(
     fixed: Mapping[str, DeviceProgram], devices: Devices, question: SynthesisQuestion
 ) -> dict[str, float]:
-    """What fixed ways take as people run them."""
+    """Seconds of fixed ways as people run them."""
     found = {}
     for name, program in fixed.items():
         run = as_run(space_of(name), program)

@@ -238,7 +238,7 @@ def sources() -> Mapping[str, Source]:
 
 
 def describe(entry: Any, figures: Figures) -> tuple[Figure, ...]:  # noqa: ANN401
-    """What is known about a GPU type or an instance: each figure with source, date and doubt."""
+    """The figures of a GPU type or an instance, with source, date and doubt."""
     cited, doubts = entry.sources, entry.doubts_by_figure
     return tuple(
         _figure(key, value, cited.get(key, cited[ALL]), doubts.get(key, ""), entry.price_dates)

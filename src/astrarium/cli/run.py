@@ -25,7 +25,7 @@ NOT_EQUAL = 1  # the exit code where losses differ or are no numbers
 
 
 class RunMode(StrEnum):
-    """What a run is for, as its flags say it."""
+    """The purpose of a run, in the words of its flags."""
 
     COMPARE = "without --dry and --measure"
     DRY = "with --dry"

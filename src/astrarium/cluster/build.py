@@ -118,7 +118,7 @@ def _usual_network(gpu: Gpu, inter_node_bandwidth: float) -> Network:
 
 
 def _fabric(instance: str) -> str:
-    """What the catalog calls the network of an instance; "" if it does not know the instance."""
+    """The network of an instance in the catalog; "" if it does not know the instance."""
     try:
         return find_instance(instance).fabric if instance else ""
     except InputError:

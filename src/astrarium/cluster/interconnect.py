@@ -30,7 +30,7 @@ TCP_UP_TO: Final = 12.5e9
 
 
 class LinkKind(StrEnum):
-    """What joins the GPUs of a node; older and newer generations count as the nearest."""
+    """Links inside a node; older and newer generations count as the nearest."""
 
     NVLINK2 = "nvlink2"
     NVLINK3 = "nvlink3"
@@ -117,7 +117,7 @@ class NetworkProfile(Value, frozen=True):
 
 
 class OverlapProfile(Value, frozen=True):
-    """What computation loses to messages that run beside it."""
+    """The slow-down of computation by messages that run beside it."""
 
     compute_slowdown: float  # share of the time, beside messages on NVLink
     link_channels: int  # of NCCL on NVLink; each holds a multiprocessor

@@ -200,7 +200,7 @@ def without_unpriced(cluster: Cluster, book: Book | None = None) -> tuple[Cluste
 
 
 def unpriced_notes(cluster: Cluster, book: Book | None = None) -> tuple[str, ...]:
-    """What is asked for where a price is missing."""
+    """Notes on missing prices."""
     return tuple(_unpriced(pool, book) for pool in cluster.pools if pool.usd_per_gpu_hour is None)
 
 
@@ -309,7 +309,7 @@ def _usd_of_node(offer: Offer, node: int) -> float:
 
 
 def _usual_sizes(offer: Offer) -> tuple[int, ...]:
-    """What a rate per GPU is billed by: like the default price, the instances that clouds offer."""
+    """Sizes by which a rate per GPU is billed: those of the instances that clouds offer."""
     gpu = find_gpu(offer.gpu)
     return gpu.rented_sizes or (gpu.gpus_per_node,)
 

@@ -93,7 +93,7 @@ def _strategy(reader: Values, zero: Values) -> dict[str, Any]:
 
 
 def _batch_keys(reader: Values, strategy: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
-    """What follows from the batch and the GPUs: DeepSpeed fills in the one that is not stated."""
+    """Keys that follow from the batch and the GPUs: DeepSpeed fills in the one not stated."""
     batch, micro, steps = (reader.count(key) for key in (_BATCH, _MICRO, _STEPS))
     replicas = (gpus or 0) // (strategy["tp"] * strategy["cp"])
     if batch and micro and steps:

@@ -245,7 +245,7 @@ def _refuse(flags: Mapping[str, Any], source: str) -> None:
 
 
 def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
-    """What trains, the rank of adapters, and the modules that have them; as programs say it."""
+    """The kind of adapters, their rank and modules, in the words of programs."""
     # Where the way to train is stated, a rank that was left beside it makes no adapters.
     stated = [str(flags[name]).lower() for name in _NAMES["finetune"] if name in flags]
     given = [name for name in _ADAPTERS if str(flags.get(name, "")).lower() not in _OFF]

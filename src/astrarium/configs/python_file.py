@@ -88,7 +88,7 @@ def _parsed(text: str, source: str) -> ast.Module:
 
 
 def _configs(tree: ast.Module, function: str) -> Iterator[ast.Call]:
-    """What functions return that make a Trainer.Config, the named one first."""
+    """Calls that functions return and that make a Trainer.Config, the named function first."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for node in sorted(functions, key=lambda one: one.name != function):
         for inner in ast.walk(node):
@@ -269,7 +269,7 @@ def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:
 
 
 def started_by(content: Mapping[str, Any], path: Path) -> Path | str | None:
-    """What a file of SkyPilot or Kubernetes starts: a script beside it, or the text of one."""
+    """The script that a file of SkyPilot or Kubernetes starts: beside it, or as a text."""
     if not ("run" in content and "resources" in content) and "apiVersion" not in content:
         return None
     script = script_named(str(content), path)

@@ -127,7 +127,7 @@ class _File:
 
     @property
     def less_layers(self) -> tuple[int, int]:
-        """What the embedding and the loss count for, in layers."""
+        """The weight of the embedding and the loss, in layers."""
         first, last = (
             self.parallelism.between(
                 f"pipeline_parallel_{end}_stage_less_layers", 0, MOST_LAYERS, 1
@@ -187,7 +187,7 @@ def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
 
 
 def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
-    """What ranks share, and the number of groups."""
+    """The ZeRO stage, and the number of groups."""
     stage = _zero_stage(v, gpus)
     offloads = v.training.flag("enable_cpu_offload")
     return {

@@ -94,7 +94,7 @@ def slower_as_run_by(job: Job, target: Target) -> float:
 
 
 def _runtime_of(job: Job, targets: Sequence[Target]) -> Runtime:
-    """What runs the files: that of the software, or the one of Megatron's that the plan is for."""
+    """The runtime of the files: that of the software, or Megatron's own of the plan."""
     own = job.runtime
     usual = next((find_runtime(one.runtime) for one in targets if not one.is_launcher), own)
     lacks_graphs = any(Feature.GRAPHS in one.lacks for one in targets)

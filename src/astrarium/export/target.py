@@ -97,7 +97,7 @@ _WAY_OUT: Final = "`astrarium fit` names what would make it fit"
 
 
 def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What is refused of a plan that does not fit, as predicted or as the target runs it."""
+    """A refusal of a plan that does not fit, as predicted or as the target runs it."""
     if not job.plan.fits:
         why = f"is predicted, which is more than it has; {_WAY_OUT}"
         return (Refusal(Feature.MEMORY, f"{format_bytes(job.plan.peak_bytes)} on a GPU", why),)

@@ -74,7 +74,7 @@ def _refuse(model: Model, name: str) -> None:
 
 
 class Role(StrEnum):
-    """What a frozen model is for; the names of its flags."""
+    """The purpose of a frozen model; the names of its flags."""
 
     TEACHER = "teacher"  # its logits are in the loss
     REFERENCE = "reference"  # its log-probabilities are

@@ -131,7 +131,7 @@ def _near(degree: int) -> list[int]:
 
 
 def _speeds(model: ClusterModel, bases: Sequence[Strategy]) -> list[Mapping[str, float]]:
-    """What a stage on each pool does in a second, for one replica, by the cost model."""
+    """Work of a stage on each pool in a second, for one replica, by the cost model."""
     made, owners = [], []
     for number, base in enumerate(bases):
         group = base.tp * base.cp

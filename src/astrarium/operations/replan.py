@@ -65,7 +65,7 @@ class StateSource(StrEnum):
 
 
 class ReplanTerms(Value, frozen=True):
-    """What is known of the job and wanted; `restart_seconds` is without moving state."""
+    """Facts and wishes of the job; `restart_seconds` is without moving state."""
 
     objective: Objective = Objective.THROUGHPUT
     horizon_seconds: float = DAY
@@ -129,7 +129,7 @@ class Decision(Value, frozen=True):
 
 
 class _Case(Value, frozen=True, dict=True):
-    """What all strategies of a decision are compared on; `before` is the plan as it ran."""
+    """The common ground of all strategies of a decision; `before` is the plan as it ran."""
 
     situation: Situation
     workload: Workload
@@ -165,7 +165,7 @@ class _Case(Value, frozen=True, dict=True):
 
     @cached_property
     def refused(self) -> dict[Strategy, bool]:
-        """What was looked at before; the strategy that runs is not refused."""
+        """Reasons against a strategy, looked up once; the running strategy has none."""
         return {self.situation.strategy: False}
 
     def is_refused(self, strategy: Strategy) -> bool:

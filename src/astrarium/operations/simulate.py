@@ -32,7 +32,7 @@ CAUSES = ("training", "checkpoint", "redone", "paused", "waiting")
 
 
 class Policy(StrEnum):
-    """What a job does when capacity changes."""
+    """The reaction of a job to a change of capacity."""
 
     STATIC = "static"  # the plan as it is; it waits where there are too few GPUs
     REPLAN = "replan"  # stay, reshape or move after each change
@@ -176,7 +176,7 @@ class _Simulation:
         self._held = self._plan.strategy.gpus_of_pools()
 
     def _decide(self, now: Cluster, lost: Mapping[str, int]) -> ReplanAnswer | None:
-        """What `replan` says, looking as far ahead as capacity lasted so far."""
+        """The decision of `replan`, for as long as capacity has lasted so far."""
         ahead = self._terms.horizon_seconds
         if self._altered:
             ahead = max(self._elapsed / self._altered, LEAST_HORIZON)

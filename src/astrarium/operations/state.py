@@ -186,7 +186,7 @@ def _bytes_got(
     common: Sequence[Floats],
     own: Sequence[Floats],
 ) -> Floats:
-    """What every rank lacks; `old` is its rank before, -1 for a GPU that held nothing."""
+    """Bytes that every rank lacks; `old` is its rank before, -1 for a GPU that held nothing."""
     got, known = np.zeros(len(after.stage)), old >= 0
     for sort, (begin, end) in enumerate(after.parts):
         had_begin, had_end = before.parts[sort]

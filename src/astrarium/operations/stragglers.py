@@ -197,7 +197,7 @@ def steadiness(
     terms: RunTerms,
     repair_seconds: float,
 ) -> Steadiness:
-    """What to expect of a plan whose GPUs are slow and break as stated."""
+    """The expected figures of a plan whose GPUs are slow and break as stated."""
     expected = expected_seconds(plan, cluster, stragglers)
     nodes = nodes_of(plan.strategy, cluster)
     safe = protection(

@@ -77,7 +77,7 @@ def program_report(
 
 
 def next_steps(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
-    """What to do with a program that is written."""
+    """Commands for a program that is written."""
     from astrarium.report.plan.text import copyable
 
     yield tables.title("Explain and run it")
@@ -389,7 +389,7 @@ def search_words(document: ProgramDocument) -> str:
 
 
 def tried_words(one: TriedPart) -> str:
-    """What came of a mesh and a number of micro-batches: "mesh nodes, 2 micro-batches: 700 ms"."""
+    """The result of a mesh and a split: "mesh nodes, 2 micro-batches: 700 ms"."""
     split = "" if one.micro_batches == 1 else f", {one.micro_batches} micro-batches"
     split += ", recomputed" if one.recompute else ""
     without = "nothing fits" if one.searched else "not tried, the effort was spent"

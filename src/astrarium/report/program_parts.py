@@ -107,7 +107,7 @@ def _way(program: DeviceProgram, one: Instruction, rule: ShardRule) -> str:
 
 
 def axis_kind(program: DeviceProgram, axis: int) -> str:
-    """What an axis counts: "batch", "heads", or a dimension of its module, without the path."""
+    """The unit of an axis: "batch", "heads", or a dimension of its module, without the path."""
     name = axis_names(program)[axis]
     path, _, dim = re.sub(r" \(\d+\)$", "", name).partition(" ")
     if dim == HEADS or not dim:
@@ -124,7 +124,7 @@ def axis_names(program: DeviceProgram) -> list[str]:
 
 
 def work_of(program: DeviceProgram, part: ProgramPart) -> list[Work]:
-    """What is computed in a part, alike operators together, in the order of the first of each."""
+    """Operators of a part, alike ones together, in the order of the first of each."""
     graph = program.graph
     found: dict[tuple[str, str, str], list[Instruction]] = {}
     exchanged = {one.node for one in part.instructions if one.conversion and sends(graph, one)}
@@ -148,7 +148,7 @@ def work_of(program: DeviceProgram, part: ProgramPart) -> list[Work]:
 
 
 def messages_of(graph: Graph, part: ProgramPart) -> list[SentMessages]:
-    """What devices exchange in a part, both passes, alike messages added up."""
+    """Messages of a part, both passes, alike ones added up."""
     found: dict[tuple[str, str, str, int], list[float]] = {}
     for one in part.instructions:
         for collective, of, how, level, size in _messages(graph, one):
@@ -170,7 +170,7 @@ def sent_bytes(graph: Graph, instructions: Iterable[Instruction]) -> float:
 
 
 def operator_name(op: str) -> str:
-    """What people call an operator: "linear" of "aten.linear.default"."""
+    """A readable name of an operator: "linear" of "aten.linear.default"."""
     name = op.removeprefix("aten.").partition(".")[0]
     return SHORT_NAMES.get(name, name.replace("_", " ").strip())
 
@@ -216,7 +216,7 @@ def _owners(graph: Graph) -> list[int]:
 
 
 def _signature(graph: Graph, one: Instruction, block: Sequence[Instruction]) -> Any:  # noqa: ANN401
-    """What makes blocks alike: operators, shapes, layouts; not names nor numbers of nodes."""
+    """Equal for blocks that are alike: operators, shapes, layouts; not names nor numbers."""
     node = graph.nodes[one.node]
     rules = tuple(rule.name for rule in one.rules)
     return (
@@ -225,7 +225,7 @@ def _signature(graph: Graph, one: Instruction, block: Sequence[Instruction]) -> 
 
 
 def _name(graph: Graph, owner: Sequence[int], numbers: Sequence[int]) -> str:
-    """What the modules of the parts are called: "encoder.layer.0-11"."""
+    """The common name of the modules of a part: "encoder.layer.0-11"."""
     paths = [_common(graph, owner, number) for number in numbers]
     found = [_LAYER.match(path) for path in paths]
     if len(paths) > 1 and all(found):

@@ -249,7 +249,7 @@ class TimelineDocument(Value, frozen=True):
 
 
 def timeline_document(plan: Plan, most_events: int = MOST_EVENTS) -> TimelineDocument:
-    """What every stage of a plan does when, and holds meanwhile."""
+    """Passes and memory of every stage of a plan over time."""
     timeline = timeline_of(plan)
     gaps = _gaps(timeline, most_events)
     events, left_out = _events(timeline, gaps)

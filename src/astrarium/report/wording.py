@@ -30,7 +30,7 @@ PRICE_DECIMALS = 5  # as many as the catalog's medians have
 
 
 class TimeKind(StrEnum):
-    """What a part of the iteration is spent on."""
+    """The kind of work or waiting in a part of the iteration."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -80,7 +80,7 @@ def time_cause(key: str) -> TimeCause:
 
 
 def remedy(key: str, strategy: Strategy) -> str:
-    """What would make a cause smaller, beyond what the strategy already does; "" if nothing."""
+    """A remedy for a cause, beyond what the strategy already does; "" if there is none."""
     cause = time_cause(key)
     if not cause.switch or getattr(strategy.overlap, cause.switch):
         return cause.remedy

@@ -79,7 +79,7 @@ def visible_gpus() -> int:
 
 
 def counted(names: Sequence[str], steps: int, progress: Progress) -> Listener:
-    """What reports the steps of jobs of these names, of which there are so many in all."""
+    """A listener that reports the steps of jobs of these names."""
     done = 0
 
     def heard(rank: int, answer: Answer) -> None:

@@ -360,7 +360,7 @@ def _range_of(runs: list[_LayerRun]) -> tuple[int, int] | None:
 
 
 def _form(nodes: Sequence[Node], first: int, last: int) -> list[Any]:
-    """What must be equal of two repetitions: all but names and what they read from outside."""
+    """The form that repetitions share: all but names and values read from outside."""
 
     def place(read: Ref) -> tuple[str, int | None, tuple[int, ...]]:
         return ("ref", read.node - first if read.node >= first else None, nodes[read.node].shape)

@@ -85,7 +85,7 @@ def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
 
 
 def megatron_rules() -> tuple[ValidityRule, ...]:
-    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
+    """The assertions of Megatron-LM's validation, schedules and sharding."""
     return rules_of("megatron")
 
 

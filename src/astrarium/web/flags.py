@@ -148,7 +148,7 @@ class ExportRequest(Chosen):
 
 
 def complaint(errors: Sequence[Any]) -> Answer:
-    """What is wrong with a body that does not have the form of a request."""
+    """The error of a body that does not have the form of a request."""
     first = errors[0]
     # Of a value that may be a number, a text or a list, the branches stand behind its key.
     key = [part for part in first["loc"] if part != "body" and not _is_branch(part)]

@@ -98,7 +98,7 @@ def _decides(option: Option) -> bool:
 
 
 def _question(flag: str, name: str) -> str:
-    """What to ask about a variable, or about what a condition decides."""
+    """The question about a variable, or about a condition that decides."""
     variable, _, why = name.partition(", by ")
     if why:
         return f"{flag} depends on {why}; say what holds with {answer_for(variable)}"
@@ -202,7 +202,7 @@ def _keep(out: Arguments, given: Given) -> None:
 
 
 def _complaint(given: Given) -> str:
-    """What argparse would say; what it cannot know of unset variables is left aside."""
+    """The complaint of argparse, without values of unset variables."""
     option, values = given.option, given.values
     if option.takes.is_flag:
         return "" if not values else f"ignored explicit argument '{values[0]}'"

@@ -102,7 +102,7 @@ def of_settings(
 
 
 def described(words: Sequence[str]) -> Described:
-    """What the options of a command line say, with Megatron's defaults."""
+    """The options of a command line in our words, with Megatron's defaults."""
     return describe_megatron(Settings({**DEFAULTS, **parse_arguments(words).settings()}))
 
 
@@ -200,7 +200,7 @@ def _neutral(arguments: Arguments) -> tuple[str, ...]:
 
 
 def _conflicts(arguments: Arguments, s: Settings, *, is_fork: bool) -> list[str]:
-    """What the program would stop at; forks know other values than Megatron-LM."""
+    """Reasons for the program to stop; forks know other values than Megatron-LM."""
     if is_fork and "num_experts" in s and any(text[-1:].isdigit() for text in arguments.complaints):
         raise NotModelledError("a pyramid of experts (--num-experts N M ...) is not modelled")
     if is_fork:
@@ -221,7 +221,7 @@ def _unknown(arguments: Arguments, *, is_fork: bool) -> list[Unknown]:
 
 
 def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """What DeepSpeed's own file says; the script writes it, or it lies beside the script."""
+    """DeepSpeed's own settings: in a file that the script writes, or that lies beside it."""
     name = values.get("deepspeed_config", "")
     content = json_beside(launch.folder, name, launch.files) or {}
     zero = content.get("zero_optimization", {})
@@ -237,7 +237,7 @@ def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
 
 
 def _vocabulary(described: Described) -> list[AsIf]:
-    """What is taken for a vocabulary that no option states."""
+    """The assumed vocabulary where no option states one."""
     shape = described.shape
     if shape is None or shape.vocab or described.sizes.get("entries of the vocabulary"):
         return []
@@ -265,7 +265,7 @@ def _plain(values: Mapping[str, str]) -> Settings:
 
 
 def _overruled(values: dict[str, str], s: Settings) -> list[str]:
-    """What Megatron changes before it checks its options; the settings are changed as it does."""
+    """Changes that Megatron makes before it checks its options; they are made here, too."""
     out = []
     if s.flag("sequence_parallel") and (s.count("tensor_model_parallel_size") or 1) == 1:
         values["sequence_parallel"] = "False"
@@ -311,7 +311,7 @@ def _as_if(arguments: Arguments, s: Settings, *, whole: bool) -> list[AsIf]:
 
 
 def _workload_as_if(s: Settings) -> list[AsIf]:
-    """What `data/conflicts.json` says is not modelled; $name is the setting of that name."""
+    """Options that `data/conflicts.json` calls not modelled; $name is a setting's value."""
     out = [
         AsIf(option, s.text(given[1:]) if given.startswith("$") else given, assumed, why)
         for needed, (option, given, assumed, why) in table("conflicts")["as_if"]
@@ -334,7 +334,7 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
 
 
 def _dispatch_as_if(s: Settings) -> list[AsIf]:
-    """What is set about messages of experts and not predicted so."""
+    """Options about messages of experts that are predicted otherwise."""
     if _OF_EXPERTS not in s:
         return []
     way, flag = s.text("moe_token_dispatcher_type") or "allgather", "--moe-token-dispatcher-type"

@@ -96,7 +96,7 @@ def _check_recipe(words: str, source: str) -> None:
 
 
 def _values_of_recipe(name: str) -> dict[str, str]:
-    """What a recipe sets, as far as it is known."""
+    """The known settings of a recipe."""
     known = table("recipes")
     values = {**(known["pretrain"] if "pretrain" in name else {}), **known.get(name, {})}
     return {key: str(value) for key, value in values.items()}

@@ -228,7 +228,7 @@ def virtual_stages(s: Settings) -> int:
 
 
 def zero_stage(s: Settings) -> int:
-    """What data-parallel ranks share."""
+    """The ZeRO stage of these settings."""
     if s.flag("deepspeed"):
         # Its optimizer for bf16 shards the states by itself, at every stage.
         return max(s.count("zero_stage") or 0, int(s.flag("bf16")))

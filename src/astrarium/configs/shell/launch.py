@@ -286,7 +286,7 @@ def _refuse_aim(names: str, where: str) -> None:
 
 
 def kind_of(command: Command) -> str:
-    """What reads the training of a command; "" if it is none that is known."""
+    """The reader of a command's training; "" if none is known."""
     launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
     refused = (*_TABLE["not_modelled"], *_TABLE["no_training"], *_TABLE["not_read"])

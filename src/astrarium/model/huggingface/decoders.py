@@ -35,7 +35,7 @@ Trait: TypeAlias = Callable[[Config, Shape], Shape]
 
 
 def fixed(**fields: Any) -> Trait:  # noqa: ANN401  of a shape
-    """What all models of a family have."""
+    """Values that all models of a family have."""
     return lambda _, shape: replace(shape, **fields)
 
 

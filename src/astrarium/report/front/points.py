@@ -37,7 +37,7 @@ _DURATIONS: Final = (  # a unit, its seconds, and the least number of units that
 
 
 class Quantity(Value, frozen=True):
-    """What an axis shows: its title with the unit, the unit in SI, and how a tick is written."""
+    """The quantity of an axis: its title, its unit in SI, and the text of a tick."""
 
     title: str
     unit: float

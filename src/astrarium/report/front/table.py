@@ -170,7 +170,7 @@ def _tick_labels(canvas: Canvas, time: ChartAxis) -> str:
 def _legend(
     front: PlottedFront, time: ChartAxis, cost: ChartAxis, ascii_only: bool
 ) -> Iterator[Text]:
-    """What the characters mean, and the limits; one that is out of sight is named as such."""
+    """The meaning of the characters, and the limits, also those out of sight."""
     for kind, ink in reversed(list(POINTS.items())):
         if any(point.kind is kind for point in front.points):
             yield Text.assemble((ink.glyph(ascii_only), ink.style), f" {kind.value}")

@@ -166,7 +166,7 @@ def facts(
 
 
 def _rows_words(workload: WorkloadPart) -> str:
-    """What a batch counts, and how long it is."""
+    """The unit of a batch, and its length."""
     length = f"{workload.seq_length:,}"
     if workload.reference is not None and workload.lengths is None:
         return f"sequences (pairs) of {length}"
@@ -268,7 +268,6 @@ def pipelines(plans: Sequence[Plan]) -> Iterator[RenderableType]:
 
 
 def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
-    """What plans give."""
     return _tables(_packed([], results(plans), width))
 
 
@@ -296,7 +295,7 @@ def _packed(
 
 
 def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[tables.Field]:
-    """What a plan sets; GPUs only where there is a choice, etp for all models with experts."""
+    """Choices of a plan; GPUs only where they differ, etp for all models with experts."""
 
     def of(head: str, text: Callable[[Plan], str], *, prose: bool = False) -> tables.Field:
         return tables.Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
@@ -334,7 +333,7 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
 
 
 def results(plans: Sequence[Plan]) -> list[tables.Field]:
-    """What a plan gives; the run's length and price only where tokens were stated."""
+    """Figures of a plan; the run's length and price only where tokens were stated."""
     texts: dict[str, Callable[[Plan], str]] = {
         "iteration": lambda p: format_seconds(p.iteration_seconds),
         "likely": lambda p: tables.interval(p.interval_seconds, p.iteration_seconds),

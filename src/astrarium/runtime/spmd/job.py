@@ -66,7 +66,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank saw of a program; references only where they were computed, on rank 0."""
+    """The report of one rank on a program; references only on rank 0."""
 
     job: int  # the number of its program
     rank: int
@@ -128,7 +128,7 @@ class RankRunPart:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """What ran and what came of it; `single_process` is null where it was not asked for."""
+    """A run and its result; `single_process` is null where it was not asked for."""
 
     schema: str
     factory: str

@@ -33,7 +33,7 @@ class MadeModule:
         return MadeModule(copy.deepcopy(self.module), self.inputs)
 
     def state(self, graph: Graph) -> dict[str, Tensor]:
-        """What sources of a graph hold and its steps change, by name, in the shapes it reads."""
+        """Values of sources that steps change, by name, in the shapes that the graph reads."""
         held = [node for node in graph.nodes if node.op in HELD and node.target]
         changed = {name: self._tensor(name) for name in graph.state}
         read = {n.target: self._tensor(n.target, n.stored_shape).reshape(n.shape) for n in held}
@@ -90,7 +90,7 @@ class MadeModule:
         }
 
     def rest(self, graph: Graph) -> dict[str, Tensor]:
-        """What the state dict holds that the program does not train."""
+        """Entries of the state dict that the program does not train."""
         trained = {node.target for node in graph.nodes if node.op == PARAMETER}
         known = {*trained, *(name for name, of in self.aliases(graph).items() if of in trained)}
         return {

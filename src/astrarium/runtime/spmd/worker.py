@@ -46,7 +46,7 @@ NEGLIGIBLE = 1e-3  # of the largest number of all gradients, or of all buffers
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """What this rank is to do, and how it meets the others."""
+    """The task of this rank, and its way to meet the others."""
 
     documents: tuple[ProgramDocument, ...]
     settings: ProgramSettings

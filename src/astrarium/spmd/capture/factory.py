@@ -24,7 +24,7 @@ Factory = Callable[..., tuple[Any, dict[str, Any]]]
 
 
 def called(factory: str, sizes: Mapping[str, Any]) -> str:
-    """What people call a module: its function, or the model that this project makes."""
+    """The usual name of a module: its function, or the model that this project makes."""
     return str(sizes["model"]) if factory == NAMED_FACTORY and "model" in sizes else factory
 
 

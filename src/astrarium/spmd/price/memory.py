@@ -117,7 +117,7 @@ class Kept(Value, frozen=True):
 
 
 def kept_values(graph: Graph) -> Kept:
-    """What operators keep, followed through views to the memory that they look at."""
+    """Values that operators keep, followed through views to their memory."""
     count = len(graph.nodes)
     by_reader = [kept_inputs(graph, index) for index in range(count)]
     output = [

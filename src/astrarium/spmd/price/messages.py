@@ -81,7 +81,7 @@ def sends_directly(fabric: Fabric) -> bool:
 
 
 def direct_bytes(parts: Floats) -> Floats:
-    """What the busiest device sends or receives where each sends its part to every other."""
+    """Bytes of the busiest device if each sends its part to every other."""
     sent = (parts.shape[-1] - 1.0) * parts.max(axis=-1, initial=0.0)
     received = parts.sum(axis=-1) - parts.min(axis=-1, initial=np.inf)
     return np.maximum(sent, received)

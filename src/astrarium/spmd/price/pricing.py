@@ -54,7 +54,7 @@ _SUM_BYTES = 3.0  # tensors read and written to add one to another
 
 
 class PriceSettings(Value, frozen=True):
-    """What a program does beside its graph."""
+    """Settings of a program beside its graph."""
 
     micro_batches: int = 1
     optimizer: str = "adam"

@@ -224,7 +224,7 @@ def price_program(
     divisions: Sequence[Division] | None = None,
     optimizer: str = "adam",
 ) -> ProgramPrice:
-    """What a program costs with these divisions, or its own."""
+    """The price of a program with these divisions, or its own."""
     divided = tuple(program.divisions if divisions is None else divisions)
     settings = PriceSettings(program.micro_batches, optimizer)
     cut = cut_of(program.axes, divided, devices)
@@ -297,7 +297,7 @@ def _sums(program: DeviceProgram) -> tuple[GradientSum, ...]:
 
 
 class _Orders(Value, frozen=True):
-    """What is to be priced of a program: distinct instructions, and which one each is."""
+    """Distinct instructions to be priced, and the number of each instruction."""
 
     distinct: tuple[Instruction, ...]
     items: Ints  # by instruction

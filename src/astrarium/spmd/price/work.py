@@ -36,7 +36,7 @@ STREAM: Final = "stream"  # bytes read and written
 
 
 class Kernel(Value, frozen=True):
-    """What terms have in common that are priced by one call of the operator model."""
+    """The common part of terms that one call of the operator model prices."""
 
     kind: str  # one of the above, or the value of a `Pointwise`
     dtype: str = "float32"

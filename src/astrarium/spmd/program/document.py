@@ -52,7 +52,7 @@ ODD_CONTENT: Final = (
 
 
 class SourcePart(Value, frozen=True):
-    """What is trained: the factory of the module, and what it was called with."""
+    """The factory of the module, and its arguments."""
 
     factory: str
     batch: int
@@ -412,7 +412,7 @@ class Conversion(Value, frozen=True):
 
 
 class Priced(Value, frozen=True):
-    """What a choice or a conversion of the search stands for: an instruction for any node."""
+    """An instruction for any node: a choice or a conversion of the search."""
 
     needs: tuple[Placement, ...]  # of each input; of a conversion: what it starts from
     gives: Placement
@@ -433,7 +433,7 @@ class Instruction(Value, frozen=True):
 
 
 class DeviceProgram(Value, frozen=True, dict=True):
-    """What to run, on which devices, and what it is predicted to cost."""
+    """Instructions, their devices, and their predicted cost."""
 
     graph: Graph
     axes: Axes

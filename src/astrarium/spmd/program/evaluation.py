@@ -27,7 +27,7 @@ CHANCE: Final = 4  # the argument of attention that is its chance to drop
 
 
 def evaluating(program: DeviceProgram) -> DeviceProgram:
-    """What computes the loss alone, with the same layouts and pieces."""
+    """The program that computes the loss alone, with the same layouts and pieces."""
     nodes = program.graph.nodes
     graph = replace(program.graph, nodes=tuple(_evaluated(node, nodes) for node in nodes))
     changed = tuple(

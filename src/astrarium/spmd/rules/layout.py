@@ -27,7 +27,7 @@ from astrarium.value import Value
 
 
 class Holding(StrEnum):
-    """What devices hold of a tensor; see the table above."""
+    """The part of a tensor on a device; see the table above."""
 
     REPLICATE = "replicate"
     COPIED = "copied"
@@ -131,7 +131,7 @@ _OPERATIONS: Final = {
 
 
 def operations(before: TensorLayout, after: TensorLayout, *, gradient: bool) -> tuple[str, str]:
-    """What is done to a value, and to its gradient if it has one."""
+    """The operation on a value, and that on its gradient if it has one."""
     forward, backward = _OPERATIONS[before.spread, after.spread]
     return forward, backward if gradient else NONE
 

@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"(\.\.\.|[A-Za-z_])(!?)")
 
 
 class Operand(Value, frozen=True):
-    """What a node reads: where its arguments name another node."""
+    """An input of a node."""
 
     shape: tuple[int, ...]
     dtype: str

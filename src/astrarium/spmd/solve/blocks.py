@@ -37,7 +37,7 @@ _SIZES = {False: (200_000, 200), True: (20_000, 300)}
 
 
 class CountedPrices(Value, frozen=True):
-    """What is counted: seconds and the bytes of some classes of devices, or a weighted sum."""
+    """Prices that count: seconds and the bytes of some classes, or a weighted sum."""
 
     classes: tuple[int, ...] = ()
     weights: tuple[float, ...] = ()  # of seconds, then of bytes by class; empty: all by themselves

@@ -85,7 +85,7 @@ class Workshop:
 
     @property
     def steps(self) -> int:
-        """What was spent so far, in steps of a search."""
+        """Steps of the search that were spent."""
         return self.looked_at + _STEPS_OF_A_WALK * sum(ways.walked for ways in self.ways)
 
     def joined(self, first: PartPlace, second: PartPlace, wanted: set[int]) -> PartPlace | None:

@@ -50,7 +50,7 @@ class CheapestTrees:
         return (price, tuple(edges)) if price < NEVER else None
 
     def _groups(self, starts: list[int], missing: int) -> list[tuple[int, int]]:
-        """What is missing, dealt out to the layouts from which it is reached most cheaply."""
+        """Missing layouts, dealt out to those from which they are reached most cheaply."""
         best: dict[int, tuple[float, list[tuple[int, int]]]] = {0: (0.0, [])}
         for group in _subsets(missing):
             prices = self._from_all(group)[0][starts]
@@ -216,7 +216,7 @@ class Ways:
         return found
 
     def upper(self, there: Ints, wanted: Ints) -> Floats:
-        """What it costs at most to go from sets to sets: `[there, wanted, component]`."""
+        """The most that it costs to go from sets to sets: `[there, wanted, component]`."""
         while len(self._near) < len(self.masks):
             self._near.append(self._nearest(self.masks[len(self._near)]))
         near = np.stack([self._near[index] for index in there.tolist()])

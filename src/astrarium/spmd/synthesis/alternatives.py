@@ -54,7 +54,7 @@ Progress = Callable[[str], None]
 
 
 class Attempt(Value, frozen=True, dict=True):
-    """What came of one mesh and number of micro-batches: a program, or why there is none."""
+    """A program of one mesh and number of micro-batches, or why there is none."""
 
     mesh: str
     micro_batches: int
@@ -80,7 +80,7 @@ class Attempt(Value, frozen=True, dict=True):
 
 @dataclass
 class Alternatives:
-    """What may be chosen from: graphs by number of micro-batches, devices by mesh."""
+    """The choices: graphs by number of micro-batches, devices by mesh."""
 
     captured: Callable[[int], Graph]
     meshes: Mapping[str, Devices]  # `flat` is always there, to compare with

@@ -50,7 +50,7 @@ class _HandedOn(Value, frozen=True):
 
 
 class _PricedKinds(Value, frozen=True):
-    """What is to be priced, and which of it is each node's."""
+    """Items to be priced, and the numbers of those of each node."""
 
     computed: list[_Computed]
     handed_on: list[_HandedOn]

@@ -84,7 +84,7 @@ class Synthesis(Value, frozen=True, dict=True):
 
 
 class Task(Value, frozen=True, dict=True):
-    """What is to be divided, on what; everything that does not change from round to round."""
+    """A graph and its devices: everything that does not change from round to round."""
 
     graph: Graph
     devices: Devices

@@ -106,7 +106,7 @@ class Pass:
     state: dict[str, Tensor] = field(default_factory=dict)  # new values of buffers, by name
 
     def value(self, register: int) -> Value:
-        """What a register holds, waited for if it is under way."""
+        """The value of a register, waited for if it is under way."""
         found = self.values[register]
         if isinstance(found, Pending):
             found = self.values[register] = found.wait()
@@ -241,7 +241,7 @@ class Compute:
     sends: bool  # messages in its backward pass: other ranks wait for this one
 
     def result(self, inputs: list[Value], run: Pass) -> Value:
-        """What the operator gives for the values of its inputs."""
+        """The result of the operator for the values of its inputs."""
         try:
             with nullcontext() if self.wanted else torch.no_grad():
                 return run_local(self.node, self.rules, inputs, self.shape, run.context)
@@ -260,7 +260,7 @@ Inside = Compute | Pick
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the backward pass needs of a chunk."""
+    """Values of a chunk for its backward pass."""
 
     results: tuple[tuple[int, int, GradientEdge, Like], ...]  # register, number of the result
     entered: tuple[GradientEdge, ...]

@@ -91,7 +91,7 @@ class Pending:
 
 
 def there(x: Tensor) -> Pending:
-    """What needs no message."""
+    """A value that needs no message."""
     return Pending((), lambda: x)
 
 

@@ -45,7 +45,7 @@ from astrarium.spmd.rules import COPIED, REPLICATE, Placement
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """What operators can ask of the rank that runs them (`operators.context`)."""
+    """The rank as operators see it (`operators.context`)."""
 
     program: DeviceProgram
     place: RankPlace
@@ -96,11 +96,10 @@ class Interpreter:
         return {node: self.own_piece(node) for node in self._own if nodes[node].op == PARAMETER}
 
     def own_piece(self, node: int) -> Piece:
-        """What this rank holds of a source."""
+        """The piece of a source on this rank."""
         return self.piece_of(node, self.place.rank)
 
     def piece_of(self, node: int, rank: int) -> Piece:
-        """What a rank holds of a source."""
         return self._cutter.piece(node, self._own[node], rank)
 
     def counts_here(self, node: int) -> bool:

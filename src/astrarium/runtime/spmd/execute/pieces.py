@@ -73,7 +73,7 @@ class Piece:
         return prod(self.sizes)
 
     def common(self, other: Piece) -> Piece | None:
-        """What two boxes of one tensor share; None if nothing."""
+        """The common part of two boxes of one tensor; None if there is none."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = map(min, self.ends, other.ends)
         sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))

@@ -127,7 +127,7 @@ def prefetched(
 def _late(
     actions: Sequence[Action | Compute], is_of_parameter: Callable[[Action | Compute], bool]
 ) -> tuple[Action | Compute, ...]:
-    """What parameters are loaded and converted by, as late as their first reader lets them."""
+    """Instructions that load and convert parameters, as late as their first reader lets them."""
     readers: dict[int, int] = {}
     for number, action in enumerate(actions):
         for register in action.reads:

@@ -61,7 +61,7 @@ def recurrent(run: OperatorRun) -> tuple[Tensor, ...]:
 
 
 def _kept(run: OperatorRun, chance: float, layer: int, batch_first: bool) -> Tensor:
-    """What is left between layers; torch has time first there, however the input lies."""
+    """The elements that stay between layers; torch has time first there."""
     shape, pieces = [*run.node.shape], [*run.pieces()]
     if not batch_first:
         return kept(run, shape, pieces, chance, layer)

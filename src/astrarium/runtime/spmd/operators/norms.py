@@ -96,7 +96,7 @@ class _Groups(_Images):
 
 
 class _Norm(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """What is normalised, the mean and the variance."""
+    """The normalised tensor, the mean and the variance."""
 
     @staticmethod
     def forward(

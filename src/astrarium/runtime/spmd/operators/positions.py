@@ -130,7 +130,7 @@ def numbers_of(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """What an operator that draws numbers draws, in a format: none is rounded up to 1."""
+    """Random numbers of an operator in its format; none is rounded up to 1."""
     if "randn" in name:
         return normal_of(key, shape, pieces, device).to(dtype)
     bits = BITS.get(dtype, MOST_BITS)

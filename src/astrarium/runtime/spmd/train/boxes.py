@@ -43,7 +43,7 @@ JOINT: Final = "."  # of paths, in torch's names
 
 @dataclass(frozen=True)
 class Boxes:
-    """What is here of a tensor of some shape: boxes of it, and the memory that they lie in."""
+    """The boxes of a tensor that are here, and their memory."""
 
     shape: tuple[int, ...]
     parts: tuple[tuple[Piece, Tensor], ...]
@@ -111,7 +111,7 @@ def _quiet() -> Iterator[None]:
 
 
 def metadata_of(folder: Path) -> Metadata:
-    """What a checkpoint holds; InputError if that cannot be read."""
+    """The metadata of a checkpoint; InputError if it cannot be read."""
     try:
         return dcp.FileSystemReader(folder).read_metadata()
     except Exception as error:

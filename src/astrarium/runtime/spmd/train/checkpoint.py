@@ -42,7 +42,7 @@ CHUNK_BYTES: Final = 1 << 22
 
 
 class Stateful(Protocol):
-    """What else goes into checkpoints beside the model: a schedule of learning rates."""
+    """Another part of a checkpoint, such as a schedule of learning rates."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> object: ...
@@ -64,8 +64,6 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint is of."""
-
     step: int
     optimizer: str
     aliases: dict[str, str]  # other names of parameters in the state dict: tied weights
@@ -139,7 +137,7 @@ def _model(training: Training, rest: Mapping[str, Tensor]) -> Content:
 
 
 def _optimizer(training: Training, kept: Mapping[int, Mapping[str, Any]]) -> Content:
-    """What the optimizer keeps of this rank's pieces, by node and key."""
+    """States of the optimizer for this rank's pieces, by node and key."""
     return {
         (OPTIMIZER, STATE, one.target, key): (
             _boxes_of(training, node, value) if isinstance(value, Tensor) else value
@@ -150,7 +148,7 @@ def _optimizer(training: Training, kept: Mapping[int, Mapping[str, Any]]) -> Con
 
 
 def _rest_of(training: Training, others: Mapping[str, Stateful]) -> Content:
-    """What is the same on all ranks, and their random numbers."""
+    """Facts that are the same on all ranks, and their random numbers."""
     settings = {
         # Another program may divide a batch into more or fewer micro-batches.
         "batches": training.passes_done // training.interpreter.program.micro_batches,
@@ -282,15 +280,15 @@ class Reader:
         }
 
     def known(self, *path: str) -> Any:  # noqa: ANN401  of torch
-        """What is said of a tensor, or None where there is none."""
+        """The metadata of a tensor, or None where there is none."""
         return self._known.get(boxes.JOINT.join(path))
 
     def kept(self, parameter: str) -> list[str]:
-        """What the optimizer kept of a parameter, by key."""
+        """States of the optimizer for a parameter, by key."""
         return self._kept.get(parameter, [])
 
     def trainer(self) -> dict[str, Any]:
-        """What is not divided: counts, settings of the optimizer, and what else was given."""
+        """Facts that are not divided: counts, settings of the optimizer, and objects given."""
         found: dict[str, Any] = self.read({(TRAINER,): None})[TRAINER,]
         return found
 
@@ -302,7 +300,7 @@ class Reader:
         return state
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
-        """What the optimizer kept of whole parameters."""
+        """States of the optimizer for whole parameters."""
         content: Content = {}
         found: dict[str, dict[str, Any]] = {}
         for name in self.shapes:
@@ -320,7 +318,7 @@ class Reader:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a checkpoint says it holds; InputError if it is none or not whole."""
+    """The manifest of a checkpoint; InputError if it is none or not whole."""
     import msgspec
 
     path = folder / MANIFEST

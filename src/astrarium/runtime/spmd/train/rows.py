@@ -74,7 +74,6 @@ class RankRows:
 
     @cached_property
     def inputs(self) -> dict[int, Node]:
-        """What a step is given, by node."""
         nodes = self.interpreter.program.graph.nodes
         return {index: node for index, node in enumerate(nodes) if node.op == INPUT}
 

@@ -105,7 +105,7 @@ SAFETENSORS: Final = "safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HowTrained:
-    """What a user can choose beside the optimizer."""
+    """Choices of the user beside the optimizer."""
 
     seed: int = 0  # of dropout
     clip_norm: float | None = None  # gradients are scaled down to this norm of all of them

@@ -48,7 +48,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one training step gave and how long its parts took."""
+    """The result of one training step, and the times of its parts."""
 
     loss: float
     gradient_norm: float  # no number where nobody asked for it
