@@ -49,7 +49,7 @@ class NoFeasiblePlanError(AstrariumError):
 
 
 class Words(NamedTuple):
-    """How messages speak to their reader."""
+    """The words of messages for one kind of reader."""
 
     name: Callable[[str], str]  # of an input
     value: Callable[[str, str], str] | None = None  # an input with a value; None: side by side

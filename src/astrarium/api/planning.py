@@ -307,7 +307,7 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
 
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
-    """Which price or network, changed by how much, changes the answer."""
+    """The changes of a price or network that would change the answer."""
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked

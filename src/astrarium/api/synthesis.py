@@ -58,7 +58,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how much so far, how
 
 
 class Mesh(StrEnum):
-    """How devices are arranged: all beside each other, or nodes and the devices inside them."""
+    """The arrangement of devices: all side by side, or nodes and the devices inside them."""
 
     AUTO = "auto"  # whichever is faster
     FLAT = "flat"
@@ -304,7 +304,7 @@ def _plain_words(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
 
 
 def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Which devices have no work, and what the best program takes that gives them some."""
+    """The devices without work, and the time of the best program that gives them some."""
     if chosen.left_out:
         gpus = chosen.fixed_on.cluster.pools
         names = ", ".join(
@@ -327,7 +327,7 @@ def _nothing_fits(
     attempts: Sequence[Attempt],
     allowed: Callable[[Graph], tuple[str, ...]],
 ) -> NoFeasiblePlanError:
-    """Who lacks how much in the leanest attempt, and the least that would do."""
+    """The lack of memory in the leanest attempt, and the least that would be enough."""
     from astrarium.spmd.capture import called
 
     def over(one: Attempt) -> float:
@@ -390,7 +390,7 @@ def _baseline_seconds(
 
 
 def _lack(error: NoRoomError, devices: Devices) -> str:
-    """Which devices lack how much."""
+    """The devices that lack memory, and how much they lack."""
     lacking = [
         device.rank
         for device, kind in zip(devices.devices, devices.class_of.tolist(), strict=True)

@@ -94,7 +94,7 @@ class NetworkLine(Value, frozen=True):
 
 
 class OperationProfile(Value, frozen=True):
-    """How one operation behaves on a kind of link."""
+    """The behaviour of one operation on a kind of link."""
 
     lines: tuple[Line, ...]
     local_copy: float  # cost of the part a rank keeps, relative to a part that is sent

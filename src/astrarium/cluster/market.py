@@ -157,7 +157,7 @@ def market_pools(book: Book, most_gpus: int) -> tuple[Pool, ...]:
 
 
 def stale_notes(cluster: Cluster, today: date) -> tuple[str, ...]:
-    """Which prices are too old to be relied on, with their dates; of very many the oldest."""
+    """Prices that are too old to be relied on, with dates; of very many the oldest."""
     stale = [
         pool
         for pool in cluster.pools
@@ -205,7 +205,7 @@ def unpriced_notes(cluster: Cluster, book: Book | None = None) -> tuple[str, ...
 
 
 def refused_notes(cluster: Cluster) -> tuple[str, ...]:
-    """Which default prices are not taken, as they are those of other machines."""
+    """Default prices that are not taken because they belong to other machines."""
     return tuple(
         _unpriced(pool)
         for pool in cluster.pools

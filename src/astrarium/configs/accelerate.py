@@ -261,7 +261,7 @@ def _conflicts(file: _File) -> list[str]:
 
 
 def _notes(file: _File) -> list[str]:
-    """Of the two keys for the same thing, each version of FSDP reads one."""
+    """A note on the key that this version of FSDP does not read."""
     if file.kind != "FSDP":
         return []
     keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")

@@ -34,7 +34,7 @@ class OpenQuestionError(InputError):
 
 
 def variables_of(names: Iterable[str]) -> list[str]:
-    """Those that can be set by their names: neither arguments nor what a command prints."""
+    """Variables that can be set by name: neither arguments nor outputs of commands."""
     alone = [name.partition(", by ")[0] for name in names]
     return [name for name in alone if not name.isdigit() and not name.startswith("$")]
 

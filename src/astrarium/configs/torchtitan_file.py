@@ -175,7 +175,7 @@ def _described(v: _File) -> Described:
 
 
 def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
-    """How experts are divided; without expert parallelism always by tp."""
+    """The degree that divides experts; without expert parallelism it is tp."""
     if ep > 1:
         return {"etp": v.degree("expert_tensor_parallel")}
     name = _model_name(v) if tp > 1 else None
@@ -245,7 +245,7 @@ def _recompute(v: _File, layers: int, virtual: int) -> dict[str, Any]:
 
 
 def _pipeline(v: _File, layers: int) -> dict[str, Any]:
-    """How the layers are dealt; nothing without a pipeline."""
+    """The stages; empty without a pipeline."""
     if v.pp == 1:
         return {}
     named = v.parallelism.lists("module_fqns_per_model_part")

@@ -326,7 +326,7 @@ def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
 
 
 def _pools(strategy: Strategy) -> list[str]:
-    """Those of all stages in their order; once for neighbours that are alike."""
+    """The pools of all stages in their order; once for neighbours that are alike."""
     each = (" and ".join(dict(stage.pools)) for stage in strategy.ordered_stages)
     return [names for names, _ in groupby(each)]
 

@@ -175,7 +175,7 @@ def adapter_parameters(model: Model, adapters: Adapters) -> int:
 
 
 def finetuned_flops_per_token(model: Model, adapters: Adapters, seq_length: int) -> float:
-    """Of matrix products: frozen weights have no gradients, scores have all of them."""
+    """FLOPs of matrix products: frozen weights have no gradients, scores have all of them."""
     every = model.flops_per_token(seq_length)
     weights = sum(
         x.flops_per_token for b in model.blocks if isinstance(b, Block) for x in b.linears

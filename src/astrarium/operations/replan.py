@@ -56,7 +56,7 @@ class Reaction(StrEnum):
 
 
 class StateSource(StrEnum):
-    """Where ranks get their state from."""
+    """The source of the ranks' state."""
 
     KEPT = "kept"  # nothing moves, nothing stops
     LINKS = "links"
@@ -79,7 +79,7 @@ class ReplanTerms(Value, frozen=True):
     def safe(
         self, state: float, nodes: Ints | int, iteration_seconds: Floats | float
     ) -> Protection:
-        """How a run with so many bytes of state is kept safe."""
+        """The checkpoints of a run with so many bytes of state."""
         return protection(
             state,
             nodes,
@@ -316,7 +316,7 @@ def _priced(
 
 
 def _pause(case: _Case, plan: Plan, *, moves: bool) -> tuple[StateSource, float, float]:
-    """Where state comes from, the bytes that ranks get, and seconds without training."""
+    """The source of state, the bytes that ranks get, and seconds without training."""
     storage, restart = case.terms.storage, case.terms.restart_seconds
     now = case.situation.now
     loading = case.state / float(storage.bandwidth(nodes_of(plan.strategy, now)))

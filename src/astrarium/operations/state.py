@@ -47,7 +47,7 @@ class RankLayout(Value, frozen=True):
     slot: Ints
 
     def chunks(self) -> list[list[tuple[int, int]]]:
-        """Of every stage, the runs of its layers; those at the ends hold embedding or head, too."""
+        """The runs of layers of every stage; those at the ends hold embedding or head, too."""
         held: list[list[tuple[int, int]]] = [[] for _ in range(self.strategy.pp)]
         ordered = self.strategy.ordered_stages
         for index, stage in enumerate(ordered):

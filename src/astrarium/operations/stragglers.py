@@ -41,7 +41,7 @@ _FEW = 16  # more spare nodes than that, where a deviation says little
 
 
 class Stragglers(Value, frozen=True):
-    """How speeds are distributed: `slow_nodes` is a share, of nodes that take `slow_factor`."""
+    """The distribution of speeds: a share of nodes, `slow_nodes`, takes `slow_factor`."""
 
     gpu_deviation: float = GPU_DEVIATION
     slow_nodes: float = 0.0

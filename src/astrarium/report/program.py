@@ -370,14 +370,14 @@ def _baselines(document: ProgramDocument, width: int) -> Iterator[RenderableType
 
 
 def speed_words(times: float) -> str:
-    """How the program compares with a way that takes `times` as long."""
+    """The comparison with a way that takes `times` as long."""
     if abs(times - 1) < LEAST_GAP:
         return "as fast"
     return f"{times:.2f} x as fast"
 
 
 def search_words(document: ProgramDocument) -> str:
-    """How good the program is known to be, and what finding it took."""
+    """The proof of a program, and the work of finding it."""
     search = document.search
     rounds = "1 round" if search.rounds == 1 else f"{search.rounds} rounds"
     work = (

@@ -89,7 +89,7 @@ def instructions_by_owner(program: DeviceProgram) -> dict[int, list[Instruction]
 
 
 def way_words(program: DeviceProgram, one: Instruction) -> str:
-    """How an instruction divides its work, for people: "batch", "heads", "columns", "whole"."""
+    """The way an instruction divides its work: "batch", "heads", "columns", "whole"."""
     return " / ".join(_way(program, one, rule) for rule in one.rules)
 
 
@@ -165,7 +165,7 @@ def sends(graph: Graph, one: Instruction) -> bool:
 
 
 def sent_bytes(graph: Graph, instructions: Iterable[Instruction]) -> float:
-    """Of the whole tensors that devices exchange, in both passes."""
+    """Bytes of the whole tensors that devices exchange, in both passes."""
     return sum(size for one in instructions for *_, size in _messages(graph, one))
 
 

@@ -237,7 +237,7 @@ LINKS: Mapping[Reach, str] = {
 
 
 def link_words(link: Reach, pools: Sequence[str]) -> str:
-    """Which link a transfer takes: between fast and slow."""
+    """The link of a transfer: between fast and slow."""
     if link is Reach.NODES:
         return f"between nodes of {pools[0]}"
     if link is Reach.POOLS:

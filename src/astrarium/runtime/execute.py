@@ -94,7 +94,7 @@ def counted(names: Sequence[str], steps: int, progress: Progress) -> Listener:
 def results_of(
     answers: Iterable[Iterable[Answer]], kind: type[T], jobs: int
 ) -> list[tuple[T, ...]]:
-    """Of each job, the results rank by rank."""
+    """The results of each job, rank by rank."""
     import msgspec
 
     found: list[list[T]] = [[] for _ in range(jobs)]

@@ -226,7 +226,7 @@ class Graph(Value, frozen=True, dict=True):
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; `from_dict` reads it."""
+        """The graph as JSON takes it; `from_dict` reads it."""
         return {
             "name": self.name,
             "nodes": [_node_to_dict(node) for node in self.nodes],

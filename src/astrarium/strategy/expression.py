@@ -92,7 +92,7 @@ def names_of(tree: Tree) -> Iterator[str]:
 
 
 class _Truth(Value, frozen=True):
-    """Where a condition is true and, if it can be, where it is unknown."""
+    """The places where a condition is true and, if it can be, unknown."""
 
     true: Bools
     unknown: Bools | None = None

@@ -53,7 +53,7 @@ class ValidityRule:
         return self.id
 
     def rejects(self, columns: Mapping[str, Column]) -> Bools:
-        """Where the rule forbids a strategy; shaped like the columns it reads, broadcast."""
+        """True where the rule forbids a strategy; shaped like the columns it reads, broadcast."""
         return self.rule.evaluate(columns)
 
     def explained(self, columns: Mapping[str, Column]) -> str:

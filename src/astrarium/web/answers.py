@@ -199,7 +199,7 @@ def _strategy(given: str) -> Mapping[str, Any]:
 
 
 def field_of(error: AstrariumError, body: Body) -> str | None:
-    """Where in the request the mistake is, by the name under which the request has it."""
+    """The place of the mistake, by the name under which the request has it."""
     found = error.part
     if found == "gpus" and body.get("gpus") is None and body.get("pools") is not None:
         return "pools"

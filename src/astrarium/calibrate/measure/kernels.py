@@ -311,7 +311,7 @@ FORWARD: Final[dict[str, CoreFunction]] = {
 
 
 def _thirds(x: torch.Tensor) -> tuple[int, int]:
-    """Where keys and values begin: queries are half of the width."""
+    """The places where keys and values begin: queries are half of the width."""
     return x.shape[-1] // 2, x.shape[-1] // 2 + x.shape[-1] // 4
 
 

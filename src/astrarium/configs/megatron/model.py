@@ -134,7 +134,7 @@ def _experts(s: Settings, ffn: int) -> Experts | None:
 
 
 def expert_layers(s: Settings, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: every n-th, or a pattern such as ([0]*3+[1]*58)."""
+    """The layers with experts: every n-th, or those of a pattern such as ([0]*3+[1]*58)."""
     if not s.count("num_experts"):
         return ()
     return layer_pattern(s.text("moe_layer_freq") or "1", layers, "moe_layer_freq")

@@ -74,7 +74,7 @@ def _stated_once(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _precision(name: str) -> dict[str, str]:
-    """Of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
+    """The precision of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
     out = {
         key: value for word, on in _PRECISIONS.items() if word in name for key, value in on.items()
     }

@@ -103,7 +103,7 @@ def numerics_of(s: Settings) -> Numerics:
 
 
 def expert_messages_of(s: Settings) -> ExpertMessages:
-    """Of the flex dispatcher's backends DeepEP alone is predicted."""
+    """The messages of experts; of the flex dispatcher's backends only DeepEP is known."""
     overlapped = s.flag("overlap_moe_expert_parallel_comm")
     if s.text("moe_token_dispatcher_type") == "flex":
         return ExpertMessages.DEEPEP_OVERLAPPED if overlapped else ExpertMessages.DEEPEP

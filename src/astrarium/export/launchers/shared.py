@@ -78,7 +78,7 @@ def pool_labels(job: Job, sort: Callable[[str], str]) -> dict[str, str]:
 
 
 def pool_notes(labels: Mapping[str, str], how: str) -> Iterator[str]:
-    """Which nodes the user has to label; `how` is the way of the launcher."""
+    """Nodes that the user has to label; `how` is the way of the launcher."""
     if labels:
         named = ", ".join(f"`{value}` (pool {name})" for name, value in labels.items())
         yield (
@@ -115,7 +115,7 @@ def usual_values(program: RankProgram) -> dict[str, str]:
 
 
 def variable_notes(program: RankProgram, where: str) -> tuple[str, ...]:
-    """Which variables a file sets to what may not be so."""
+    """Variables that a file sets to guesses."""
     return tuple(
         f"{name} is `{usual_value(name)}` in {where}; change it if yours differs: {meaning}."
         for name, meaning in program.variables.items()

@@ -178,7 +178,7 @@ def _overlap(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _messages(job: Job) -> dict[str, object]:
-    """How tokens travel to experts, as settings of the model; `comm_overlap` is not asked."""
+    """Messages of experts as settings of the model; `comm_overlap` is not asked."""
     asked = dict(megatron.expert_messages(job))
     overlapped = asked.pop(OVERLAPPED, False)
     named = {f"model.{name.replace('-', '_')}": value for name, value in asked.items()}

@@ -95,7 +95,7 @@ def script_notes(job: Job) -> tuple[str, ...]:
 
 
 def _weights(job: Job) -> str:
-    """Which ones the script begins with."""
+    """The weights that the script begins with."""
     adapters = job.workload.adapters
     if adapters is None:
         return "random weights"

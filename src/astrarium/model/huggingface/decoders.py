@@ -106,7 +106,6 @@ def cohere2(config: Config, shape: Shape) -> Shape:
 
 
 def exaone4(config: Config, shape: Shape) -> Shape:
-    """Where there is a window, it is as in Cohere 2."""
     if config.optional_count("sliding_window") is None:
         return shape
     return cohere2(config, shape)

@@ -83,7 +83,7 @@ class ChartAxis(Value, frozen=True):
     ticks: tuple[tuple[float, str], ...]
 
     def position(self, value: float) -> float:
-        """Where a value lies, from 0 at the low end to 1 at the high end."""
+        """The place of a value, from 0 at the low end to 1 at the high end."""
         low, high = (_scaled(end, self.logarithmic) for end in (self.low, self.high))
         return (_scaled(value, self.logarithmic) - low) / (high - low)
 
@@ -150,7 +150,7 @@ def _inside(ticks: Sequence[float], low: float, high: float) -> list[float]:
 
 
 class PointKind(StrEnum):
-    """How a point relates to the chosen one, which is the best plan of the document."""
+    """The relation of a point to the chosen one, which is the best plan of the document."""
 
     CHOSEN = "chosen"
     TIED = "near-tie of the chosen"

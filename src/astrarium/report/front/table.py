@@ -33,7 +33,7 @@ LEGEND_GAP: Final = 3
 
 
 class Ink(Value, frozen=True):
-    """How something is drawn: in Unicode, in ASCII, and its colour."""
+    """A mark in Unicode and in ASCII, and its colour."""
 
     unicode: str
     ascii: str

@@ -401,7 +401,7 @@ def cluster_part(cluster: Cluster) -> ClusterPart:
 
 
 def price_source(pool: Pool) -> str:
-    """Where the on-demand price of a pool comes from, with its date."""
+    """The source of the on-demand price of a pool, with its date."""
     if pool.usd_per_gpu_hour is None:
         return ""
     if pool.price_origin:

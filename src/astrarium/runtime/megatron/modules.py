@@ -60,7 +60,7 @@ class CausalAttention(torch.nn.Module):  # type: ignore[misc]  # torch has no ty
 
 @cache
 def _seen(length: int, rank: int, ranks: int) -> torch.Tensor:
-    """Which of all tokens, rank after rank, each token of this rank may see."""
+    """The tokens, rank after rank, that each token of this rank may see."""
     places = [context_places(length * ranks, other, ranks) for other in range(ranks)]
     return places[rank][:, None] >= torch.cat(places)[None, :]
 

@@ -86,7 +86,7 @@ class JobTraining:
 
     @property
     def parameters(self) -> int:
-        """Those that this rank holds."""
+        """The parameters on this rank."""
         raise NotImplementedError
 
     def held_bytes(self) -> dict[str, int]:

@@ -37,7 +37,7 @@ MOST_ROUNDINGS: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramSettings:
-    """How programs are run; they travel as JSON."""
+    """Settings of a run of a program; they travel as JSON."""
 
     steps: int = 4
     programs: int = 1  # one after another, by the same processes
@@ -56,7 +56,7 @@ USUAL: Final = ProgramSettings()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far tensors are from those of one process, relative to the largest number of each."""
+    """The distance of tensors from one process, relative to the largest number of each."""
 
     largest: float
     name: str
@@ -265,7 +265,7 @@ def _run_of(
 
 
 def compared_with(first: RankReport, reference: str, device: Device) -> Compared | None:
-    """How far the losses and tensors that the first rank saw are from the reference's."""
+    """The distance of the first rank's losses and tensors from the reference's."""
     if first.gradients is None:
         return None
     tolerance, known = TOLERANCE[device], first.reference_losses

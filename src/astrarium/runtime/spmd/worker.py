@@ -226,7 +226,7 @@ class _Run:
             self.reference = replace(self.reference, gradients={})  # they take memory
 
     def _worst(self, found: dict[str, torch.Tensor], what: str) -> Difference:
-        """How far tensors are from the module's; where that is much, what of it is rounding."""
+        """The distance of tensors from the module's, and its part that is rounding."""
         from astrarium.runtime.spmd.alone import worst_difference
 
         expected = getattr(self.reference, what)

@@ -414,7 +414,7 @@ class _Translation:
             self._write(old, self._append(_item_of(shaped, made, number)))
 
     def _write(self, old: Ref, new: Ref) -> None:
-        """Who reads the old value from now on means the new one."""
+        """From now on, readers of the old value read the new one."""
         source = self.nodes[old.node]
         own = source.target if source.op in (PARAMETER, CONSTANT) else ""
         name = self.owner.get(old.node, own)

@@ -71,7 +71,7 @@ def _load_file(name: str, path: Path) -> ModuleType:
 
 
 def _way_to_get(error: Exception) -> str:
-    """How a package comes that is not installed."""
+    """The way to install a missing package."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     return f"; install it: pip install {error.name.partition('.')[0]}"

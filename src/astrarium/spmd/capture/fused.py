@@ -20,7 +20,7 @@ RESHAPE: Final = "aten.reshape.default"
 
 
 class _Product(Value, frozen=True):
-    """How an operator names its arguments, and how it is written with parts."""
+    """The arguments of an operator, and its form with parts."""
 
     image: int
     weight: int

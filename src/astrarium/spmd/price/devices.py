@@ -72,13 +72,13 @@ class Devices(Value, frozen=True, dict=True):
         return self.least_by_class(self.room)
 
     def least_by_class(self, by_device: Floats) -> tuple[float, ...]:
-        """Of a figure of every device: the least in each class."""
+        """The least of a figure in each class of devices."""
         classes = range(len(self.operators))
         return tuple(float(by_device[self.class_of == one].min()) for one in classes)
 
     @cached_property
     def coordinates(self) -> Ints:
-        """Where each device stands on each level of the mesh: [level, device]."""
+        """The place of each device on each level of the mesh: [level, device]."""
         return np.array(np.unravel_index(np.arange(self.count), self.mesh), np.int64)
 
     def speed(self, dtype: str = "float32") -> Floats:
@@ -176,7 +176,7 @@ def _fabric(cluster: Cluster, tuning: Tuning) -> Fabric:
 
 
 def _groups(mesh: tuple[int, ...], fabric: Fabric) -> tuple[Group, ...]:
-    """Who exchanges messages on each level: ranks that are as far apart as inner levels have."""
+    """The groups of each level: ranks that are as far apart as inner levels have."""
     strides = np.cumprod((1, *mesh[:0:-1]))[::-1]
     return tuple(
         place(size, int(stride), fabric.gpus_per_domain)

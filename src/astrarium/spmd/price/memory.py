@@ -109,7 +109,7 @@ def _over(elements: Size, width: Size) -> Size:
 
 
 class Kept(Value, frozen=True):
-    """Which values stay until the backward pass has used them."""
+    """Values that stay until the backward pass has used them."""
 
     value: tuple[bool, ...]  # by node: its value, in any layout
     by_reader: tuple[tuple[bool, ...], ...]  # by node: which of its inputs it keeps itself
@@ -133,7 +133,7 @@ def kept_values(graph: Graph) -> Kept:
 
 
 def kept_inputs(graph: Graph, index: int) -> tuple[bool, ...]:
-    """Which inputs an operator keeps for its backward pass."""
+    """Inputs that an operator keeps for its backward pass."""
     node, read = graph.nodes[index], graph.inputs[index]
     none = (False,) * len(read)
     if node.is_source or not node.needs_gradient or is_view(graph, index):
@@ -206,7 +206,7 @@ def recomputed(program: DeviceProgram, chunks: list[int]) -> set[int]:
 
 
 def _most_bytes(program: DeviceProgram) -> float:
-    """Of the results of a chunk outside of repeated layers."""
+    """The most bytes of a chunk outside of repeated layers."""
     made = [node.bytes for node in program.graph.nodes if not node.is_source]
     return sum(made) / max(1, isqrt(len(made)))
 

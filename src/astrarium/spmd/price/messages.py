@@ -52,7 +52,7 @@ _EVEN: Final = 1e-9  # relative difference of parts that counts as none
 
 
 def bucket_elements(elements: int) -> int:
-    """How many gradients are sent in one message, of a model with so many in all."""
+    """The number of gradients in one message, of a model with so many in all."""
     return min(MOST_IN_BUCKET, max(LEAST_IN_BUCKET, -(-elements // BUCKETS)))
 
 
@@ -96,7 +96,7 @@ def exchange_seconds(fabric: Fabric, sent: Floats, group: Group) -> Floats:
 
 
 def exchanged_share(before: Floats, after: Floats) -> float:
-    """Of a tensor: what the busiest device sends or receives, from one dimension to another."""
+    """The share of a tensor that the busiest device exchanges, from dimension to dimension."""
     return float(np.maximum(before * (1.0 - after), after * (1.0 - before)).max(initial=0.0))
 
 

@@ -86,7 +86,7 @@ class Prices(Value, frozen=True, dict=True):
 
     @cached_property
     def seconds(self) -> Floats:
-        """Of the slowest device, by item: all meet after every instruction."""
+        """Seconds of the slowest device, by item: all meet after every instruction."""
         computed = (self.passes.sum(axis=0) + self.update).max(axis=1)
         total: Floats = computed + self.message_passes.sum(axis=0)
         return total

@@ -110,13 +110,13 @@ class ProgramPrice(Value, frozen=True, dict=True):
 
     @cached_property
     def seconds_of(self) -> Floats:
-        """Of each instruction: of the slowest device, and its messages."""
+        """Seconds of each instruction: of the slowest device, and its messages."""
         total: Floats = (self.compute + self.update).max(axis=1) + self.message
         return total
 
     @property
     def summed_seconds(self) -> float:
-        """Of a step in which all devices meet after every instruction: what searches minimise."""
+        """Seconds of a step if all devices meet after every instruction: the searches' goal."""
         return float(self.seconds_of.sum())
 
     @cached_property

@@ -51,7 +51,7 @@ class Term(Value, frozen=True):
 
     @property
     def flops(self) -> Size:
-        """Of its matrix products; other kernels count as memory traffic."""
+        """FLOPs of its matrix products; other kernels count as memory traffic."""
         if self.kernel.kind == GEMM:
             return 2.0 * _product(self.sizes)
         if self.kernel.kind == ATTENTION:
@@ -305,7 +305,7 @@ def _transposed(call: LocalCall) -> list[Term]:
 
 
 def _convolution(call: LocalCall) -> list[Term]:
-    """As a product without ever writing the unfolded input."""
+    """A convolution as a product, without writing the unfolded input."""
     weight, out = call.inputs[1], call.output
     places = out.shape[0] * _product(out.shape[2:])
     groups = call.inputs[0].shape[1] / _at_least_one(weight.shape[1])

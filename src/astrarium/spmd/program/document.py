@@ -392,7 +392,7 @@ SCHEMA = "astrarium.program/3"
 
 
 class How(StrEnum):
-    """How a message is sent."""
+    """The way a message is sent."""
 
     PLAIN = "plain"  # all parts are equal, or the library takes unequal ones
     PADDED = "padded"  # parts are filled up to the largest

@@ -37,7 +37,7 @@ class Axes(Value, frozen=True, dict=True):
 
 
 class Division(Value, frozen=True, dict=True):
-    """How many granules of every axis each device has: `granules[axis, device]`."""
+    """The granules of every axis on each device: `granules[axis, device]`."""
 
     granules: Ints
 

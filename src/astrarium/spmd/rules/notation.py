@@ -57,7 +57,7 @@ class Call(Value, frozen=True):
         return value % rank if rank else 0
 
     def whole(self, operand: Operand) -> TensorLayout:
-        """How an operand is needed by devices that each do a part of the work with all of it."""
+        """An operand for devices that each do a part of the work with all of it."""
         return COPIED if operand.gradient and self.gradient else REPLICATE
 
 

@@ -126,7 +126,7 @@ def _handed_on(
 
 
 def layout_of_result(several: Call, result: int, layout: TensorLayout) -> TensorLayout:
-    """How a result lies where the first of an operator lies in a layout."""
+    """The layout of another result of an operator whose first one has a layout."""
     others = layers.OTHER_RESULTS.get(operator_name(several.op))
     return others(several, layout) if others and result else layout
 

@@ -94,7 +94,7 @@ class Chains:
 
 
 def _hang(network: PartNetwork) -> tuple[dict[int, int], list[bool]]:
-    """Who hangs on every value: a place on the value made last of those that it reads."""
+    """The place that hangs on every value: one whose latest input it is."""
     maker: dict[int, tuple[bool, int, int]] = {}
     follower: dict[int, int] = {}
     roots = []

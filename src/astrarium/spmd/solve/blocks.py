@@ -289,7 +289,7 @@ def _part(
 
 
 def _ended(part: Part, *, is_last: bool) -> Part:
-    """Of a node that nobody reads: the result is brought to layout 0, others stay as they are."""
+    """A node that nobody reads: the result is brought to layout 0, others stay as they are."""
     (ways,) = part.makes
     rows: list[int] = []
     trees: list[int] = []

@@ -265,7 +265,7 @@ def undominated(
 
 
 def _first_of_kind(columns: list[Ints], prices: Floats) -> Ints:
-    """Of options alike in layouts: the first, where price is one number; else all."""
+    """The first of options alike in layouts, where price is one number; else all."""
     if prices.shape[1] > 1:
         return np.arange(len(prices))
     if not columns:

@@ -265,7 +265,7 @@ class Ways:
         return found
 
     def _short_ways(self, there: int, goal: int) -> list[Way]:
-        """Those of at most as many conversions as there are not too many ways of."""
+        """The ways of few conversions, as far as there are not too many."""
         ways: list[Way] = []
         for hops in range(1, self.size):
             longer = self._walked(there, goal, hops)

@@ -42,7 +42,7 @@ Rules = tuple[tuple[ShardRule, ...], ...]  # of every node
 
 
 class Ratios(StrEnum):
-    """How a space divides axes."""
+    """The ratios by which a space divides axes."""
 
     EVEN = "even"
     SPEED = "by speed"
@@ -135,7 +135,7 @@ def silenced(
 
 
 def _without_messages(conversions: Conversions[Priced], *, parameter: bool) -> Conversions[Priced]:
-    """Of a parameter only the sum of its gradients is left."""
+    """The conversions of a parameter with only the sum of its gradients left."""
     seconds = conversions.seconds.copy()
     for pair, what in conversions.what.items():
         conversion = what.conversion

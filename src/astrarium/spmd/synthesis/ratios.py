@@ -47,7 +47,7 @@ class Lines(Value, frozen=True, dict=True):
     room: Floats  # [class]; inf where memory does not matter
 
     def seconds(self, parts: Floats | Ints) -> float:
-        """Of a step, with `parts[axis, class]` granules on the fullest device of every class."""
+        """Seconds of a step with `parts[axis, class]` granules on the fullest device of a class."""
         rows = self.base + np.tensordot(self.slopes, parts, 2)
         terms = np.full(len(self.counts), -np.inf)
         np.maximum.at(terms, self.term, rows)
@@ -149,7 +149,7 @@ def dealt_out(lines: Lines, parts: Ints) -> Ints:
 
 
 def _alike(seconds: Floats, dealt: Ints, order: Ints) -> int:
-    """How many of the devices, longest first, are as loaded as the first of them."""
+    """The number of devices, longest first, that are as loaded as the first of them."""
     first = order[0]
     same = (seconds[order] == seconds[first]) & (dealt[order] == dealt[first])
     return int(same.sum())

@@ -78,7 +78,7 @@ class Synthesis(Value, frozen=True, dict=True):
 
     @property
     def bound_gap(self) -> float:
-        """How much of the sum of instructions might be saved with the same ratios, at most."""
+        """The most that might be saved of the sum of instructions with the same ratios."""
         summed = sum(one.seconds for one in self.program.instructions)
         return max(0.0, 1.0 - self.bound / summed) if summed else 0.0
 
@@ -109,12 +109,12 @@ class _Candidate(Value, frozen=True, dict=True):
 
     @property
     def seconds(self) -> float:
-        """Of a step, with what is sent while devices compute: what programs are compared by."""
+        """Seconds of a step, with messages beside computation: the measure of programs."""
         return self.price.seconds
 
     @property
     def summed(self) -> float:
-        """Of its instructions one after another: what searches and ratios minimise."""
+        """Seconds of its instructions one after another: the goal of searches and ratios."""
         return self.price.summed_seconds
 
     def fits(self, devices: Devices) -> bool:
@@ -395,7 +395,7 @@ def _solved(
 
 
 def _steps(task: Task, found: _Found) -> float:
-    """How many steps a search may take."""
+    """The steps that a search may take."""
     most = max(found.effort.left / SHARES, LEAST_STEPS)
     if found.best is None or task.space is not None or task.alike:
         return most
@@ -413,7 +413,7 @@ def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Price
 
 
 def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
-    """Where a program is too large, with all that comes and goes, and by how much."""
+    """The device on which a program is too large at its peak, and by how much."""
     peak = memory.peak
     worst = int(np.argmax(peak / devices.room))
     device_class, room = int(devices.class_of[worst]), float(devices.room[worst])

@@ -300,7 +300,7 @@ _SCATTERS: Final[dict[How, Callable[[Tensor, Sequence[int], Peers], Pending]]] =
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a value goes from one layout to another among peers, and its gradient back."""
+    """The way of a value from one layout to another among peers, and of its gradient back."""
 
     before: TensorLayout
     after: TensorLayout

@@ -120,7 +120,7 @@ class Interpreter:
         return piece
 
     def context(self, seed: int, step: int) -> RankContext:
-        """Where and when operators run; `step` differs between steps and micro-batches."""
+        """The place and time of operators; `step` differs between steps and micro-batches."""
         return RankContext(self.program, self.place, self.device, seed, step)
 
     def forward(

@@ -110,7 +110,7 @@ class Cutter:
         )
 
     def parts(self, node: int, placement: Placement, level: int, rank: int) -> Parts | None:
-        """How a level divides what the levels outside of it left a rank; None if it does not."""
+        """The division by a level of what outer levels left to a rank; None if there is none."""
         layout, program = placement[level], self.program
         if not layout.is_shard:
             return None

@@ -70,7 +70,7 @@ def _kept(run: OperatorRun, chance: float, layer: int, batch_first: bool) -> Ten
 
 
 class _Softmax(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """Of rows, the largest element and the sum of exponentials are those of all devices."""
+    """Softmax of rows: the largest element and the sum are those of all devices."""
 
     @staticmethod
     def forward(

@@ -80,7 +80,7 @@ def _key(run: OperatorRun, which: int = 0) -> int:
 def kept(
     run: OperatorRun, shape: Sequence[int], pieces: Sequence[Piece], chance: float, which: int = 0
 ) -> Tensor:
-    """Which elements of a piece are not dropped."""
+    """The elements of a piece that are not dropped."""
     return kept_of(_key(run, which), shape, pieces, chance, run.context.device)
 
 
@@ -93,7 +93,7 @@ def _mixed(key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torc
 def kept_of(
     key: int, shape: Sequence[int], pieces: Sequence[Piece], chance: float, device: torch.device
 ) -> Tensor:
-    """Which elements of a piece are not dropped by the numbers of a key."""
+    """The elements of a piece that the numbers of a key do not drop."""
     mixed = _mixed(key, shape, pieces, device)
     threshold = round(chance * 2**32) - 2**31
     if threshold >= 2**31:
@@ -164,7 +164,7 @@ def chosen_of(
     likely: Tensor | float,
     device: torch.device,
 ) -> Tensor:
-    """Which elements are chosen, each with a probability; those that dropout would keep."""
+    """The elements that are chosen, each with a probability, as dropout keeps them."""
     if isinstance(likely, Tensor):
         return uniform_of(key, shape, pieces, device) < likely
     return kept_of(key, shape, pieces, 1.0 - likely, device)

@@ -129,7 +129,7 @@ def _batch_norm(run: OperatorRun) -> Any:  # noqa: ANN401  a tensor, or several
 
 
 def _recurrent(run: OperatorRun) -> Any:  # noqa: ANN401  several tensors
-    """Of no sequence at all there are no states."""
+    """A recurrent layer; an empty sequence has no states."""
     if 0 not in run.shape:
         return recurrent(run)
     args, _ = run.arguments()
@@ -151,7 +151,7 @@ def _attention(run: OperatorRun) -> Tensor:
 
 
 def _one_hot(run: OperatorRun) -> Tensor:
-    """How many classes there are must not depend on those that occur here."""
+    """The number of classes must not depend on those that occur here."""
     return torch.nn.functional.one_hot(run.inputs[0], run.node.shape[-1])
 
 

@@ -186,7 +186,7 @@ def _meet(everyone: Peers) -> None:
 
 
 def _own_files(folder: Path, rank: int) -> list[FilePart]:
-    """Of the files that a rank wrote; the first also wrote torch's table of contents."""
+    """The files that a rank wrote; the first also wrote torch's table of contents."""
     patterns = (f"__{rank}_*.distcp", *([".metadata"] if rank == 0 else []))
     paths = (path for pattern in patterns for path in sorted(folder.glob(pattern)))
     return [FilePart(path.name, path.stat().st_size, _sum(path)) for path in paths]
@@ -271,7 +271,7 @@ class Reader:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all tensors of the state dict, without second names."""
+        """Shapes of all tensors of the state dict, without second names."""
         start = f"{MODEL}."
         return {
             name.removeprefix(start): tuple(known.size)

@@ -214,7 +214,7 @@ class Trainer:
 
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
-        """Of gradients in 16 bits."""
+        """The scaler of gradients in 16 bits."""
         return self.training.scaler
 
     @property
@@ -304,7 +304,7 @@ class Trainer:
         return Interpreter(evaluating(training.program), self._place, training.device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """That of the whole module, on the first rank; the others get none."""
+        """The state dict of the whole module, on the first rank; the others get none."""
         nodes, is_first = self._program.graph.nodes, self.rank == 0
         now = {name: self.training.buffers.get(name, x) for name, x in self._rest.items()}
         state = {name: tensor.cpu() for name, tensor in now.items()}

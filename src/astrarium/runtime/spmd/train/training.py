@@ -182,7 +182,7 @@ class Training:
         return norm
 
     def norm(self, gradients: Mapping[int, Tensor]) -> float:
-        """Of the gradients of all parameters; pieces that several ranks hold count once."""
+        """The norm of all gradients; pieces that several ranks hold count once."""
         squares = torch.zeros((), dtype=torch.float64, device=self.interpreter.device)
         for node, gradient in gradients.items():
             if self.interpreter.counts_here(node):
