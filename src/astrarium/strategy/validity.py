@@ -11,7 +11,7 @@ covered: memory, and versions of installed software.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -89,11 +89,15 @@ def megatron_rules() -> tuple[ValidityRule, ...]:
     return rules_of("megatron")
 
 
-def violations(columns: Mapping[str, Column], rule_set: str = "megatron") -> tuple[str, ...]:
-    """Why a runtime would not run one strategy, given as scalars; empty if it would."""
-    return tuple(
-        rule.explained(columns) for rule in rules_of(rule_set) if bool(rule.rejects(columns).any())
-    )
+def violations(
+    columns: Mapping[str, Column], rule_set: str = "megatron", names: Set[str] | None = None
+) -> tuple[str, ...]:
+    """Why a runtime would not run one strategy, given as scalars; empty if it would.
+
+    With `names`, only rules that read one of these fields are asked.
+    """
+    rules = (one for one in rules_of(rule_set) if names is None or one.names & names)
+    return tuple(one.explained(columns) for one in rules if bool(one.rejects(columns).any()))
 
 
 class _Shown(dict[str, Column]):

@@ -136,7 +136,7 @@ class SweepRequest(BaseModel):
     columns: Annotated[StrictStr, Field(max_length=200)] | None = None
     value: Annotated[StrictStr, Field(max_length=200)] | None = None
     where: Texts = Field(default_factory=list)
-    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
+    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
 
 
 class ExportRequest(Chosen):
