@@ -295,10 +295,13 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
 
 
 def _check_formats(asked: AskedValues) -> None:
-    """Refuse number formats that no software with adapters has."""
-    if asked.precision == "fp8":
-        ways = f"plans with adapters are in bf16 or fp16; choose one, or {flag('finetune')} full"
-        raise refusal("precision", f" fp8: {ways}")
+    """Refuse number formats that the software lacks with adapters."""
+    from astrarium.model.adapters import facts
+
+    has_fp8 = facts()["runtimes"].get(runtime_of(asked), {}).get("fp8", False)
+    if asked.precision == "fp8" and not has_fp8:
+        ways = f"with adapters, {runtime_of(asked)} trains in bf16 or fp16; choose one"
+        raise refusal("precision", f" fp8: {ways}, or {flag('runtime')} megatron-bridge")
     if asked.numerics is Numerics.REDUCED:
         ways = f"plans with adapters have strict numerics; leave it out, or {flag('finetune')} full"
         raise refusal("numerics", f" reduced: {ways}")

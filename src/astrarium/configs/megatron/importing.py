@@ -60,6 +60,10 @@ def read_launch_script(text: str, source: str, answers: Answers | None = None) -
         from astrarium.configs.megatron.nested import read_recipe
 
         return read_recipe(launch, source, answers.variables if answers else {})
+    if launch.kind == "torchtune":
+        from astrarium.configs.torchtune import read_tune
+
+        return read_tune(launch, source)
     if launch.kind in ("torchtitan", "own"):
         from astrarium.configs import python_file
 

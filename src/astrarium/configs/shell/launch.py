@@ -32,7 +32,10 @@ _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
 # Commands that train, with the defaults of what they leave out.
 TRAINERS: Final[Mapping[str, Mapping[str, str]]] = _TABLE["trainers"]
 SETTINGS_OF_TRL: Final[Mapping[str, Mapping[str, str]]] = _TABLE["settings_of_trl"]
-_NAMED_COMMANDS: Final = (*TRAINERS, *_TABLE["not_modelled"], *_TABLE["not_read"])
+_NAMED_COMMANDS: Final = (
+    *(*TRAINERS, *_TABLE["torchtune"]),
+    *(*_TABLE["not_modelled"], *_TABLE["not_read"]),
+)
 _COMMANDS: Final = {name for name in _NAMED_COMMANDS if " " in name}
 _SAY_IT: Final = "say what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
 # What launchers call processes on a node, nodes, and processes in all.
@@ -297,6 +300,7 @@ def kind_of(command: Command) -> str:
     names_model = "--model_name_or_path" in flags and "--num-layers" not in flags
     kinds = {
         "bridge": name in _TABLE["bridge"],
+        "torchtune": name in _TABLE["torchtune"],
         "megatron": name in _TABLE["megatron"] and not names_model,
         "": any(fnmatchcase(name, pattern) for pattern in refused),
         "huggingface": (name in TRAINERS and bool(flags) and arguments[0].startswith("-"))
