@@ -190,6 +190,8 @@ class Block(Value, frozen=True, dict=True):
     scans: tuple[Scan, ...] = ()
     experts: int = 0
     experts_per_token: int = 0
+    expert_groups: int = 1
+    groups_per_token: int = 1
     parallel_residual: bool = False
     extra_parameters: int = 0
     seq_length: int | None = None

@@ -47,7 +47,10 @@ SANDWICH_NORMS = (*PRE_NORMS, "attention_post_norm", "mlp_post_norm")
 
 
 class Experts(Value, frozen=True):
-    """A mixture of experts: `per_token` of `count` experts, and shared ones for every token."""
+    """A mixture of experts: `per_token` of `count` experts, and shared ones for every token.
+
+    The experts of a token may be of some groups only, `groups_per_token` of `groups`.
+    """
 
     count: int
     per_token: int
@@ -57,6 +60,8 @@ class Experts(Value, frozen=True):
     shared_bias: bool = False
     router_bias: bool = False
     bias: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
 
 
 class Latent(Value, frozen=True):
@@ -299,6 +304,8 @@ def transformer_block(shape: Shape, window: int | None, sparse: bool) -> Block:
         gated=shape.gated,
         experts=experts.count if experts else 0,
         experts_per_token=experts.per_token if experts else 0,
+        expert_groups=experts.groups if experts else 1,
+        groups_per_token=experts.groups_per_token if experts else 1,
         parallel_residual=shape.parallel_residual,
         extra_parameters=shape.extra_parameters,
         seq_length=shape.seq_length,

@@ -170,6 +170,10 @@ DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 # the host (cpu_offloading_num_layers): 40 of 80 for Llama-3-70B. The share of others is a guess.
 FSDP_ON_HOST: Final = 0.75
 SHARDS_ALL: Final = r"fsdp|zero[- ]?(stage[- ]?)?3|optim_grads_params"
+# Our iterations with TransformerEngine are timed from the fourth of a process on (median of five or
+# eight), when products of experts still have sizes for which cuBLAS has to choose a kernel first.
+FRESH: Final = r"benchmarks/te_iterations"
+ITERATIONS_BEFORE: Final = 6
 UNCAPTURED: Final = (
     "router_launch_seconds",
     "expert_launch_seconds",
@@ -205,6 +209,9 @@ def runtime_as_run(row: MeasuredRow, runtime: Runtime) -> Runtime:
         found |= {name: getattr(plain, name) for name in UNCAPTURED}
     if runtime.name == "megatron-bridge" and _offloads(row):
         found["activations_on_host"] = FSDP_ON_HOST
+    if row.moe_experts and re.search(FRESH, row.address):
+        layers = (row.layers or 1) * (row.num_micro_batches or 1)
+        found["expert_rows_met"] = float(ITERATIONS_BEFORE * layers * row.moe_experts)
     if "plain" in found:
         found["fused"] = runtime.fused - found.pop("plain")
     elif "fused" in found:  # what the row itself says to be fused stays

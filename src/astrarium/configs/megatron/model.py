@@ -130,6 +130,8 @@ def _experts(s: Settings, ffn: int) -> Experts | None:
         ffn=s.count("moe_ffn_hidden_size") or ffn,
         shared_ffn=s.count("moe_shared_expert_intermediate_size") or 0,
         shared_gate=s.flag("moe_shared_expert_gate"),
+        groups=s.count("moe_router_num_groups") or 1,
+        groups_per_token=s.count("moe_router_group_topk") or 1,
     )
 
 

@@ -179,7 +179,12 @@ def experts_of(
     if per_token > count:
         what = f"expected at most the {count} experts there are, got {per_token}"
         raise config.failure("num_experts_per_tok", what)
-    return Experts(count, per_token, ffn, shared_ffn, shared_gate, shared_bias, router_bias, bias)
+    groups, of_token = config.count_or("n_group", 1), config.count_or("topk_group", 1)
+    return Experts(
+        *(count, per_token, ffn, shared_ffn, shared_gate, shared_bias, router_bias, bias),
+        groups=groups,
+        groups_per_token=min(of_token, groups),
+    )
 
 
 def qwen2_moe(config: Config, shape: Shape) -> Shape:
