@@ -203,6 +203,10 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         },
     ),
     "overlapped_experts_without_full_recompute": (MOE, {"expert_messages": "overlapped", **FULL}),
+    "overlapped_experts_without_recomputed_experts": (
+        MOE,
+        {"expert_messages": "overlapped", **SELECTIVE, "recompute_modules": "layernorm,moe"},
+    ),
     "offload_needs_host_memory": (VALID, {"offload_optimizer": True, "host_memory_bytes": 2**34}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
