@@ -14,7 +14,7 @@ from enum import Enum
 from itertools import product
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, OFFLOADS
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
@@ -392,6 +392,11 @@ class Feature(Enum):
         "layers captured as CUDA graphs",
         lambda job: "CUDA graphs" if job.runtime.name == GRAPHS else "",
         _NOTHING,
+    )
+    ACTIVATIONS_ON_HOST = (
+        "activations in host memory",
+        lambda job: "activations on the host" if job.runtime.name in OFFLOADS else "",
+        _OTHER_RECOMPUTE,
     )
     MTP = (
         "layers that predict further tokens",

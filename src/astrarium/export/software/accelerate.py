@@ -53,6 +53,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.GRAPHS: "its layers are launched one by one",
+    Feature.ACTIVATIONS_ON_HOST: "its activations stay on the GPU",
     Feature.MTP: "it trains the model alone; plan without --mtp-layers",
     Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",

@@ -280,6 +280,7 @@ TARGET = Target(
         **megatron.LACKS,
         Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
         Feature.GRAPHS: "its recipe here launches layers one by one",
+        Feature.ACTIVATIONS_ON_HOST: "its recipe here keeps activations on the GPU",
     },
     model_refused=model_refused,
 )

@@ -51,6 +51,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.FP8: "it trains in bf16 or fp16",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.GRAPHS: "its layers are launched one by one",
+    Feature.ACTIVATIONS_ON_HOST: "its activations stay on the GPU",
     Feature.MTP: "it trains the model alone; plan without --mtp-layers",
     Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     **causal.NO_RUN_OF_ITS_OWN,

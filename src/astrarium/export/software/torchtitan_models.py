@@ -242,6 +242,7 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.FP8_EXPERTS: "float8 of experts is a converter of its own, which is not written",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.GRAPHS: "its layers are launched one by one",
+    Feature.ACTIVATIONS_ON_HOST: "its activations stay on the GPU",
     Feature.MTP: "it trains the model alone; plan without --mtp-layers",
     Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
     Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
