@@ -29,7 +29,7 @@ from recipes import changes
 from scipy.optimize import minimize
 
 from astrarium.arrays import Floats
-from astrarium.catalog.choice import DATA, DEGREES_OF_FREEDOM
+from astrarium.catalog.intervals import CHOICE, DEGREES_OF_FREEDOM
 from astrarium.cost.chances import chance_below
 from astrarium.search.plan import Plan
 from astrarium.search.recommended import RECOMMENDED_CHANCE, RECOMMENDED_SLOWER, mechanisms
@@ -376,7 +376,7 @@ def document(
 
 
 def main() -> None:
-    given = read_options(__doc__, DATA)
+    given = read_options(__doc__, CHOICE)
     tables = [read_table(table).rows for table in tables_in(given.tables)]
     predictions = predict_rows([row for rows in tables for row in rows if is_for_fits(row.source)])
     sweeps = sweeps_of(predictions)

@@ -90,7 +90,6 @@ def with_flags(text: str) -> str:
 
 @contextmanager
 def naming(names: Callable[[str], str] | Words) -> Iterator[None]:
-    """Messages call inputs by these names."""
     token = _words.set(names if isinstance(names, Words) else Words(names))
     try:
         yield

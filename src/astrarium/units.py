@@ -28,7 +28,7 @@ MINUTE, HOUR, DAY, WEEK = 60.0, 3600.0, 86400.0, 604800.0  # seconds
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)?(?:\.\d*)?(?:[eE][+-]?\d+)?)"
-    r"\s*(?P<unit>[^\W\d_][^\d]*|)",
+    r"\s*(?P<unit>[^\W\d_][^\d]*|)"
 )
 _LONGEST_ECHO = 40
 

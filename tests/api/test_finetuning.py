@@ -106,7 +106,7 @@ def test_frozen_weights_have_the_number_format_of_the_plan(
         ({"finetune": "lorra"}, r"finetune 'lorra': expected one of full, lora, qlora, dora, all"),
         (
             {"finetune": "qlora", "runtime": "deepspeed"},
-            r"runtime deepspeed: plans with adapters \(qlora\) are made for fsdp alone",
+            r"runtime deepspeed: plans with adapters \(qlora\) are made for fsdp, torchtune alone",
         ),
         ({"finetune": "all", "runtime": "all"}, r"ask for one of them"),
         (

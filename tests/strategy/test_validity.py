@@ -73,6 +73,7 @@ VALID: Mapping[str, Any] = {
     "sliding_window": False,
     "parameters": 8_030_261_248,
     "tied_embeddings": False,
+    "lora_rank": 0,
     "pairs": False,
     "precision": "bf16",
     "reduced_numerics": False,
@@ -116,6 +117,7 @@ FULL = {"recompute_granularity": "full", "recompute_method": "block", "recompute
 
 ORIGINS = (
     *("Megatron-LM 0.19.2 ", "Transformer Engine ", "Astrarium: ", "torch 2.13 "),
+    *("torchtune 0.6.1 ", "Megatron-Bridge 0.6.2 "),
     *("torchtitan 0.3.0 ", "accelerate 1.15.0", "DeepSpeed 0.19.8 ", "Transformers 5.22.2"),
 )
 
@@ -211,6 +213,9 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
     "reduced_numerics": (FSDP, {"reduced_numerics": True}),
+    "adapters_by_tp": ({**VALID, "overlap_tp": False}, {"lora_rank": 15}),
+    "adapters_without_fsdp": ({**FSDP, "overlap_tp": False}, {"lora_rank": 16}),
+    "adapters_without_tp_overlap": (VALID, {"lora_rank": 16}),
     "whole_pairs": (VALID, {"pairs": True}),
     "reduced_moments": (FSDP, {"optimizer": "adamw-8bit"}),
     "sgd_whole": (VALID, {"optimizer": "sgd"}),
@@ -303,6 +308,11 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     ),
     "gather_beside": ("fsdp", {**ALONE, "zero_stage": 2}, {"overlap_param_gather": False}),
     "gather_at_the_end": ("deepspeed", ZERO, {"zero_stage": 2}),
+    "always_divides": (
+        "fsdp-torchtune",
+        {**ZERO, "cp": 1, "overlap_param_gather": True},
+        {"zero_stage": 0, "overlap_param_gather": False},
+    ),
     "no_module_recompute": ("fsdp", ALONE, SELECTIVE),
     "recompute_every_layer": ("torchtitan", TITAN, FULL),
     "offload_of_shards": ("fsdp", {**ALONE, "zero_stage": 2}, {"offload_optimizer": True}),

@@ -38,6 +38,7 @@ DENSE: Final[Mapping[str, Any]] = {
     "sliding_window": False,
     "parameters": 1,
     "tied_embeddings": False,
+    "lora_rank": 0,
     "pairs": False,
     "precision": "bf16",
     "seq_length": 512,

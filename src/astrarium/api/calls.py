@@ -215,7 +215,6 @@ def _given(arguments: Mapping[str, Any], table: Mapping[str, Flag]) -> dict[str,
 
 
 def _strategy_keys(strategy: Strategy) -> dict[str, Any]:
-    """Those of a plan, for any batch."""
     from astrarium.strategy.document import strategy_to_dict
 
     keys = strategy_to_dict(strategy)

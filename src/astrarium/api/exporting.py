@@ -62,7 +62,6 @@ def made(
     where: str = "the plan",
     folder_name: str = "",
 ) -> Made:
-    """The files of the folder, without writing them."""
     target = find_target(to)
     software = software_of(target, program)
     job = job_of(document, rank, where)

@@ -59,7 +59,6 @@ KEYWORDS: Final[Mapping[str, str]] = {
 
 
 def as_keyword(name: str) -> str:
-    """The Python argument of a flag."""
     return KEYWORDS.get(name, name)
 
 
@@ -435,7 +434,6 @@ CONFIG_FLAGS: Final = flags(
 def read(
     table: Mapping[str, Flag], given: Mapping[str, Any], *, from_python: bool = False
 ) -> dict[str, Any]:
-    """The values of all flags of a table: as they were given, or their defaults."""
     return dict(_values(table, given, from_python))
 
 

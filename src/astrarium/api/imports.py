@@ -48,7 +48,6 @@ def answers(
 
 
 def not_recognised(name: str) -> InputError:
-    """The error for a file that is no known configuration."""
     return InputError(
         f"{name}: not recognised: neither a plan, nor a launch script or configuration of"
         " Megatron-LM, Megatron-DeepSpeed, Megatron-Bridge, DeepSpeed, torchtitan, accelerate,"
@@ -202,7 +201,6 @@ def _precision(asked: AskedValues, imported: Imported) -> Precision:
 
 
 def check_agreement(imported: Imported, asked: Request, gpus_flag: str = "") -> None:
-    """InputError where a configuration and the flags contradict each other."""
     workload = asked.workload
     stated = {
         "gpus": (asked.cluster.num_gpus, gpus_flag or f"{flag('gpus')} or {flag('cluster')}"),

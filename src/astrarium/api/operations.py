@@ -123,7 +123,6 @@ def running(values: Mapping[str, Any], given: frozenset[str]) -> tuple[PlanDocum
 
 
 def replanned(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> Replanned:
-    """The answer to `astrarium replan`."""
     asked, job = running(values, given)
     change, terms = _change(values), _terms(values)
     happened = situation(job.strategy, job.cluster, change)
@@ -174,7 +173,6 @@ def _given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, An
 
 
 def simulated(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> SimulationDocument:
-    """The answer to `astrarium simulate`."""
     asked, job = running(values, given)
     seed, source = values["seed"], values["trace"]
     trace = _trace(values, job.cluster, given)
@@ -197,7 +195,6 @@ def simulated(values: Mapping[str, Any], given: frozenset[str] = frozenset()) ->
 
 
 def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -> CapacityTrace:
-    """The trace of a file, or one that is drawn."""
     if values["trace"] == DRAW:
         hours, away = values["hours"] / HOUR, values["away"] / HOUR
         drawn = Drawn(hours, values["seed"], hours_away=away, **_given(values, _DRAWN))
@@ -214,7 +211,6 @@ def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -
 def over_several_sites(
     values: Mapping[str, Any], given: frozenset[str] = frozenset()
 ) -> SitesDocument:
-    """The answer to `astrarium sites`."""
     if values["sites"] < LEAST_SITES:
         raise InputError(f"{flag('sites')} {values['sites']}: outer steps need at least 2 sites")
     asked, job = running(values, given)

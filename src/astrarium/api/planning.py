@@ -61,8 +61,6 @@ HOST_BYTES: Final = 16  # of a parameter, as the rule offload_needs_host_memory 
 
 
 class Question(Value, frozen=True):
-    """What is asked of the search, and about what."""
-
     asked: Request
     reference: str  # what the model was called
     objective: Objective
@@ -184,7 +182,11 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
     if given.profile:
         several = f" is about one runtime, and {flag('runtime')} all asks for several"
         raise refusal("profile", several)
-    return tuple(find_runtime(name) for name in COMPARED_RUNTIMES)
+    if given.finetune in (None, "full"):
+        return tuple(find_runtime(name) for name in COMPARED_RUNTIMES)
+    from astrarium.model.adapters import facts
+
+    return tuple(find_runtime(name) for name in facts()["runtimes"])
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
@@ -203,8 +205,12 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     `progress` is called with the state of the search and its plans (`astrarium.search.listing`).
     """
 
+    from astrarium.model.adapters import for_runtime
+
     def under(runtime: Runtime, adapters: Adapters | None, precision: Precision | None) -> Planned:
-        workload = replace(question.asked.workload, adapters=adapters)
+        model = question.asked.workload.model
+        named = adapters and for_runtime(model, adapters, runtime.name)
+        workload = replace(question.asked.workload, adapters=named)
         if precision is not None:
             workload = replace(workload, precision=precision)
         answer = partial(_answer, question, runtime, progress or no_progress)
@@ -247,10 +253,7 @@ def _answer(
 
 
 def _with_messages(
-    question: Question,
-    workload: Workload,
-    runtime: Runtime,
-    answer: Callable[[Workload], Planned],
+    question: Question, workload: Workload, runtime: Runtime, answer: Callable[[Workload], Planned]
 ) -> Planned:
     """The answer with the way in which tokens travel to experts that makes it fastest."""
     from astrarium.search.expert_messages import answered, worth_a_look

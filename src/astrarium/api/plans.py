@@ -198,7 +198,6 @@ class Program(Value, frozen=True):
         return to_dict(self.document)
 
     def save(self, path: StrPath) -> Path:
-        """Write the program file; returns it."""
         from astrarium.spmd.program import save_program
 
         save_program(self.document, Path(path))

@@ -132,7 +132,6 @@ def precision_or_best(name: str, given: Given) -> str:
 
 
 def rank(name: str, given: Given) -> int:
-    """Which plan of a document."""
     try:
         return count(MOST_PLANS)(name, given)
     except InputError:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster.build import GpusGiven
     from astrarium.model.adapters import Adapters
-    from astrarium.model.beside import Beside
+    from astrarium.model.frozen import Beside
     from astrarium.model.lengths import Lengths
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
@@ -85,7 +85,6 @@ def model(given: ModelGiven, as_type: str | None = None) -> Model:
 
 
 def reference_of(given: ModelGiven, loaded: Model) -> str:
-    """The name that a document gives the model."""
     return str(given) if isinstance(given, str | Path) else loaded.name
 
 
@@ -196,7 +195,6 @@ def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
 
 
 def lengths_of(asked: AskedValues) -> Lengths | None:
-    """The lengths of the sequences, where they are stated."""
     from astrarium.model.lengths import Lengths, Packing
 
     packed = asked.packing is Packing.ON
@@ -210,10 +208,9 @@ def lengths_of(asked: AskedValues) -> Lengths | None:
 
 
 def beside_of(asked: AskedValues) -> Beside | None:
-    """The frozen model beside the trained one, where there is one."""
     if asked.teacher is None and asked.reference is None:
         return None
-    from astrarium.model.beside import Beside, Role
+    from astrarium.model.frozen import Beside, Role
 
     if asked.teacher is not None and asked.reference is not None:
         raise both_given("teacher", "reference")
@@ -265,7 +262,13 @@ def _on_lengths(workload: Workload) -> Iterator[str]:
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
     """What trains, None for all weights; --finetune all has several answers."""
-    from astrarium.model.adapters import Adapters, Finetune, checked, default_modules
+    from astrarium.model.adapters import (
+        DEFAULT_RANK,
+        Adapters,
+        Finetune,
+        default_modules,
+        for_runtime,
+    )
 
     given = asked.finetune
     if given in (None, Finetune.FULL):
@@ -279,7 +282,7 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
         hint = did_you_mean(str(given), words)
         says = f" '{given}': expected one of {', '.join(words)}{hint}"
         raise refusal("finetune", says, instead(str(given), words))
-    rank = {} if asked.lora_rank is None else {"rank": asked.lora_rank}
+    rank = DEFAULT_RANK if asked.lora_rank is None else asked.lora_rank
     modules = default_modules(loaded)
     if asked.lora_modules is not None:
         modules = tuple(dict.fromkeys(asked.lora_modules.replace(" ", "").split(",")))
@@ -289,7 +292,8 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
     kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
     if asked.strategy is None:  # one of the user's may be of any software
         _check_formats(asked)
-    made = tuple(checked(loaded, Adapters(kind, modules=modules, **rank)) for kind in kinds)
+    asked_for = (Adapters(kind, modules=modules, rank=rank) for kind in kinds)
+    made = tuple(for_runtime(loaded, one, runtime_of(asked)) for one in asked_for)
     return (None, *made) if given == ALL else made
 
 
@@ -364,7 +368,6 @@ def run_length(asked: PlanAsked) -> int | None:
 
 
 def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
-    """What is asked of a run beside its workload and its cluster."""
     _check_ramp(asked, workload.global_batch)
     terms = RunTerms(
         spot=asked.spot,
@@ -388,8 +391,7 @@ def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
         gpu, often = next(iter(asked.interruptions.items()))
         rate = f"{gpu}={often:g}" if gpu else f"{often:g}"
         raise refusal(
-            "interruptions",
-            f" {rate} are those of spot nodes; add {flag('spot')} always or mix",
+            "interruptions", f" {rate} are those of spot nodes; add {flag('spot')} always or mix"
         )
     return replace(terms, power=power_terms(asked.power_utilisation))
 
@@ -531,8 +533,7 @@ def _device_profile(path: Path) -> UsedProfile:
             else "add it to astrarium.toml, then measure again"
         )
         raise refusal(
-            "profile",
-            f" {path}: measured on {read.device}, which is no GPU of the catalog; {way}",
+            "profile", f" {path}: measured on {read.device}, which is no GPU of the catalog; {way}"
         )
     tuning = Tuning(**read.tuning)
     note = f"operators as measured: {tuning.origin}"

@@ -238,7 +238,6 @@ def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
 def _document(
     question: SynthesisQuestion, chosen: Attempt, attempts: Sequence[Attempt]
 ) -> ProgramDocument:
-    """The program that was chosen, with all that was tried."""
     found = chosen.found
     assert found is not None  # else nothing would have been chosen
     source = SourcePart(

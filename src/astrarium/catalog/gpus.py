@@ -84,7 +84,6 @@ class Gpu:
 
     @property
     def is_processor(self) -> bool:
-        """Whether it is a core of a processor."""
         return self.architecture == PROCESSOR
 
     @property
@@ -143,7 +142,6 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU type of this name or alias."""
     table, names = _table(overrides.stamps())
     found = names.get(gpu_key(name))
     if found is None and (core := _processor(name)) is not None:
@@ -225,12 +223,7 @@ def _gpu(record: Record) -> Gpu:
     stated |= {name: _rates(record, name) for name in FIGURES.rates}
     stated.setdefault("link_bandwidth_to_peer", stated["link_bandwidth"])
     stated.setdefault("nvlink_domain", stated["gpus_per_node"])
-    return Gpu(
-        name=record.name,
-        sources=record.sources,
-        doubts_by_figure=record.doubts,
-        **stated,
-    )
+    return Gpu(name=record.name, sources=record.sources, doubts_by_figure=record.doubts, **stated)
 
 
 def _rates(record: Record, name: str) -> dict[str, float]:
@@ -240,7 +233,6 @@ def _rates(record: Record, name: str) -> dict[str, float]:
 
 @cache
 def names_of(software: str) -> dict[str, Any]:
-    """The tables of a program."""
     return read_table("gpu_names.json")[software]
 
 
@@ -295,7 +287,6 @@ INSTANCE_FIGURES: Final = Figures(
 
 
 def instances(gpu: str | None = None) -> tuple[Instance, ...]:
-    """Return all instances, or those with a GPU type given by name or alias."""
     table = _instance_table(overrides.stamps())[0]
     wanted = find_gpu(gpu).name if gpu is not None else None
     return tuple(i for i in table.values() if wanted is None or i.gpu == wanted)

@@ -113,7 +113,6 @@ def offers(gpu: str | None = None, clouds: Collection[str] | None = None) -> tup
 
 
 def cloud_names() -> tuple[str, ...]:
-    """The clouds of the book, by name."""
     return tuple(sorted({offer.cloud for offer in _book()}))
 
 
@@ -228,7 +227,6 @@ class Book(Value, frozen=True):
     named: bool = False  # whether its clouds were chosen one by one
 
     def of(self, gpu: str) -> tuple[Offer, ...]:
-        """The offers of a GPU type, by its full name."""
         return tuple(offer for offer in self.offers if offer.gpu == gpu)
 
     def usable(self, gpu: str) -> tuple[Offer, ...]:
@@ -291,7 +289,6 @@ def _normal(offer: Offer) -> Offer:
 
 
 def _chosen(names: list[str], known: Collection[str]) -> list[str]:
-    """Clouds by their names of the book."""
     found: list[str] = []
     for index, name in enumerate(names):
         with about("market"), repairs_among(names, index):

@@ -172,7 +172,6 @@ class Chips(Value, frozen=True):
 
 @cache
 def find_profile(gpu: str) -> Profile | None:
-    """The fitted profile of a GPU type, or None."""
     path = FOLDER / f"{gpu}.json"
     return read_values(path, Profile) if path.is_file() else None
 

@@ -81,7 +81,6 @@ class Record(Value, frozen=True):
         return (self.name, *cast("Sequence[str]", self.values.get("aliases", ())))
 
     def si(self, key: str) -> Any:  # noqa: ANN401  a number, a text or several
-        """A value, in SI units where its key names one."""
         value, unit = self.values[key], unit_of(key)
         if isinstance(value, list):
             return tuple(value)
@@ -94,7 +93,6 @@ class Record(Value, frozen=True):
 
 
 def figures_of(entry: Any, figures: Figures) -> dict[str, object]:  # noqa: ANN401
-    """The figures of an entry by their keys in the files."""
     found: dict[str, object] = {}
     for name in figures.names(entry):
         key, value = figures.keys.get(name, name), getattr(entry, name)
@@ -108,7 +106,6 @@ def figures_of(entry: Any, figures: Figures) -> dict[str, object]:  # noqa: ANN4
 
 
 def read_table(file_name: str) -> dict[str, dict[str, object]]:
-    """Read a data file of this package."""
     import json
 
     with (_DATA / file_name).open(encoding="utf-8") as file:
@@ -239,11 +236,9 @@ class Figure(Value, frozen=True):
 
 @cache
 def sources() -> Mapping[str, Source]:
-    """Return every source by its code."""
     return {
         code: Source(
-            code,
-            *(str(entry.get(key, "")) for key in ("title", "date", "url", "licence", "note")),
+            code, *(str(entry.get(key, "")) for key in ("title", "date", "url", "licence", "note"))
         )
         for code, entry in read_table("sources.json").items()
     }
@@ -265,11 +260,7 @@ def join_doubts(doubts: Mapping[str, str]) -> str:
 
 
 def _figure(
-    key: str,
-    value: object,
-    codes: tuple[str, ...],
-    doubt: str,
-    price_dates: PriceDates | None,
+    key: str, value: object, codes: tuple[str, ...], doubt: str, price_dates: PriceDates | None
 ) -> Figure:
     unit = unit_of(key)
     known = [sources()[code] for code in codes if code in sources()]

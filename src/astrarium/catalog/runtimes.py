@@ -33,8 +33,6 @@ class ReportedMemory(StrEnum):
 
 
 class AttentionKind(StrEnum):
-    """Kernels of attention."""
-
     FUSED = "fused"  # the best the GPU has
     FLASH2 = "flash2"  # FlashAttention-2
     UNFUSED = "unfused"  # two products around a softmax
@@ -181,7 +179,6 @@ class Constant(Value, frozen=True):
 
 
 def runtime_names() -> tuple[str, ...]:
-    """Names of all runtimes."""
     return tuple(_entries())
 
 
@@ -192,7 +189,6 @@ def planned_runtimes() -> tuple[str, ...]:
 
 @cache
 def find_runtime(name: str = DEFAULT) -> Runtime:
-    """Return the runtime of this name, in any case."""
     values = {constant.name: constant.value for constant in describe_runtime(name)}
     values["fused"] = frozenset(values["fused"])
     values["reported_memory"] = ReportedMemory(values["reported_memory"])
@@ -278,7 +274,6 @@ def _sending(runtime: Runtime, *, deepep: bool, overlapped: bool) -> Runtime:
 
 @cache
 def describe_runtime(name: str) -> tuple[Constant, ...]:
-    """Return the constants of a runtime with their sources, own and inherited."""
     entries = _entries()
     if name.lower() not in entries:
         known = ", ".join(entries)

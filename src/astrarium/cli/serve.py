@@ -42,12 +42,10 @@ FLAGS = {
         default=60,
     ),
     "most_waiting": Flag(
-        "The most requests that wait for a search.",
-        "N",
-        readers.count(MOST_WAITING),
-        default=256,
+        "The most requests that wait for a search.", "N", readers.count(MOST_WAITING), default=256
     ),
     "share": Flag("Show the plans of this file, and search for nothing.", "PLAN"),
+    "sweep": Flag("Show this sweep beside: a folder of `astrarium sweep`, or a file.", "FOLDER"),
     "json": JSON,
 }
 
@@ -97,6 +95,7 @@ def _settings(values: Mapping[str, Any]) -> ServerSettings:
         search_seconds=values["search_seconds"],
         most_waiting=values["most_waiting"],
         shared=_shared(values["share"]),
+        sweep=_sweep(values["sweep"], values["share"]),
     ).with_token()
 
 
@@ -111,6 +110,21 @@ def _shared(path: str | None) -> bytes | None:
     from astrarium.plans.document import load_document, to_dict
 
     return msgspec.json.encode(to_dict(load_document(Path(path))))
+
+
+def _sweep(path: str | None, share: str | None) -> str | None:
+    """The path of a sweep, once its rows are read without a complaint."""
+    if path is None:
+        return None
+    from pathlib import Path
+
+    from astrarium.report.sweep import sweep_document
+    from astrarium.sweep.folder import SweepFolder
+
+    if share is not None:
+        raise InputError("--share and --sweep are both given; keep one")
+    sweep_document(SweepFolder.there(Path(path)).rows())
+    return path
 
 
 def _checked(token: str | None) -> str | None:

@@ -11,7 +11,6 @@ from astrarium.api import readers
 from astrarium.api.flags import Flag
 from astrarium.cli import output
 from astrarium.cli.shell import JSON, SETTINGS, CommandGroup, command
-from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +54,9 @@ RUN_FLAGS = {
     "json": JSON,
 }
 SHOW_FLAGS = {
-    "folder": Flag("Folder of a sweep.", "FOLDER", is_argument=True, required=True),
+    "folder": Flag(
+        "Folder of a sweep, or a file of it.", "FOLDER", is_argument=True, required=True
+    ),
     "rows": Flag("Key of the sweep file whose values are the rows of a table.", "KEY"),
     "columns": Flag("Key whose values are its columns.", "KEY"),
     "where": Flag(
@@ -131,9 +132,7 @@ def show(
     from astrarium.report import sweep as report
     from astrarium.sweep.folder import SweepFolder
 
-    if not Path(folder).is_dir():
-        raise InputError(f"{folder}: there is no such folder; `astrarium sweep FILE` makes one")
-    found = report.where(SweepFolder(Path(folder)).rows(), where or ())
+    found = report.where(SweepFolder.there(Path(folder)).rows(), where or ())
     document = report.sweep_document(found, (rows, columns), value, top)
     if plot is not None:
         write_atomic_bytes(Path(plot), report.picture(plot, document.pivot))

@@ -69,8 +69,7 @@ def build_pool(
     given = machines or Machines()
     kind = _link(gpu, node_size or gpus_per_node, given.peer_access)
     intra = _first(
-        given.intra_node_bandwidth,
-        gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth,
+        given.intra_node_bandwidth, gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth
     )
     inter = _first(given.inter_node_bandwidth, gpu.inter_node_bandwidth)
     network = given.network or _usual_network(gpu, inter)
@@ -187,7 +186,6 @@ def parse_gpus(given: GpusGiven) -> Cluster:
 
 
 def gpus_text(given: GpusGiven) -> str:
-    """GPUs as they would be typed."""
     return given if isinstance(given, str) else ",".join(entry for entry, _, _ in _entries(given))
 
 
@@ -245,7 +243,6 @@ def _stated_nodes(gpu: Gpu, entry: str, name: str, nodes: str, size: str) -> Poo
 
 
 def _count(entry: str, amount: units.Amount, what: str = "GPUs") -> int:
-    """The number of GPUs, or of what else an entry counts."""
     try:
         count = units.parse_count(amount)
     except InputError as error:

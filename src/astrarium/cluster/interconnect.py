@@ -50,8 +50,6 @@ TO_ANY_PEER: Final = (*PCIE, LinkKind.GLOO)  # one peer can have the whole rate
 
 
 class Network(StrEnum):
-    """What joins the nodes."""
-
     INFINIBAND = "infiniband"
     ROCE = "roce"
     EFA = "efa"
@@ -106,8 +104,6 @@ class OperationProfile(Value, frozen=True):
 
 
 class LinkProfile(Value, frozen=True):
-    """The constants of a kind of link."""
-
     kind: LinkKind
     hop: float  # nominal seconds per hop, what `Pool.intra_node_latency` stands for
     operations: Mapping[Collective, OperationProfile]
@@ -116,8 +112,6 @@ class LinkProfile(Value, frozen=True):
 
 
 class NetworkProfile(Value, frozen=True):
-    """The constants of a network."""
-
     network: Network
     latency: float
     lines: tuple[NetworkLine, ...]
@@ -156,7 +150,6 @@ def network_of_fabric(fabric: str) -> Network | None:
 
 @cache
 def link_profile(kind: LinkKind) -> LinkProfile:
-    """Return the constants of a kind of link."""
     entry = _document()["links"][kind]
     in_switch = entry.get("in_switch_all_reduce")
     return LinkProfile(
@@ -170,7 +163,6 @@ def link_profile(kind: LinkKind) -> LinkProfile:
 
 @cache
 def network_profile(network: Network) -> NetworkProfile:
-    """Return the constants of a network."""
     entry = _document()["networks"][network]
     lines = tuple(NetworkLine(x["latencies"], x["efficiency"]) for x in entry["lines"])
     return NetworkProfile(network, entry["latency_us"] * _MICRO, lines, entry["relative_error"])

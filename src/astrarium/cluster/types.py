@@ -114,7 +114,6 @@ class Cluster(Value, frozen=True):
         return sum(pool.num_gpus for pool in self.pools)
 
     def pool(self, name: str) -> Pool:
-        """Return the pool of this name."""
         for pool in self.pools:
             if pool.name == name:
                 return pool
@@ -151,7 +150,6 @@ class Cluster(Value, frozen=True):
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Cluster:
-        """Return the cluster that `to_dict` described."""
         try:
             pools = tuple(_pool_from_dict(entry) for entry in document["pools"])
             links = convert(document["links"], tuple[Link, ...])

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
-from astrarium.configs.tables import table
-from astrarium.configs.values import Values
+from astrarium.configs.values import Values, table
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 
@@ -46,11 +45,9 @@ _MEGATRON_AS_IF: Final[Mapping[str, str]] = _KEYS["megatron_as_if"]
 def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
     """One process is one GPU; batch and model are in the user's script."""
     file = _File(content, source)
-    strategy = {
-        "FSDP": _sharded,
-        "DEEPSPEED": _deepspeed,
-        "MEGATRON_LM": _megatron,
-    }.get(file.kind, _replicated)(file)
+    strategy = {"FSDP": _sharded, "DEEPSPEED": _deepspeed, "MEGATRON_LM": _megatron}.get(
+        file.kind, _replicated
+    )(file)
     described = Described(
         runtime="megatron" if file.kind == "MEGATRON_LM" else "fsdp",
         why_no_shape="accelerate's file does not state the model",
@@ -98,8 +95,6 @@ def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 class _File:
-    """The tables of a file."""
-
     def __init__(self, content: Mapping[str, Any], source: str) -> None:
         self.source = source
         self.top = Values(content, source, open_values=(-1, "-1", "auto"), as_text=True)

@@ -8,8 +8,7 @@ from typing import Any, Final
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
-from astrarium.configs.tables import table
-from astrarium.configs.values import Values
+from astrarium.configs.values import Values, table
 from astrarium.model.workload import Precision
 
 AUTO: Final = "auto"

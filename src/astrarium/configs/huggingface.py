@@ -29,7 +29,7 @@ from astrarium.configs.imported import (
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import SETTINGS_OF_TRL, TRAINERS, Launch
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import in_shell
 from astrarium.model.lengths import Packing
 
@@ -183,10 +183,7 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _read(
-    flags: Mapping[str, Any],
-    source: str,
-    folder: Path | None,
-    files: Mapping[str, str | None],
+    flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> Imported:
     _refuse(flags, source)
     model = str(_first(flags, "model") or "")
@@ -327,12 +324,8 @@ def _stage_of_fsdp(flags: Mapping[str, Any]) -> int | None:
 
 
 def _deepspeed(
-    flags: Mapping[str, Any],
-    source: str,
-    folder: Path | None,
-    files: Mapping[str, str | None],
+    flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """The settings of DeepSpeed, from its file and from flags."""
     name = _first(flags, "file")
     content: dict[str, Any] = {}
     own = _BY_NAME.fullmatch(name) if isinstance(name, str) else None

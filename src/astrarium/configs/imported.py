@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.configs.settings import Described
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import InputError, did_you_mean, in_shell
 from astrarium.model.blocks import Block, Model
 from astrarium.model.build import Architecture, assemble
@@ -115,7 +115,6 @@ class Imported(Value, frozen=True):
 
     @property
     def title(self) -> str:
-        """The program without its version."""
         return self.program.rpartition(" ")[0]
 
     @property
@@ -140,8 +139,7 @@ class Imported(Value, frozen=True):
             return load_model(described.model)
         if described.shape is None:
             raise OpenQuestionError(
-                f"{self.source}: {described.why_no_shape}; name the model with --model",
-                "model",
+                f"{self.source}: {described.why_no_shape}; name the model with --model", "model"
             )
         if described.shape.layers > MOST_LAYERS:
             raise InputError(
@@ -240,7 +238,6 @@ def unknown_keys(
 
 
 def sizes_of(model: Model) -> dict[str, int]:
-    """The sizes of a model that a configuration states as well."""
     blocks = [kind for kind in model.kinds if isinstance(kind, Block)]
     kinds = [kind for kind in blocks if kind.attentions]
     out = {"layers": model.num_layers - model.mtp_layers, "hidden size": model.hidden}

@@ -6,17 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
-from astrarium.configs.imported import (
-    AsIf,
-    Imported,
-    NotModelledError,
-    NotTrainingError,
-    Used,
-)
+from astrarium.configs.imported import AsIf, Imported, NotModelledError, NotTrainingError, Used
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
 from astrarium.configs.settings import Settings
-from astrarium.configs.tables import table
-from astrarium.configs.vocabulary import vocabulary_of
+from astrarium.configs.values import table, vocabulary_of
 
 PROGRAM: Final = "GPT-NeoX 2.0"
 _RENAMED: Final[Mapping[str, str]] = table("names")["neox"]
@@ -24,7 +17,6 @@ _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear")
 
 
 def keys_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Its keys with _ in place of -."""
     return {str(key).replace("-", "_"): value for key, value in content.items()}
 
 

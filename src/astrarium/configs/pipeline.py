@@ -143,7 +143,6 @@ def titan_chunks(layers: int, chunks: int, first_less: int = 1, last_less: int =
 
 
 def stages_of(chunks: Sequence[int]) -> list[dict[str, Any]]:
-    """The `stages` of a strategy."""
     if any(n < 0 for n in chunks):
         raise InputError(
             f"stages of {', '.join(map(str, chunks))} layers: there are too few layers"

@@ -15,12 +15,7 @@ from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
 from astrarium.configs.accelerate import read_accelerate, settings_of
-from astrarium.configs.imported import (
-    Imported,
-    NotTrainingError,
-    OpenQuestionError,
-    name_that_file,
-)
+from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError, name_that_file
 from astrarium.configs.neighbours import beside, json_beside, text_of
 from astrarium.configs.settings import Described
 from astrarium.configs.shell.launch import STARTERS, Launch, flags_of

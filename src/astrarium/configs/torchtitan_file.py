@@ -18,8 +18,7 @@ from astrarium.configs.imported import (
 )
 from astrarium.configs.pipeline import stages_of, titan_chunks
 from astrarium.configs.settings import Described
-from astrarium.configs.tables import table
-from astrarium.configs.values import Values
+from astrarium.configs.values import Values, table
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 
@@ -233,7 +232,7 @@ def _precision(v: _File) -> Precision:
 
 
 def _recompute(v: _File, layers: int, virtual: int) -> dict[str, Any]:
-    from astrarium.configs.recomputation import recompute_of
+    from astrarium.configs.settings import recompute_of
 
     mode = v.checkpointing.text("mode", "selective")
     option = v.checkpointing.text("selective_ac_option", "2")

@@ -11,21 +11,23 @@ statement starts.
 
 from __future__ import annotations
 
+import csv
 import functools
+import io
 import math
 import os
 import re
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from astrarium.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     import yaml
-
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -126,12 +128,7 @@ class Format(StrEnum):
     JSON = "JSON"
 
 
-_SUFFIXES = {
-    ".yaml": Format.YAML,
-    ".yml": Format.YAML,
-    ".toml": Format.TOML,
-    ".json": Format.JSON,
-}
+_SUFFIXES = {".yaml": Format.YAML, ".yml": Format.YAML, ".toml": Format.TOML, ".json": Format.JSON}
 
 
 def format_of(path: Path) -> Format:
@@ -225,7 +222,7 @@ def _neighbour(path: Path) -> str:
     """Suggest a file of a similar name in the same folder."""
     try:
         return did_you_mean(path.name, sorted(os.listdir(path.parent))) or "; check the path"
-    except OSError:
+    except (OSError, ValueError):  # the latter for a name with a null byte
         return "; check the path"
 
 
@@ -383,3 +380,19 @@ def _refuse_repeated_keys(path: Path, node: yaml.MappingNode) -> None:
             what = f"the key '{key.value}' appears twice in one mapping"
             raise failure(path, what, key.start_mark.line + 1)
         seen.add(name)
+
+
+MOST_ROWS: Final = 500_000
+
+
+def csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+    """The rows that are not empty, with their line numbers; InputError names the line."""
+    reader = csv.reader(io.StringIO(read_text(path, LARGEST_TABLE_BYTES), newline=""), strict=True)
+    rows = ((reader.line_num, row) for row in reader if any(map(str.strip, row)))
+    try:
+        found = list(islice(rows, MOST_ROWS + 1))
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: is not CSV: {error}") from None
+    if len(found) > MOST_ROWS:
+        raise InputError(f"{path}: more than {MOST_ROWS:,} rows; keep the rows that count")
+    return found

@@ -91,7 +91,6 @@ def _on_predicted_tokens(job: Job) -> tuple[str, ...]:
 
 
 def plan_text(job: Job) -> str:
-    """The document reduced to the plan, as a file."""
     return json.dumps(to_dict(reduced(job)), indent=2, allow_nan=False) + "\n"
 
 

@@ -18,7 +18,6 @@ def is_trial(job: Job) -> bool:
 
 
 def samples(job: Job) -> int:
-    """Sequences of the whole run."""
     work = job.workload
     if work.tokens is None:
         return TRIAL_ITERATIONS * work.global_batch

@@ -56,7 +56,6 @@ class Draws(Value, frozen=True):
         return float(self.lengths**2 @ self.shares) / self.mean
 
     def longest_of(self, number: int) -> Draws:
-        """The longest of so many."""
         below = np.cumsum(self.shares) ** number
         return Draws(self.lengths, np.diff(below, prepend=0.0))
 

@@ -94,7 +94,6 @@ def _fastest(plans: Sequence[Plan]) -> float:
 def _layouts(
     model: ClusterModel, running: Strategy, choices: Sequence[Mapping[str, int]]
 ) -> list[_Layout]:
-    """The most promising layouts of each choice."""
     order = [pool.name for pool in model.cluster.pools]
     used = list(dict.fromkeys(p for stage in running.ordered_stages for p in stage.pools))
     order.sort(key=lambda name: used.index(name) if name in used else len(used))

@@ -22,7 +22,7 @@ import numpy as np
 
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR
-from astrarium.documents.rows import csv_rows
+from astrarium.documents.parsing import csv_rows
 from astrarium.errors import InputError
 from astrarium.value import Value
 

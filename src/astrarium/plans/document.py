@@ -476,7 +476,6 @@ def _check_point(document: PlanDocument, point: ParetoPart, where: str) -> None:
 
 
 def plan_of_rank(document: PlanDocument, rank: int, where: str) -> Plan:
-    """The plan of a rank."""
     for plan in document.plans:
         if plan.rank == rank:
             return plan

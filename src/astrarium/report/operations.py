@@ -204,7 +204,6 @@ class SimulationDocument(Value, frozen=True, kw_only=True):
 
 
 def simulation_report(document: SimulationDocument, width: int) -> Iterator[RenderableType]:
-    """The policies side by side."""
     plan, outcomes = document.plan, document.outcomes
     capacity = f"{document.changes_of_capacity:,} changes of capacity"
     rows = [
@@ -246,7 +245,6 @@ class SitesDocument(Value, frozen=True, kw_only=True):
 
 
 def sites_report(document: SitesDocument, width: int) -> Iterator[RenderableType]:
-    """Throughput and messages."""
     plan, sites, found = document.plan, document.sites, document.outcome
     rate = format_rate(sites.bytes_per_second * 8, "b")
     beside = ", beside iterations" if sites.overlap else ""

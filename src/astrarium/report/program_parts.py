@@ -52,8 +52,6 @@ class Work(Value, frozen=True):
 
 
 class SentMessages(Value, frozen=True):
-    """Messages of a part that are alike."""
-
     collective: str
     of: str  # "activations", "gradients", ...
     how: str
@@ -75,10 +73,7 @@ def parts_of(program: DeviceProgram) -> list[ProgramPart]:
         folded.setdefault(key, []).append(number)
     return [
         ProgramPart(
-            _name(graph, owner, numbers),
-            tuple(by_owner[numbers[0]]),
-            len(numbers),
-            tuple(numbers),
+            _name(graph, owner, numbers), tuple(by_owner[numbers[0]]), len(numbers), tuple(numbers)
         )
         for numbers in folded.values()
     ]

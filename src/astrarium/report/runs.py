@@ -283,7 +283,6 @@ _HOST = {
 def calibration_report(
     header: Mapping[str, Any], file: str, left: int, warnings: Sequence[str], width: int
 ) -> Iterator[RenderableType]:
-    """The header of a profile for people."""
     yield labelled(_calibration_facts(header, file), style="dim")
     yield from _operators(header, width)
     for warning in warnings:

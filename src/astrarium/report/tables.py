@@ -197,7 +197,6 @@ def labelled(
 
 
 def shares_table(rows: Sequence[tuple[str, float]], total: float, bar: int) -> Table:
-    """Seconds by cause, with their shares of a total as numbers and as bars."""
     grid = Table.grid(padding=(0, GAP))
     for column in range(4):
         grid.add_column(justify="right" if column in (1, 2) else "left", no_wrap=True)

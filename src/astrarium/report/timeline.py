@@ -374,7 +374,6 @@ Entry = dict[str, Any]
 
 
 def trace_of(document: PlanDocument, plan: Plan) -> Entry:
-    """The trace of a plan, with a process for every stage."""
     timeline = timeline_of(plan)
     entries: list[Entry] = []
     for number, stage in enumerate(stage for stage in plan.strategy.stages if stage.chunk == 0):

@@ -23,7 +23,6 @@ def own_output() -> TextIO:
 
 
 def say(answers: TextIO, **content: Any) -> None:  # noqa: ANN401  any JSON value
-    """Write one answer."""
     import json
 
     import msgspec

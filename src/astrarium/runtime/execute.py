@@ -54,7 +54,6 @@ def versions() -> dict[str, str]:
 
 
 def is_there(module: str) -> bool:
-    """Whether a module is installed."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # of a parent
@@ -62,7 +61,6 @@ def is_there(module: str) -> bool:
 
 
 def version_of(package: str) -> str:
-    """The installed version of a package."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

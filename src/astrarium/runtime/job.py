@@ -52,7 +52,6 @@ class TrainingJob(Value, frozen=True):
 
     @property
     def ranks(self) -> int:
-        """Processes that do it."""
         return self.strategy.gpus if self.alone_at is None else 1
 
     @property

@@ -66,7 +66,6 @@ class MeasuredRun(Value, frozen=True):
 
     @property
     def error(self) -> float:
-        """The error of the prediction, relative to the measurement."""
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 

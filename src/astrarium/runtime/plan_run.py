@@ -38,8 +38,6 @@ PRECISION = {Device.CPU: "fp32", Device.CUDA: "bf16"}
 
 
 class RunLimits(Value, frozen=True):
-    """The limits of a run."""
-
     ranks: int
     steps: int
     timeout_seconds: float
@@ -85,7 +83,6 @@ class PlanRun(Value, frozen=True):
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing speaks against it."""
         return self.is_finite and (self.single_process is None or self.single_process.equal)
 
 

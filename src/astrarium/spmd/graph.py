@@ -191,7 +191,6 @@ class Graph(Value, frozen=True, dict=True):
 
     @cached_property
     def index_of(self) -> dict[str, int]:
-        """Where the node of each name stands."""
         return {node.name: index for index, node in enumerate(self.nodes)}
 
     @cached_property
@@ -242,7 +241,6 @@ class Graph(Value, frozen=True, dict=True):
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Graph:
-        """Read what `to_dict` wrote."""
         nodes = tuple(_node_from_dict(node) for node in data["nodes"])
         return Graph(nodes, data["name"], tuple(data["blocks"]))
 
@@ -293,8 +291,6 @@ DEEPEST: Final = 3  # numbers in one path that are tried, the outermost first
 
 
 class _LayerRun(Value, frozen=True):
-    """Neighbouring nodes of one layer."""
-
     stack: str  # "encoder.layer"
     first: int
     last: int  # one past the last

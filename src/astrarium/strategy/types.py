@@ -159,7 +159,6 @@ class Strategy(Value, frozen=True):
         return sorted(self.stages, key=lambda stage: (stage.chunk, stage.pipeline_rank))
 
     def gpus_of_pools(self) -> Counter[str]:
-        """GPUs in use by the name of their pool."""
         used: Counter[str] = Counter()
         for stage in (stage for stage in self.stages if stage.chunk == 0):
             used.update(stage.pools)

@@ -66,7 +66,6 @@ class ValidityRule:
 
 @cache
 def all_rules() -> tuple[ValidityRule, ...]:
-    """The rules of all runtimes."""
     entries = json.loads(_RULES.read_text(encoding="utf-8"))["rules"]
     return tuple(
         ValidityRule(

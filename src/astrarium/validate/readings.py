@@ -137,11 +137,7 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     # How long rows of experts take to fill up and cast in these formats was never measured.
     (
         r"mxfp8|fp8-?mx\b|quantisation granularity",
-        {
-            "scaled_product_ratio": MICROSCALED,
-            "expert_cast_ratio": 1.0,
-            "fills_expert_rows": False,
-        },
+        {"scaled_product_ratio": MICROSCALED, "expert_cast_ratio": 1.0, "fills_expert_rows": False},
     ),
     # With one scale each rank casts its shard by three plain kernels: 30 bytes, not 6.
     (r"torchtitan.*tensor-?wise", {"sharded_moved_bytes": 34}),

@@ -63,7 +63,6 @@ class Catalog(TypedDict):
 
 
 def catalog() -> dict[str, Any]:
-    """What can be chosen."""
     from astrarium import catalog as data
     from astrarium.catalog.models import model_entries
     from astrarium.catalog.prices import cloud_names

@@ -56,10 +56,7 @@ class RequestBody(BaseModel):
 
 
 def _model(
-    name: str,
-    table: Mapping[str, Flag],
-    description: str,
-    base: type[RequestBody] = RequestBody,
+    name: str, table: Mapping[str, Flag], description: str, base: type[RequestBody] = RequestBody
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)
@@ -128,6 +125,18 @@ class ReportRequest(Chosen):
     """As `--report`, which shows `command`."""
 
     command: Texts = Field(default_factory=list)
+
+
+class SweepRequest(BaseModel):
+    """As `astrarium sweep show`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rows: Annotated[StrictStr, Field(max_length=200)] | None = None
+    columns: Annotated[StrictStr, Field(max_length=200)] | None = None
+    value: Annotated[StrictStr, Field(max_length=200)] | None = None
+    where: Texts = Field(default_factory=list)
+    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
 
 
 class ExportRequest(Chosen):

@@ -36,6 +36,7 @@ class ServerSettings(Value, frozen=True):
     most_values: int = 1_000_000  # in a request: read, each takes some hundred bytes
     body_seconds: float = 30.0  # in which a request has to arrive
     shared: bytes | None = None  # a plan document: it is shown, and nothing is searched for
+    sweep: str | None = None  # the folder or file of a sweep: the page shows it
     send_seconds: float = 30.0  # in which a client has to read the next part of an answer
 
     @property

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.calibrate.measure import cases_processor as cases
+from astrarium.calibrate.measure import cases
 from astrarium.calibrate.measure.sections import GROUPED, SEND
 from astrarium.cost import laws
 from astrarium.cost.laws import Laws
@@ -130,7 +130,6 @@ _Points = dict[str, tuple[list[list[float]], list[float]]]
 
 
 def _measured(rows: Sequence[Row]) -> _Points:
-    """By law, the terms and the seconds of its rows."""
     nothing = min((_seconds(row) for row in rows if row["operator"] == cases.NOTHING), default=0.0)
     loss = {(r["m"], r["n"]): _seconds(r) for r in rows if _is(r, cases.LOSS, "forward")}
     found: _Points = {}

@@ -25,8 +25,7 @@ from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import Pool
 from astrarium.configs.megatron.settings import describe_megatron
 from astrarium.configs.nanotron import describe_nanotron
-from astrarium.configs.recomputation import recompute_of
-from astrarium.configs.settings import Described, Settings
+from astrarium.configs.settings import Described, Settings, recompute_of
 from astrarium.configs.torchtitan import describe_torchtitan
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
@@ -44,8 +43,6 @@ GIB: Final = 2**30
 
 
 class LogFormat(StrEnum):
-    """Programs whose logs are understood."""
-
     MEGATRON = "Megatron-LM"
     TORCHTITAN = "torchtitan"
     NANOTRON = "nanotron"
@@ -229,7 +226,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _program_of(line: str) -> LogFormat | None:
-    """The program that printed a line, if the line tells."""
     if _NANOTRON_PREFIX.search(line):
         return LogFormat.NANOTRON
     if _ITERATION.search(line) and _ELAPSED.search(line):
@@ -356,7 +352,6 @@ class StatedSettings:
 
 
 def measurement_of(log: Log, given: StatedSettings) -> tuple[Measurement, Pace]:
-    """The run of a log."""
     pace = pace_of(log)
     described = _DESCRIBE[log.program](Settings(log.settings))
     seq_length = given.seq_length or described.seq_length

@@ -12,15 +12,9 @@ from typing import Any, Final
 
 from astrarium.configs.imported import NOT_AN_OPTION, AsIf, Unknown, answer_for, variables_of
 from astrarium.configs.shell.expansion import alternatives, shown, unset_in
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import did_you_mean, in_shell
-from astrarium.strategy.options import (
-    Option,
-    Takes,
-    Treatment,
-    megatron_version,
-    options_by_flag,
-)
+from astrarium.strategy.options import Option, Takes, Treatment, megatron_version, options_by_flag
 from astrarium.value import Value
 
 _PLACES: Final = ("deepspeed_config", "tokenizer_model")  # files, which need not be found
@@ -39,8 +33,6 @@ def is_of_fork(flag: str) -> bool:
 
 
 class Given(Value, frozen=True):
-    """An option as it was given."""
-
     option: Option
     flag: str
     values: tuple[str, ...]

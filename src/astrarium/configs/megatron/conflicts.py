@@ -14,14 +14,11 @@ from astrarium.configs.megatron.model import MOST_LAYERS, expert_layers
 from astrarium.configs.megatron.settings import uneven_chunks
 from astrarium.configs.pipeline import layout_chunks
 from astrarium.configs.settings import Settings
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import InputError
 
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
-_COUNTED: Final = (
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-)
+_COUNTED: Final = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 NO_MICRO_BATCH: Final = "--micro-batch-size is missing; Megatron needs it"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 

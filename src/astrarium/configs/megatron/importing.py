@@ -16,12 +16,7 @@ from astrarium.configs.imported import (
     Unknown,
     Used,
 )
-from astrarium.configs.megatron.arguments import (
-    Arguments,
-    Given,
-    is_of_fork,
-    parse_arguments,
-)
+from astrarium.configs.megatron.arguments import Arguments, Given, is_of_fork, parse_arguments
 from astrarium.configs.megatron.conflicts import (
     NO_MICRO_BATCH,
     conflicts_of,
@@ -42,17 +37,10 @@ from astrarium.configs.neighbours import json_beside
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.shell.expansion import marked
 from astrarium.configs.shell.launch import Launch, read_launch
-from astrarium.configs.tables import table
-from astrarium.configs.values import Answers
-from astrarium.configs.vocabulary import most_entries
+from astrarium.configs.values import Answers, most_entries, table
 from astrarium.errors import InputError
 from astrarium.model.workload import Numerics
-from astrarium.strategy.options import (
-    Option,
-    Treatment,
-    megatron_options,
-    megatron_version,
-)
+from astrarium.strategy.options import Option, Treatment, megatron_options, megatron_version
 
 # Options that plans never have, but whose meaning is read: they say in another way what a
 # strategy says.

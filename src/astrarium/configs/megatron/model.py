@@ -9,8 +9,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from astrarium.configs.megatron.hybrid import segments_of, with_scans
-from astrarium.configs.megatron.layer_pattern import layer_pattern
+from astrarium.configs.megatron.hybrid import layer_pattern, segments_of, with_scans
 from astrarium.configs.settings import Settings
 from astrarium.errors import InputError
 from astrarium.model.build import Experts, Latent, Shape, query_key_norms

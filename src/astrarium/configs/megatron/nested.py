@@ -16,13 +16,11 @@ from astrarium.configs.huggingface import catalog_model
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, answer_for
 from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
-from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.megatron.overrides import read_pairs, settings_in
 from astrarium.configs.neighbours import is_there
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch, flags_of
-from astrarium.configs.tables import table
-from astrarium.configs.values import leaves
+from astrarium.configs.values import OVERRIDE, leaves, table
 from astrarium.strategy.options import options_by_flag
 
 _OF_RECIPES: Final = (

@@ -21,8 +21,7 @@ from astrarium.configs.pipeline import (
     stages_of,
 )
 from astrarium.configs.settings import Described, Settings
-from astrarium.configs.tables import table
-from astrarium.configs.vocabulary import vocabulary_of
+from astrarium.configs.values import table, vocabulary_of
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
 
 # Of the options read here: what Megatron 0.19.2 takes where they are not given.

@@ -20,8 +20,7 @@ from astrarium.configs.imported import (
 from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
-from astrarium.configs.tables import table
-from astrarium.configs.values import Answers
+from astrarium.configs.values import Answers, table
 from astrarium.errors import in_shell
 from astrarium.strategy.options import Treatment, options_by_flag
 from astrarium.value import Value

@@ -24,11 +24,11 @@ from astrarium.configs.shell.expansion import (
     Held,
     Variables,
     marked,
+    merged,
     shown,
     unknown_print,
     unset_in,
 )
-from astrarium.configs.shell.merging import merged
 from astrarium.configs.shell.nodes import Simple, Statement, WordPart, plain
 from astrarium.configs.shell.syntax import DECLARING, Parser, parse
 from astrarium.configs.shell.words import PLACEHOLDER

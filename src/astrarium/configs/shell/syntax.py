@@ -28,7 +28,6 @@ _ENDS: Final = ("then", "else", "elif", "fi", "do", "done", "esac", "}")
 
 
 def parse(text: str, where: str, line: int = 1) -> tuple[Statement, ...]:
-    """The statements of a script."""
     return Parser(text, where, line).script()
 
 

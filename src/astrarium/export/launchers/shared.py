@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram
 from astrarium.export.run_length import CHECKPOINTS
@@ -20,10 +19,6 @@ from astrarium.value import Value
 
 POOL_LABEL: Final = "astrarium.pool"  # that users give to nodes of pools of one GPU type
 LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
-NO_SPOT: Final = (
-    "it uses existing nodes and rents none, so it cannot ask for spot nodes. Export to skypilot,"
-    " which rents, or plan with {spot} never"
-)
 
 
 class NamedNodes(Value, frozen=True):
@@ -43,7 +38,6 @@ class NamedNodes(Value, frozen=True):
 
     @property
     def words(self) -> str:
-        """For a comment beside it."""
         last = self.first + self.group.nodes - 1
         nodes = f"nodes {self.first} to {last}" if last > self.first else f"node {self.first}"
         return f"{nodes}: {self.group.gpus_per_node} x {self.gpu} each"
@@ -161,6 +155,3 @@ def _dumper() -> Any:  # noqa: ANN401  a class made from one of yaml's
 
     Dumper.add_representer(str, text)
     return Dumper
-
-
-RENTS_NOTHING: Final[Mapping[Feature, str]] = {Feature.SPOT: NO_SPOT}

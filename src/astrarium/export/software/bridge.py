@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from astrarium.catalog.models import ModelEntry, model_entries
 from astrarium.errors import flag
-from astrarium.export.features import Feature, layers_of_stages
+from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
@@ -77,7 +77,6 @@ def _as_large(model: Model) -> list[ModelEntry]:
 
 
 def _differences(model: Model, entry: ModelEntry) -> tuple[str, ...]:
-    """The differences between the model and that of the recipe."""
     published = model_of_entry(entry)
     if (published.blocks, published.head) != (model.blocks, model.head):
         return ("its layers are other ones",)
@@ -224,7 +223,6 @@ def _text(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     words = [word(key, value) for key, value in overrides(job).items()]
     header = commented(header_lines(job, SOFTWARE))
     return RankProgram(
@@ -276,11 +274,6 @@ TARGET = Target(
     title="Megatron-Bridge",
     version=VERSION,
     program=program,
-    lacks={
-        **megatron.LACKS,
-        Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
-        Feature.GRAPHS: "its recipe here launches layers one by one",
-        Feature.ACTIVATIONS_ON_HOST: "its recipe here keeps activations on the GPU",
-    },
+    lacks=lacks("megatron", "bridge"),
     model_refused=model_refused,
 )

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Files
 from astrarium.export.run_length import (
@@ -32,11 +31,6 @@ TRANSFORMERS: Final = "5.22.2"  # with which the models were built and counted
 RUNTIME: Final = "fsdp"
 KERNELS: Final = "eager kernels of torch, which models of Transformers run"
 
-NO_RUN_OF_ITS_OWN: Final[Mapping[Feature, str]] = {
-    Feature.RAMP: "the script's batch does not grow; no other plan helps, plan without"
-    " {rampup_batch}",
-    Feature.EVALUATION: "the script only trains; no other plan helps, plan without {eval_every}",
-}
 
 _FOLDER: Final = Path(__file__).parent / "data"
 _DATA: Final[Mapping[str, Any]] = json.loads((_FOLDER / "causal_models.json").read_bytes())
@@ -90,7 +84,6 @@ def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def script_notes(job: Job) -> tuple[str, ...]:
-    """Notes on the script."""
     trial = (
         f" The plan states no number of tokens: it trains {TRIAL_ITERATIONS} steps."
         if is_trial(job)

@@ -354,7 +354,6 @@ FAMILIES: Final[Mapping[str, tuple[Trait, ...]]] = {
 
 
 def shape_of(kind: str, config: Config) -> Shape:
-    """The stack of a family, from its config."""
     return with_traits(config, base(config), FAMILIES[kind])
 
 

@@ -56,7 +56,7 @@ def llava(name: str, family: str, config: Config) -> Model:
     wide = _features(config) * seen.hidden
     bias = config.flag("multimodal_projector_bias")
     bridge = _bridge(config, seen, tokens, wide, (shape.hidden, shape.hidden), bias=bias)
-    return _joined(name, family, config, seen, bridge, shape)
+    return _with_tower(name, family, config, seen, bridge, shape)
 
 
 def _reading(kind: str, config: Config) -> build.Shape:
@@ -77,7 +77,7 @@ def gemma3(name: str, family: str, config: Config) -> Model:
     norm = Norm("projector_norm", seen.hidden)
     tokens = config.count("mm_tokens_per_image")
     bridge = _bridge(config, seen, tokens, seen.hidden, (shape.hidden,), bias=False, norm=norm)
-    return _joined(name, family, config, seen, bridge, shape)
+    return _with_tower(name, family, config, seen, bridge, shape)
 
 
 def llama4(name: str, family: str, config: Config) -> Model:
@@ -90,7 +90,7 @@ def llama4(name: str, family: str, config: Config) -> Model:
     widths = vision.count("projector_input_dim"), vision.count("projector_output_dim")
     shuffled = vision.count("intermediate_size")
     bridge = _bridge(config, seen, tokens, shuffled, (*widths, shape.hidden), bias=False)
-    return _joined(name, family, config, seen, bridge, shape)
+    return _with_tower(name, family, config, seen, bridge, shape)
 
 
 def qwen2_vl(name: str, family: str, config: Config) -> Model:
@@ -160,7 +160,7 @@ def _qwen(
     wide = square * shape.hidden
     widths = wide, reading.hidden
     bridge = _bridge(config, seen, side**2 // square, wide, widths, bias=True, norm=norm)
-    return _joined(name, family, config, seen, bridge, reading)
+    return _with_tower(name, family, config, seen, bridge, reading)
 
 
 def mllama(name: str, family: str, config: Config) -> Model:
@@ -180,7 +180,7 @@ def mllama(name: str, family: str, config: Config) -> Model:
     cross = _mllama_cross(shape, bridge.tokens(1))
     blocks = tuple(cross if layer in reading else own for layer in range(shape.layers))
     table = Embedding(shape.vocab + MLLAMA_EXTRA_TOKENS, shape.hidden)
-    return _joined(name, family, config, seen, bridge, shape, blocks, table)
+    return _with_tower(name, family, config, seen, bridge, shape, blocks, table)
 
 
 def _mllama_tower(config: Config, vision: Config) -> Tower:
@@ -311,7 +311,7 @@ def _bridge(
     )
 
 
-def _joined(
+def _with_tower(
     name: str,
     family: str,
     config: Config,

@@ -61,7 +61,7 @@ def t5(name: str, family: str, config: Config) -> Model:
     )
     head = Head(hidden, vocab, config.flag("tie_word_embeddings"), False, hidden)
     tables = Embedding(vocab, hidden), Embedding(vocab, hidden, shared=True)
-    return _joined(name, family, shape, halves, tables, head)
+    return _both_halves(name, family, shape, halves, tables, head)
 
 
 def bart(name: str, family: str, config: Config) -> Model:
@@ -72,13 +72,10 @@ def bart(name: str, family: str, config: Config) -> Model:
     encoder = replace(transformer_block(shape, None, False), name="encoder")
     reading = replace(_biased(config, "decoder", shape.max_seq_length), causal=True)
     decoder = _decoder(config, reading, None)
-    halves = (
-        _stack(encoder, encoder, shape.layers),
-        _stack(decoder, decoder, reading.layers),
-    )
+    halves = (_stack(encoder, encoder, shape.layers), _stack(decoder, decoder, reading.layers))
     tables = Embedding(vocab, hidden, own), Embedding(vocab, hidden, own, shared=True)
     head = Head(hidden, vocab, config.flag("tie_word_embeddings"))
-    return _joined(name, family, shape, halves, tables, head)
+    return _both_halves(name, family, shape, halves, tables, head)
 
 
 def whisper(name: str, family: str, config: Config) -> Model:
@@ -105,7 +102,7 @@ def whisper(name: str, family: str, config: Config) -> Model:
     )
     tied = config.flag("tie_word_embeddings")
     head = Head(hidden, vocab, tied, False, LAYER_NORM_VECTORS * hidden)
-    return _joined(name, family, shape, halves, tables, head)
+    return _both_halves(name, family, shape, halves, tables, head)
 
 
 def _biased(config: Config, half: str, positions: int) -> Shape:
@@ -135,7 +132,7 @@ def _stack(first: Block, others: Block, layers: int) -> tuple[Block, ...]:
     return (begin, *[others] * (layers - 1))
 
 
-def _joined(
+def _both_halves(
     name: str,
     family: str,
     shape: Shape,

@@ -78,7 +78,6 @@ def _kind_of(flag: str, path: str, endings: Sequence[str] = ()) -> FileKind:
 
 
 def front_rows(document: PlanDocument) -> tuple[dict[str, type], list[dict[str, Cell]]]:
-    """The columns with their types, and a row for each point."""
     types = list(dict.fromkeys(name for part in document.pareto for name in part.gpus))
     experts = document.workload.has_experts
     rows = [

@@ -105,7 +105,6 @@ class Drawing(Value, frozen=True):
 
 
 def to_svg(drawing: Drawing) -> str:
-    """The drawing as an SVG document."""
     size = f"{drawing.width} {drawing.height}"
     return "\n".join(
         [

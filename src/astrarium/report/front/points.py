@@ -215,7 +215,6 @@ class PlottedFront(Value, frozen=True):
         return f"${cost:.3g}" if 0 < cost < 1 else dollars(cost)
 
     def limit_words(self) -> dict[str, str]:
-        """The limits that were given, by name, in words."""
         words = {}
         if self.budget_usd is not None:
             words["budget"] = dollars(self.budget_usd)

@@ -202,7 +202,6 @@ NAMED_WHERE_USED: Final = ("cp", "ep")
 
 
 def front_section(document: PlanDocument, width: int) -> Iterator[RenderableType]:
-    """Plot and table of a front."""
     front = front_of(document)
     against = "money" if front.priced else "GPUs"
     yield title(f"Time against {against}: {len(front.points):,} plans that no other beats in both")

@@ -65,7 +65,6 @@ def document_of(
     compare: ComparePart | None = None,
     changes: Sequence[Change] | None = None,
 ) -> PlanDocument:
-    """The document of a search."""
     limits = limits or Limits()
     search = SearchPart(
         objective=objective,
@@ -165,7 +164,6 @@ def with_run_terms(document: PlanDocument, terms: RunTerms) -> PlanDocument:
 def document_without_plans(
     workload: Workload, cluster: Cluster, reference: str, error: str, notes: Sequence[str] = ()
 ) -> PlanDocument:
-    """The document of a search that found nothing."""
     return PlanDocument(
         SCHEMA,
         workload_part(workload, reference),
@@ -225,7 +223,6 @@ def _front(
 def document_of_prediction(
     workload: Workload, cluster: Cluster, plan: Plan, reference: str, notes: Sequence[str] = ()
 ) -> PlanDocument:
-    """The document of one strategy that the user chose."""
     plans = (replace(plan, rank=1),)
     found = (
         *format_notes(workload, cluster, plan),
@@ -424,7 +421,6 @@ def price_source(pool: Pool) -> str:
 
 
 def _offer_words(pool: Pool) -> str:
-    """The offer that a price belongs to, and its source."""
     title = pool.price_origin
     if title in sources():
         title = sources()[title].title.partition(":")[0]

@@ -43,6 +43,7 @@ EXPORTED_TO = {
     "megatron-bridge": "bridge",
     "torchtitan": "torchtitan",
     "torchtitan-eager": "torchtitan",
+    "torchtune": "torchtune",
     "fsdp": "accelerate",
     "deepspeed": "deepspeed",
 }

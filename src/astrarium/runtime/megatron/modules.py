@@ -21,10 +21,7 @@ class CausalAttention(torch.nn.Module):  # type: ignore[misc]  # torch has no ty
     """Core attention: [s, b, heads, d] in, [s, b, heads * d] out."""
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        softmax_scale: float | None = None,
-        **_: object,
+        self, config: TransformerConfig, softmax_scale: float | None = None, **_: object
     ) -> None:
         super().__init__()
         self.context_ranks = config.context_parallel_size

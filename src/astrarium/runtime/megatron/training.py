@@ -98,7 +98,6 @@ class JobTraining:
         raise NotImplementedError
 
     def update(self) -> float:
-        """Update the weights; the norm of all gradients."""
         raise NotImplementedError
 
     def step(self) -> tuple[float | None, float, float]:

@@ -45,11 +45,7 @@ GIVEN_UP = (
     *(("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1)),
 )
 # What shards in the place of megatron-core, by the rules of runtimes.
-SHARDING = {
-    "fsdp": Software.FSDP2,
-    "torchtitan": Software.FSDP2,
-    "deepspeed": Software.DEEPSPEED,
-}
+SHARDING = {"fsdp": Software.FSDP2, "torchtitan": Software.FSDP2, "deepspeed": Software.DEEPSPEED}
 # Recomputed by kernels of TransformerEngine alone.
 NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
 
@@ -163,9 +159,7 @@ def _options(
     virtual = min(strategy.virtual_stages, SMALL_DEGREE) if pp > 1 else 1
     sequence = (strategy.sequence_parallel or latent) and tp > 1
     overlap = replace(
-        strategy.overlap,
-        p2p=virtual > 1 and (strategy.overlap.p2p or pp == SMALL_DEGREE),
-        tp=False,
+        strategy.overlap, p2p=virtual > 1 and (strategy.overlap.p2p or pp == SMALL_DEGREE), tp=False
     )
     small = replace(
         degrees,

@@ -48,7 +48,6 @@ _LACKS: Final[Mapping[str, Callable[[Model], bool]]] = {
 
 
 def shape_of(model: Model) -> Shape:
-    """The sizes that megatron-core is given."""
     lacking = next((words for words, found in _LACKS.items() if found(model)), None)
     if lacking is not None:
         raise InputError(

@@ -15,14 +15,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from astrarium.errors import InputError
-from astrarium.runtime.execute import (
-    EMPTY,
-    TOLERANCE,
-    Progress,
-    counted,
-    results_of,
-    step_seconds,
-)
+from astrarium.runtime.execute import EMPTY, TOLERANCE, Progress, counted, results_of, step_seconds
 from astrarium.runtime.job import Device
 from astrarium.runtime.launch import Beside, launch
 
@@ -300,7 +293,6 @@ def compared_with(first: RankReport, reference: str, device: Device) -> Compared
 
 
 def _reference(graph: Graph) -> str:
-    """What a run is compared with."""
     from astrarium.spmd.graph import chance
 
     drops = any(chance(node) > 0 for node in graph.nodes)

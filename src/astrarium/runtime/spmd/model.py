@@ -25,8 +25,6 @@ Batches = Sequence[Mapping[str, Tensor]]  # whole inputs by name, one mapping pe
 
 @dataclass(frozen=True)
 class MadeModule:
-    """A module as the factory made it, with the inputs of a step."""
-
     module: nn.Module
     inputs: dict[str, Tensor]
 

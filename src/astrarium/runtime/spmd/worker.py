@@ -249,7 +249,6 @@ class _Run:
         return self.exact is not None
 
     def _alone(self, model: MadeModule, dtype: torch.dtype | None = None) -> Trained:
-        """All steps by the module itself."""
         from astrarium.runtime.spmd.alone import ModuleAlone
 
         training, seed = self.training, self.document.source.seed

@@ -479,7 +479,6 @@ def _item_of(made: Node, whole: Ref, index: int) -> Node:
 
 
 def _given(node: Any, position: int, name: str) -> Any:  # noqa: ANN401
-    """An argument of a node of torch, by position or name."""
     return node.args[position] if position < len(node.args) else node.kwargs.get(name)
 
 

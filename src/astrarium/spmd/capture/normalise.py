@@ -53,7 +53,6 @@ Rewriting = Callable[[Node, Values], Node | tuple[Node, ...] | int]
 
 
 def normalise(nodes: Sequence[Node], name: str = "") -> Graph:
-    """Return the graph of these nodes, the last of which is the loss."""
     kept = _simplified(nodes)
     kept = _sources_by_readers(_living(kept, len(kept) - 1))
     kept = _with_gradients(kept)

@@ -216,7 +216,6 @@ def _without_hooks(name: str) -> Iterator[None]:
 
 
 def check_hooks(module: torch.nn.Module) -> None:
-    """Refuse parameters with hooks on their gradients."""
     for name, parameter in module.named_parameters():
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             raise InputError(

@@ -107,10 +107,7 @@ def usable_format(model: OperatorModel, dtype: str) -> str:
 
 
 def devices_of(
-    cluster: Cluster,
-    memory_bytes: float | None = None,
-    levels: int = 1,
-    tuning: Tuning = NEUTRAL,
+    cluster: Cluster, memory_bytes: float | None = None, levels: int = 1, tuning: Tuning = NEUTRAL
 ) -> Devices:
     """Take a cluster apart; `memory_bytes` limits what tensors may take on a device."""
     devices = _listed(cluster, memory_bytes, tuning)

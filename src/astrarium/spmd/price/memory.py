@@ -77,7 +77,6 @@ _BY_NUMBER: Final = frozenset(("mul", "div", "mul_", "div_"))
 
 
 def keeps(name: str) -> tuple[str, ...]:
-    """What the operator of this name keeps."""
     return _KEEPS.get(name, (INPUTS,))
 
 
@@ -169,7 +168,6 @@ def _is_bias(graph: Graph, index: int, position: int) -> bool:
 
 
 def is_parameter(graph: Graph, index: int) -> bool:
-    """Whether a node is trained."""
     return graph.nodes[index].op == PARAMETER
 
 
@@ -211,7 +209,6 @@ def chunks_of(program: DeviceProgram) -> list[int]:
 
 
 def recomputed(program: DeviceProgram, chunks: list[int]) -> set[int]:
-    """The chunks that are computed again."""
     return {*chunks} - {ALONE, max(chunks)} if program.recompute else set()
 
 

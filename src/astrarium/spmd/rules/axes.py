@@ -171,7 +171,6 @@ def _name(node: Node, dim: int, rank: int) -> str:
 
 
 def _with_numbers(names: list[str]) -> tuple[str, ...]:
-    """Equal names get a number."""
     seen: dict[str, int] = {}
     found = []
     for name in names:

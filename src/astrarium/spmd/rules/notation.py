@@ -127,7 +127,6 @@ class NotationTerm(Value, frozen=True):
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> tuple[tuple[NotationTerm, ...], NotationTerm]:
-    """The terms of a notation, and its result."""
     left, _, right = text.partition("->")
     return tuple(map(_term, left.split(","))), _term(right)
 
@@ -197,11 +196,7 @@ def divisible(
 
     operands = tuple(kept(once(n), s) for n, s in zip(pattern.operands, shapes, strict=True))
     return Pattern(
-        operands,
-        kept(once(pattern.result), shape),
-        pattern.partial,
-        pattern.added,
-        pattern.summed,
+        operands, kept(once(pattern.result), shape), pattern.partial, pattern.added, pattern.summed
     )
 
 

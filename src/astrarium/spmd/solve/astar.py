@@ -291,7 +291,6 @@ class _Search:
                 effort.spend(self.guide.steps - before + seen.count / _ROWS_OF_A_STEP)
 
     def _expand(self, position: int, spent: float, state: State) -> None:
-        """Push what follows a state."""
         guide, following = self.guide, self._trail[position + 1]
         most = np.inf if self.best is None else self.best[0]
         self.expanded += 1

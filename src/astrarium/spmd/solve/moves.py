@@ -41,8 +41,6 @@ class MoveStage(Value, frozen=True):
 
 
 class Moves:
-    """The moves of a network."""
-
     def __init__(self, network: PartNetwork) -> None:
         self.network = network
         self.components = network.places[0].part.prices.shape[1]
@@ -69,7 +67,6 @@ class Moves:
         return self.stages[position].live if position < len(self.stages) else ()
 
     def after(self, position: int, state: State, move: Move) -> State:
-        """The state that a move leads to."""
         return self._after[position](state + move.leaves)
 
 

@@ -30,8 +30,6 @@ What = TypeVar("What")
 
 
 class NodeWay(Value, Generic[What], frozen=True):
-    """One way to compute a node."""
-
     needs: tuple[int, ...]  # of each input, in order: the number of the layout it must have
     gives: int  # the number of the layout of the result
     seconds: float  # forward and backward, of the slowest device, messages inside it included
@@ -92,7 +90,6 @@ class Effort:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left."""
         return self.left <= 0
 
     def spend(self, steps: float) -> None:

@@ -237,8 +237,6 @@ def _follow(
 
 
 class _Labels(Value, frozen=True):
-    """Labels at a position."""
-
     states: list[State]
     state: Ints  # by label
     prices: Floats  # [label, component]
@@ -343,11 +341,7 @@ class NoRoomError(InputError):
     """
 
     def __init__(
-        self,
-        device_class: int,
-        needed: float,
-        room: float,
-        leanest: Solution | None = None,
+        self, device_class: int, needed: float, room: float, leanest: Solution | None = None
     ) -> None:
         super().__init__(
             f"no program was found that fits: devices of class {device_class} have room for"

@@ -73,11 +73,7 @@ class CheapestTrees:
             count = len(self._prices)
             if wanted.bit_count() == 1:
                 goal = wanted.bit_length() - 1
-                found = (
-                    self._shortest[:, goal],
-                    np.full(count, goal, np.int64),
-                    [0] * count,
-                )
+                found = (self._shortest[:, goal], np.full(count, goal, np.int64), [0] * count)
             else:
                 found = self._forked(wanted)
             self._known[wanted] = found
@@ -171,7 +167,6 @@ class Ways:
         self._tree_ids: dict[tuple[Edge, ...], int] = {(): 0}
 
     def number(self, mask: int) -> int:
-        """The number of a set of layouts."""
         found = self._ids.setdefault(mask, len(self.masks))
         if found == len(self.masks):
             self.masks.append(mask)

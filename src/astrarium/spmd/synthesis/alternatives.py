@@ -198,11 +198,7 @@ class Alternatives:
                 attempt = replace(best, mesh=mesh, devices=meshes[mesh], left_out=left_out)
                 try:
                     one = self._search(
-                        best.graph,
-                        best.micro_batches,
-                        meshes[mesh],
-                        None,
-                        recompute=best.recompute,
+                        best.graph, best.micro_batches, meshes[mesh], None, recompute=best.recompute
                     )
                     found.append(replace(attempt, found=one))
                 except NoRoomError as error:

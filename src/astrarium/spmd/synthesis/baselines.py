@@ -229,7 +229,6 @@ SPACES: Final = (
 
 
 def space_of(name: str) -> ProgramSpace:
-    """The space of this name."""
     for space in SPACES:
         if space.name == name:
             return space

@@ -15,15 +15,7 @@ import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.spmd.graph import GETITEM, Graph
-from astrarium.spmd.price import (
-    Cut,
-    Devices,
-    Keys,
-    Pricer,
-    PriceSettings,
-    cut_of,
-    keys_of,
-)
+from astrarium.spmd.price import Cut, Devices, Keys, Pricer, PriceSettings, cut_of, keys_of
 from astrarium.spmd.program import Conversion, DeviceProgram, Instruction, Priced
 from astrarium.spmd.rules import (
     COPIED,
@@ -263,11 +255,7 @@ def _choices(
         needs = tuple(known[need] for known, need in zip(of_inputs, way.needs, strict=True))
         gives = of_result[way.gives]
         choice = NodeWay(
-            needs=needs,
-            gives=gives,
-            seconds=seconds[item],
-            bytes=tuple(kept[item]),
-            what=way,
+            needs=needs, gives=gives, seconds=seconds[item], bytes=tuple(kept[item]), what=way
         )
         rivals = best.setdefault((needs, gives), [])
         if not any(_beats(rival, choice) for rival in rivals):

@@ -227,11 +227,7 @@ def kinds_of(devices: Devices, level: int) -> Kinds:
 
 
 def lines_of(
-    program: DeviceProgram,
-    price: ProgramPrice,
-    devices: Devices,
-    groups: Ints,
-    level: int = 0,
+    program: DeviceProgram, price: ProgramPrice, devices: Devices, groups: Ints, level: int = 0
 ) -> Lines:
     """The lines of a program around the division it was priced at; `groups` ties axes together.
 

@@ -76,8 +76,6 @@ NEARLY_FULL: Final = 0.9  # of a device's memory: less in it may let ratios be o
 
 
 class Synthesis(Value, frozen=True, dict=True):
-    """A program, and how it was found."""
-
     program: DeviceProgram
     rounds: int  # searches
     expanded: int  # states of all searches
@@ -109,7 +107,6 @@ class Task(Value, frozen=True, dict=True):
 
     @property
     def free(self) -> bool:
-        """Whether ratios are chosen."""
         return self.space is None or self.space.ratios is Ratios.FREE
 
 
@@ -223,7 +220,6 @@ def task_of(
     allow_replicate: Collection[str] = (),
     space: ProgramSpace | None = None,
 ) -> Task:
-    """Rules and axes of a graph."""
     rules: Rules = tuple(rules_of(graph, node, allow_replicate) for node in graph.nodes)
     axes = find_axes(graph, rules)
     if space is not None:
@@ -264,11 +260,9 @@ def _starts(
     """By speed and even, or the ones that a space asks for."""
     even = np.ones(task.devices.count)
     speed = task.devices.speed(task.graph.usual_dtype)
-    weights = {
-        Ratios.FREE: (speed, even),
-        Ratios.SPEED: (speed,),
-        Ratios.EVEN: (even,),
-    }[space.ratios if space else Ratios.FREE]
+    weights = {Ratios.FREE: (speed, even), Ratios.SPEED: (speed,), Ratios.EVEN: (even,)}[
+        space.ratios if space else Ratios.FREE
+    ]
     starts = [by_weight(task.axes, _placed(task.devices, each)) for each in weights]
     starts += [program.divisions for program in candidates]
     return [*{_key(start): start for start in starts}.values()]
@@ -436,10 +430,7 @@ def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
 
 
 def _programmed(
-    task: Task,
-    divisions: tuple[Division, ...],
-    problem: SearchProblem[Priced],
-    solution: Solution,
+    task: Task, divisions: tuple[Division, ...], problem: SearchProblem[Priced], solution: Solution
 ) -> _Candidate:
     given = (task.graph, task.axes, divisions, task.devices, task.settings)
     return _candidate(task, unpriced_program(problem, solution, *given), divisions)

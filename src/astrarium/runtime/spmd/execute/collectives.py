@@ -52,7 +52,6 @@ class Peers:
     group: distributed.ProcessGroup | None = None  # None: that of all ranks
 
     def rank_of(self, index: int) -> int:
-        """Its number among all ranks."""
         if self.group is None:
             return index
         return int(distributed.get_global_rank(self.group, index))

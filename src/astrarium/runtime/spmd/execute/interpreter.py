@@ -89,7 +89,6 @@ class Interpreter:
 
     @cached_property
     def _loss(self) -> int:
-        """The register of the loss, the same on every rank."""
         graph, levels = self.program.graph, len(self.program.mesh)
         return self._registers[graph.loss, (REPLICATE,) * levels]
 
@@ -140,7 +139,6 @@ class Interpreter:
         return run
 
     def start(self, sources: Mapping[int, Tensor], context: Context, gradients: Gradients) -> Pass:
-        """A pass in which nothing is done yet."""
         return Pass(sources, context, self._anchor, gradients)
 
     def loss(self, run: Pass) -> Tensor:

@@ -62,7 +62,6 @@ class Piece:
     sizes: tuple[int, ...]
 
     def of(self, whole: Tensor) -> Tensor:
-        """The box as a tensor of its own."""
         return whole[self.slices].clone(memory_format=torch.contiguous_format)
 
     def of_rows(self, rows: Tensor) -> Tensor:
@@ -103,7 +102,6 @@ class Cutter:
     program: DeviceProgram
 
     def piece(self, node: int, placement: Placement, rank: int) -> Piece:
-        """What a rank has of a node in a layout."""
         program = self.program
         shape = program.graph.nodes[node].shape
         found = local_pieces(shape, node, placement, program.axes, program.divisions, rank)

@@ -11,12 +11,7 @@ from torch import Tensor
 from astrarium.spmd.capture import torch_arguments
 from astrarium.spmd.graph import Node
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.rules import (
-    Piece,
-    Placement,
-    ShardRule,
-    local_pieces,
-)
+from astrarium.spmd.rules import Piece, Placement, ShardRule, local_pieces
 
 
 class Context(Protocol):
@@ -25,9 +20,7 @@ class Context(Protocol):
     @property
     def program(self) -> DeviceProgram: ...
     @property
-    def rank(self) -> int:
-        """Its number in the mesh."""
-        ...
+    def rank(self) -> int: ...
 
     @property
     def device(self) -> torch.device: ...

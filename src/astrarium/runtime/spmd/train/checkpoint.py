@@ -296,7 +296,6 @@ class Reader:
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The plain state dict of the module."""
         state = {name: boxes.empty_like(self.known(MODEL, name)) for name in self.shapes}
         self.read({(MODEL, name): Boxes.whole(tensor) for name, tensor in state.items()})
         for name, target in self.manifest.aliases.items():

@@ -188,13 +188,7 @@ class RowSampler(Sampler[list[int]]):  # type: ignore[misc]  # torch is not anal
     """
 
     def __init__(
-        self,
-        length: int,
-        rows: RankRows,
-        done: Callable[[], int],
-        *,
-        shuffle: bool,
-        seed: int,
+        self, length: int, rows: RankRows, done: Callable[[], int], *, shuffle: bool, seed: int
     ) -> None:
         """`done` gives the number of batches trained on: an epoch goes on where it was left."""
         self._rows, self._done, self._shuffle, self._seed = rows, done, shuffle, seed

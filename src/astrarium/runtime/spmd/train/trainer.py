@@ -55,7 +55,6 @@ class PeerError(AstrariumError):
 
 @contextmanager
 def together(rank: int) -> Iterator[None]:
-    """Do something that other ranks wait for."""
     try:
         yield
     except Exception as error:

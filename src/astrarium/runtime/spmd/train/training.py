@@ -31,8 +31,6 @@ NO_PARAMETERS: Final[Mapping[str, nn.Parameter]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How parameters are changed by their gradients."""
-
     optimizer: str = "adam"
     learning_rate: float = 1e-3
     settings: tuple[tuple[str, Any], ...] = ()  # of the optimizer: ("momentum", 0.9)
