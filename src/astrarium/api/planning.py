@@ -216,9 +216,10 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
-        found = answer(workload)
-        is_open = question.graphs_open and len(ways) == 1
-        return _with_graphs(question, workload, found) if is_open else found
+        if question.graphs_open and len(ways) == 1:
+            found = _with_offload(question, workload, partial(answer, workload))
+            return _with_graphs(question, workload, found)
+        return answer(workload)
 
     ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
     if len(ways) == 1:
@@ -266,6 +267,16 @@ def _with_messages(
         runtime=runtime,
     )
     return answered(workload, ways, answer)
+
+
+def _with_offload(question: Question, workload: Workload, answer: Callable[[], Planned]) -> Planned:
+    """The answer with activations in host memory, where nothing else fits or is as fast."""
+    from astrarium.search.offload import with_offload
+
+    def offloaded(runtime: Runtime) -> Planned:
+        return _answer(question, runtime, no_progress, workload)
+
+    return with_offload(workload, question.asked.cluster, answer, offloaded)
 
 
 def _with_graphs(question: Question, workload: Workload, found: Planned) -> Planned:

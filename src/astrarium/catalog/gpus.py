@@ -63,6 +63,7 @@ class Gpu:
     link_bandwidth_to_peer: float  # the part of it that one peer can use
     pcie_type: str = ""
     pcie_bandwidth: float
+    host_bandwidth: float | None = None  # to host memory and direction, where that is no PCIe
     peer_access: bool = True  # over PCIe; links of their own always have it
     gpus_per_node: int
     nvlink_domain: int  # GPUs that reach each other at link_bandwidth; 1: no such link
@@ -81,6 +82,11 @@ class Gpu:
     @property
     def is_processor(self) -> bool:
         return self.architecture == PROCESSOR
+
+    @property
+    def bandwidth_to_host(self) -> float:
+        """Bytes a second between the GPU and the memory of its host, in one direction."""
+        return self.host_bandwidth or self.pcie_bandwidth
 
     @property
     def whole_name(self) -> str:
@@ -103,6 +109,7 @@ FIGURES: Final = Figures(
         "link_bandwidth": "link_gbytes_per_s",
         "link_bandwidth_to_peer": "link_to_peer_gbytes_per_s",
         "pcie_bandwidth": "pcie_gbytes_per_s",
+        "host_bandwidth": "host_gbytes_per_s",
         "inter_node_bandwidth": "inter_node_gbits_per_s",
     },
     {"peak_flops": tuple(Dtype), "measured_matmul_flops": (Dtype.BF16, Dtype.FP8)},

@@ -20,6 +20,8 @@ from astrarium.value import Value
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
 GRAPHS: Final = "megatron-graphs"
+# Activations of this share of the layers wait in host memory, in per cent.
+OFFLOADS: Final = {f"megatron-offload-{share}": share / 100 for share in (25, 50, 75)}
 
 
 class ReportedMemory(StrEnum):
@@ -194,6 +196,16 @@ def find_runtime(name: str = DEFAULT) -> Runtime:
     values["fused"] = frozenset(values["fused"])
     values["reported_memory"] = ReportedMemory(values["reported_memory"])
     return Runtime(name=name.lower(), title=_entries()[name.lower()]["title"], **values)
+
+
+def offloaded_layers(runtime: Runtime, layers: int) -> int:
+    """How many layers' activations a runtime of `OFFLOADS` moves to host memory; 0 of others."""
+    return round(OFFLOADS.get(runtime.name, 0.0) * layers)
+
+
+def offloading(moved: int, layers: int) -> str:
+    """The name of the runtime that moves as many, as nearly as any does."""
+    return min(OFFLOADS, key=lambda name: abs(OFFLOADS[name] - moved / layers))
 
 
 _MEGATRON: Final = (Repair("Plan for Megatron-LM", {"runtime": "megatron"}),)

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, OFFLOADS
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
@@ -386,6 +386,11 @@ class Feature(Enum):
         "layers captured as CUDA graphs",
         lambda job: "CUDA graphs" if job.runtime.name == GRAPHS else "",
         _NOTHING,
+    )
+    ACTIVATIONS_ON_HOST = (
+        "activations in host memory",
+        lambda job: "activations on the host" if job.runtime.name in OFFLOADS else "",
+        _OTHER_RECOMPUTE,
     )
     MTP = (
         "layers that predict further tokens",

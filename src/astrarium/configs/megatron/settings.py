@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, offloading
 from astrarium.configs.megatron.hybrid import segments_of
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
@@ -75,6 +75,9 @@ def _runtime(s: Settings) -> str:
     if s.flag("deepspeed"):
         return "deepspeed"
     implementation = s.text("transformer_impl")
+    moved, layers = s.count("cpu_offloading_num_layers"), s.count("num_layers")
+    if moved and layers:
+        return offloading(moved, layers)
     if _captures_layers(s):
         return GRAPHS
     if implementation:

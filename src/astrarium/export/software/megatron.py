@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, offloaded_layers
 from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
@@ -164,6 +164,8 @@ def _sharing(job: Job) -> Iterator[tuple[str, object]]:
         yield "data-parallel-sharding-strategy", SHARDING[strategy.zero_stage]
         yield "ckpt-format", "fsdp_dtensor"
         yield "init-model-with-meta-device", True
+    if moved := offloaded_layers(job.runtime, job.model.num_layers):
+        yield "cpu-offloading-num-layers", moved
     if strategy.offload_optimizer:
         yield "optimizer-cpu-offload", True
         yield "optimizer-offload-fraction", 1.0
