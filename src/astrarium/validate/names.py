@@ -22,9 +22,9 @@ from astrarium.value import Value
 
 Meaning = TypeVar("Meaning")
 
-# Remarks, counts, chassis and memory generations around the name of a GPU.
 # What stands between the names of several GPU types.
 BETWEEN_GPUS: Final = r"\s*[+,/&;]\s*|\s+(?:and|with|plus)\s+"
+# Remarks, counts, chassis and memory generations around the name of a GPU.
 NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\bx\s*\d+\s*$|\b(?:dgx|hgx)\b|\bhbm\d\w*"
 # H100 boards with HBM2e, on which torchtitan's figures were taken. Bandwidth as published for such
 # boards (arXiv 2604.11391), power limit as torchtitan's page of 2024-12 states it.
