@@ -1,7 +1,7 @@
 """What tables say about strategies: sharding, recomputation, overlap, memory and outcomes.
 
 As in `names`, the rules are data. A choice that a row leaves open is filled in the way its program
-is usually launched (`names.PROGRAMS`).
+is usually launched (`data/programs.json`).
 """
 
 from __future__ import annotations
