@@ -59,7 +59,7 @@ def read(path: Path) -> Imported:
             "python convert_hf.py --hf-model x\ntorchrun pretrain_vlm.py --num-layers 2",
             "vision-language",
         ),
-        ("e.sh", "python train.py --config x.yaml", "a program whose model and options"),
+        ("e.sh", "python train.py --config x.yaml", "the model and options of that program"),
     ],
 )
 def test_trainings_of_something_else_are_refused_by_name(
