@@ -348,6 +348,6 @@ def resolve_precision(row: MeasuredRow, gpu: Gpu) -> Precision:
 
 
 def first_match(rules: tuple[tuple[str, Meaning], ...], text: str) -> Meaning | None:
-    """What the first rule that matches says."""
+    """The meaning of the first rule that matches."""
     lowered = text.lower()
     return next((meaning for pattern, meaning in rules if re.search(pattern, lowered)), None)

@@ -23,7 +23,7 @@ from astrarium.value import Value
 
 
 class TableCorrection(Value, frozen=True):
-    """What one published table leaves out, or states otherwise than it was run.
+    """The cells that one published table leaves out, or states otherwise than it was run.
 
     `address` and `models` are patterns; `fills` gives cells that are blank, `replaces` cells
     that are filled, too, `runtime` constants of the program, `program` the runtime to start from.
@@ -119,7 +119,7 @@ UNCAPTURED: Final = (
 
 
 def corrections_of(row: MeasuredRow) -> tuple[TableCorrection, ...]:
-    """What is known about the table that a row is from."""
+    """The corrections of the table that a row is from."""
     return tuple(correction for correction in CORRECTIONS if correction.is_for(row))
 
 
