@@ -14,14 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from astrarium.catalog.intervals import intervals
 from astrarium.cluster import Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
-from astrarium.search.outcome import Claim, Limits, Mode, Objective
+from astrarium.search.outcome import Limits, Mode, Objective
 from astrarium.search.plan import Plan
-from astrarium.search.pools import Asked, search_pool
+from astrarium.search.pools import Asked, NearTie
 from astrarium.search.rules import UserRule
 from astrarium.strategy.expression import Rule, Tree
 from astrarium.strategy.types import LayerSplit, Strategy
@@ -163,10 +164,10 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
     """The plan to start, of plans, the fastest first, and of what the search finds on a pool."""
     fastest, experts = plans[0], asked.workload.model.max_experts > 0
     pool = pool if pool is not None and fastest.strategy.gpus == pool.num_gpus else None
-    choice = _Choice(asked, fastest)
+    choice = _Choice(asked, pool, fastest)
     if unmeasured(fastest, experts=experts):
         latest = fastest.iteration_seconds * (1 + _most_slower(fastest, experts=experts))
-        choice = _Choice(asked, choice.fastest_measured(pool, plans), latest)
+        choice = _Choice(asked, pool, choice.fastest_measured(plans), latest)
     for plan in plans:
         choice.offer(plan)
     if pool is not None:
@@ -179,21 +180,32 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
 class _Choice:
     """The simplest plan of a near-tie, as far as it is known."""
 
-    def __init__(self, asked: Asked, fastest: Plan, latest: float = math.inf) -> None:
+    def __init__(
+        self, asked: Asked, pool: Pool | None, fastest: Plan, latest: float = math.inf
+    ) -> None:
         self._fastest, self._seq_length = fastest, asked.workload.seq_length
         self._latest = latest  # seconds that no plan may exceed
         self._experts = asked.workload.model.max_experts > 0
         self._asked = replace(
             asked, objective=Objective.TIME, mode=Mode.EXACT, top=1, limits=Limits()
         )
-        self.plan = fastest
+        self._pool, self.plan = pool, fastest
 
-    def fastest_measured(self, pool: Pool | None, plans: Sequence[Plan]) -> Plan:
+    @cached_property
+    def _near(self) -> NearTie:
+        assert self._pool is not None
+        most = _most_slower(self._fastest, experts=self._experts)
+        latest = self._fastest.iteration_seconds * (1 + most)
+        # Where weights went to host memory for want of another plan, they do here, too.
+        on_host = self._fastest.strategy.offload_optimizer
+        return NearTie(self._asked, self._pool, latest, on_host=on_host)
+
+    def fastest_measured(self, plans: Sequence[Plan]) -> Plan:
         """The plan in the near-tie of which most is known, the fastest of several."""
         runtime, found = self._asked.runtime.name, list(plans)
         rules = rules_against_unmeasured(experts=self._experts, runtime=runtime)
-        while pool is not None and rules:
-            found += self._found(pool, rules)
+        while self._pool is not None and rules:
+            found += self._near.plans(rules, self._pool)
             rules = rules[:-1]
         least = self._doubt(self._fastest)
         tied = [
@@ -261,15 +273,7 @@ class _Choice:
 
     def _search(self, pool: Pool, rules: tuple[UserRule, ...]) -> bool:
         """Whether a plan under more rules is taken."""
-        return any([self.offer(plan) for plan in self._found(pool, rules)])
-
-    def _found(self, pool: Pool, rules: tuple[UserRule, ...]) -> Sequence[Plan]:
-        asked = replace(self._asked, rules=(*self._asked.rules, *rules))
-        most = _most_slower(self._fastest, experts=self._experts)
-        limit = self._fastest.iteration_seconds * (1 + most)
-        # With a limit, weights do not go to host memory where they did for want of another plan.
-        on_host = self._fastest.strategy.offload_optimizer and not self._asked.offloads
-        return search_pool(asked, pool, () if on_host else [limit], Claim.ANY_PLAN)[0]
+        return any([self.offer(plan) for plan in self._near.plans(rules, pool)])
 
 
 def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
