@@ -239,7 +239,7 @@ class RowBounds:
         taken = self._fastest(degrees, speed)
         total = np.minimum((speed * taken).sum(axis=1), self._laid_speed(degrees, speed))
         batches, virtual = degrees.num_micro_batches, self._most_chunks(degrees)
-        ramp = interleaved_speed(speed, taken, batches, virtual)
+        ramp = interleaved_speed(speed, taken, batches, virtual, ramps=False)
         seconds = batches / np.minimum(total, ramp)
         score = self._scores_of_rows(degrees, speed, seconds)
         single = np.flatnonzero((virtual == 1) & (score <= self.plans.limit))
@@ -409,7 +409,8 @@ class RowBounds:
             return None
         first, place = distinct_rows(*degrees.columns())
         few = degrees.take(first)
-        parts = [update_seconds(self.model, few, gpus) for gpus in self._parts_of_pools]
+        pools = [(number,) for number in range(len(self.cluster.pools))]
+        parts = [update_seconds(self.model, few, gpus, pools) for gpus in self._parts_of_pools]
         update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds, _ in parts])
         # A block on several pools may hide more behind its slowest GPUs.
         across = self._straddle(few)

@@ -76,6 +76,7 @@ CASES_AT_ONCE = 512  # that the cost model is asked about
 PLACES_AT_ONCE = 6_000_000  # contents of them, at every place on every class
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 NODES_AT_THE_END, SPLITS_AT_THE_END = 24, 8  # solved before a proof is given up
+NEAREST = 0.25  # of the way from the least bound to the best plan is looked at together
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
@@ -121,6 +122,7 @@ class PartitionSearch:
         self._complete = True
         self._least_in_any_order = float("inf")
         self._entered = 0
+        self._nearest = float("inf")  # bounds that are looked at with the least one
 
     def run(self, progress: Callable[[int, int], None] = lambda done, rows: None) -> SearchResult:
         """The search; `progress` hears how many rows of how many it has looked at."""
@@ -148,10 +150,16 @@ class PartitionSearch:
                 following += at_once
             else:
                 _, _, node = heapq.heappop(self._queue)
+                self._nearest = self._nearest_to(queued)
                 node.visit(self)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[others[following:]].sum())
         Finish(self, regroups=not self.space.exact and not self._has_rules).run()
         return self._result(size)
+
+    def _nearest_to(self, least: float) -> float:
+        """What is looked at together with the least bound: others may never have to be."""
+        best = self.plans.limit
+        return least + NEAREST * (best - least) if np.isfinite(best) else best
 
     def _has_done_enough(self, least: float) -> bool:
         """Whether what has at least this score is given up."""
@@ -341,7 +349,8 @@ class PartitionSearch:
         """Rules, figures and bounds of cases on the same GPUs."""
         waiting = self._waiting[opened.group]
         chosen: list[PlacedRow] = []
-        while waiting and len(chosen) < ROWS_AT_ONCE and waiting[0][0] <= self.plans.limit:
+        most = min(self._nearest, self.plans.limit)
+        while waiting and len(chosen) < ROWS_AT_ONCE and waiting[0][0] <= most:
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
@@ -350,8 +359,8 @@ class PartitionSearch:
         used = sum(taken > 0 for taken in opened.gpus)
         self.state.count_lost(lost, factorial(used) * self.space.overlap_copies)
         if len(index):
-            bounds = self._case_bounds(chosen, index, options)
-            self.look_at(Cases(chosen, index, options, bounds))
+            cases = Cases(chosen, index, options, self._case_bounds(chosen, index, options))
+            self._enter(float(cases.bounds.min()), cases)
 
     def _permitted(self, chosen: Sequence[PlacedRow]) -> tuple[Ints, Options, Lost]:
         """Cases that rules leave: which of the chosen, with which options."""
@@ -386,7 +395,7 @@ class PartitionSearch:
         classes = {of for order in self._orders(first) for of in order.classes}
         each = first.row.num_stages * len(classes) * len(self.model.contents.layers)
         at_once = min(CASES_AT_ONCE, max(PLACES_AT_ONCE // each, SPLITS_AT_ONCE))
-        now, later = cases.parted(self.plans.limit, at_once)
+        now, later = cases.parted(self.plans.limit, self._nearest, at_once)
         now = now[self._may_be(cases.take(now))]
         node = None
         if len(now):
