@@ -259,8 +259,8 @@ class Cases(Value, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.index)
 
-    def parted(self, limit: float, nearest: float, number: int) -> tuple[Ints, Ints]:
-        """The most promising ones, and those within the limit to be looked at later.
+    def parted(self, limit: float, number: int) -> tuple[Ints, Ints]:
+        """The most promising ones that are within the limit, and those to be looked at later.
 
         Of many, what recomputes something waits until it is known whether the same without fits
         anyway.
@@ -270,9 +270,7 @@ class Cases(Value, frozen=True, dict=True):
         like, redone = self._like[order], self._redone[order]
         plain = np.zeros(len(self), bool)
         plain[like[redone == 0]] = True
-        now = np.flatnonzero((redone == 0) | ~plain[like] | (len(order) <= FEW_CASES))
-        bounds = self.bounds[order[now]]
-        first = now[bounds <= max(nearest, bounds.min(initial=np.inf))][:number]
+        first = np.flatnonzero((redone == 0) | ~plain[like] | (len(order) <= FEW_CASES))[:number]
         others = np.ones(len(order), bool)
         others[first] = False
         return order[first], order[others]

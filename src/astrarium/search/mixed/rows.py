@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from math import factorial
+from math import factorial, lcm
 
 import numpy as np
 
@@ -314,7 +314,8 @@ class RowBounds:
         totals = np.cumsum(sizes[np.argsort(-worth, axis=1, kind="stable")], axis=1)
         entire = (totals == degrees.gpus[:, None]).any(axis=1) | self.by_money
         taken = fastest_stages(worth, sizes / crew, degrees.pp)
-        whole = fastest_stages(worth, sizes // crew, degrees.pp)
+        nodes = np.lcm(crew, [pool.gpus_per_node for pool in self.cluster.pools])
+        whole = fastest_stages(worth, sizes // nodes * nodes // crew, degrees.pp)
         taken = np.where(entire[:, None], taken, whole)
         possible = taken.sum(axis=1) > degrees.pp - 0.5
         total = np.minimum((rows.speed * taken).sum(axis=1), self._laid_speed(degrees, rows.speed))
@@ -504,14 +505,15 @@ class RowBounds:
         worth_most = np.argsort(-self.worth(row.speed), kind="stable").tolist()
         if row.num_stages == 1:
             return []
-        for step in (1, row.block):
+        nodes = [pool.gpus_per_node for pool in pools]
+        for steps in ([1] * len(nodes), [lcm(row.block, node) for node in nodes]):
             left, found = row.num_stages * row.block, [0] * len(sizes)
             for pool in worth_most:
-                found[pool] = min(left, sizes[pool] // step * step)
+                found[pool] = min(left, sizes[pool] // steps[pool] * steps[pool])
                 left -= found[pool]
             entire = all(taken in (0, size) for taken, size in zip(found, sizes, strict=True))
-            nodes = zip(found, (pool.gpus_per_node for pool in pools), strict=True)
-            whole = (step > 1 or self.by_money) and all(taken % node == 0 for taken, node in nodes)
+            whole = steps[0] > 1 or self.by_money
+            whole &= all(taken % node == 0 for taken, node in zip(found, nodes, strict=True))
             fits = all(taken % row.tp_cp == 0 for taken in found)
             if not left and fits and (entire or whole):
                 return [tuple(found)]

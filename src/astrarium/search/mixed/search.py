@@ -76,7 +76,6 @@ CASES_AT_ONCE = 512  # that the cost model is asked about
 PLACES_AT_ONCE = 6_000_000  # contents of them, at every place on every class
 SPLITS_AT_ONCE = 24  # solved between looks at the plans kept
 NODES_AT_THE_END, SPLITS_AT_THE_END = 24, 8  # solved before a proof is given up
-NEAREST = 0.25  # of the way from the least bound to the best plan is looked at together
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
@@ -122,7 +121,6 @@ class PartitionSearch:
         self._complete = True
         self._least_in_any_order = float("inf")
         self._entered = 0
-        self._nearest = float("inf")  # bounds that are looked at with the least one
 
     def run(self, progress: Callable[[int, int], None] = lambda done, rows: None) -> SearchResult:
         """The search; `progress` hears how many rows of how many it has looked at."""
@@ -150,16 +148,10 @@ class PartitionSearch:
                 following += at_once
             else:
                 _, _, node = heapq.heappop(self._queue)
-                self._nearest = self._nearest_to(queued)
                 node.visit(self)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[others[following:]].sum())
         Finish(self, regroups=not self.space.exact and not self._has_rules).run()
         return self._result(size)
-
-    def _nearest_to(self, least: float) -> float:
-        """What is looked at together with the least bound: others may never have to be."""
-        best = self.plans.limit
-        return least + NEAREST * (best - least) if np.isfinite(best) else best
 
     def _has_done_enough(self, least: float) -> bool:
         """Whether what has at least this score is given up."""
@@ -171,11 +163,21 @@ class PartitionSearch:
         return self.state.work >= self._most_work * (times if self.plans.best else TIMES_OF_NO_PLAN)
 
     def _solve_waiting(self) -> None:
-        """The likeliest of the cases that the cost model was asked about already."""
-        waiting = [node for _, _, node in sorted(self._queue) if isinstance(node, PendingBundle)]
-        for node in waiting[:NODES_AT_THE_END]:
-            chosen = node.ranked[spread(node.ranked % node.bounds.shape[1], SPLITS_AT_THE_END)]
-            self.solve(replace(node, ranked=chosen), again=False)
+        """The likeliest of the cases whose options are known; some are priced for it."""
+        queue = sorted(self._queue)
+        for cases in [node for _, _, node in queue if isinstance(node, Cases)][:NODES_AT_THE_END]:
+            order = np.argsort(cases.bounds, kind="stable")
+            order = order[cases.bounds[order] <= self.plans.limit]
+            now = order[spread(cases.index[order], CASES_OF_DIVE)]
+            node = self._priced(cases.take(now))
+            if node is not None:
+                self._solve_few(node)
+        for node in [node for _, _, node in queue if isinstance(node, PendingBundle)]:
+            self._solve_few(node)
+
+    def _solve_few(self, node: PendingBundle) -> None:
+        chosen = node.ranked[spread(node.ranked % node.bounds.shape[1], SPLITS_AT_THE_END)]
+        self.solve(replace(node, ranked=chosen), again=False)
 
     def _result(self, size: int) -> SearchResult:
         open_bound = deal_open(self)
@@ -349,8 +351,7 @@ class PartitionSearch:
         """Rules, figures and bounds of cases on the same GPUs."""
         waiting = self._waiting[opened.group]
         chosen: list[PlacedRow] = []
-        most = min(self._nearest, self.plans.limit)
-        while waiting and len(chosen) < ROWS_AT_ONCE and waiting[0][0] <= most:
+        while waiting and len(chosen) < ROWS_AT_ONCE and waiting[0][0] <= self.plans.limit:
             chosen.append(heapq.heappop(waiting)[2])
         if not chosen:
             return
@@ -395,11 +396,9 @@ class PartitionSearch:
         classes = {of for order in self._orders(first) for of in order.classes}
         each = first.row.num_stages * len(classes) * len(self.model.contents.layers)
         at_once = min(CASES_AT_ONCE, max(PLACES_AT_ONCE // each, SPLITS_AT_ONCE))
-        now, later = cases.parted(self.plans.limit, self._nearest, at_once)
+        now, later = cases.parted(self.plans.limit, at_once)
         now = now[self._may_be(cases.take(now))]
-        node = None
-        if len(now):
-            node = self._priced_bundle(cases.chosen, cases.index[now], cases.options.take(now))
+        node = self._priced(cases.take(now))
         if node is not None:
             later = later[~cases.outdone(later, now[node.bundle.never_full])]
             self._enter_bundle(node)
@@ -421,6 +420,11 @@ class PartitionSearch:
     ) -> Bundle:
         orders = self._orders(chosen[0])
         return Bundle(self.model, rows.degrees, rows.virtual, options, orders, contents, rows.work)
+
+    def _priced(self, cases: Cases) -> PendingBundle | None:
+        if not len(cases):
+            return None
+        return self._priced_bundle(cases.chosen, cases.index, cases.options)
 
     def _priced_bundle(
         self, chosen: Sequence[PlacedRow], index: Ints, options: Options
