@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fit_ramps
 import numpy as np
 import pytest
 
@@ -17,8 +18,8 @@ def test_no_pipeline_is_faster_than_its_ramp(seed: int) -> None:
     ramp = float(least_ramp(np.array(pp), np.array(batches), np.array(virtual)))
     even = (pp - 1) / (batches * virtual)
     assert (1 + even) / (1 + even / 2) <= ramp <= 1 + even
-    # From nearly even chunks to those of which most are next to nothing, each pass by itself.
-    spread = rng.choice((1.0, 10.0, 1000.0), 24)[:, None, None]
+    # From very uneven to nearly even chunks, each pass by itself.
+    spread = rng.choice((0.1, 1.0, 10.0, 1000.0), 24)[:, None, None]
     forward, backward = rng.gamma(spread, size=shape), 2 * rng.gamma(spread, size=shape)
     links = np.zeros((24, pp))
     for overlap in (True, False):
@@ -33,6 +34,13 @@ def test_the_best_skew_comes_near() -> None:
     seconds = simulated_seconds(sizes / 3, sizes * 2 / 3, np.zeros((1, 4)), 4, overlap_p2p=True)
     ramp = float(least_ramp(np.array(4), np.array(4), np.array(2)))
     assert ramp <= seconds[0] / sizes.sum() <= 1.01 * ramp
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1), (3, 2, 2), (4, 3, 1), (5, 2, 4)])
+def test_the_table_is_what_the_program_says(shape: tuple[int, int, int]) -> None:
+    pp, virtual, groups = (np.array(number) for number in shape)
+    found = float(least_ramp(pp, groups * pp, virtual))
+    assert found == pytest.approx(fit_ramps.least(*shape), rel=fit_ramps.CLOSE)
 
 
 def test_unknown_shapes_have_the_closed_form() -> None:
