@@ -25,8 +25,7 @@ RUNNING_FLAGS: Final = {
         global_batch={"help": CONFIG_BATCH},
     ),
 }
-REPLAN_FLAGS: Final = {
-    **RUNNING_FLAGS,
+CHANGE_FLAGS: Final = {
     **{
         name: Flag(
             f"GPUs that the cluster {name}, by type or pool; repeatable.",
@@ -58,7 +57,9 @@ REPLAN_FLAGS: Final = {
         readers.duration(allow_zero=True),
     ),
     "exact": switch("Search all strategies, not only those near the running one."),
+    **flags("price", "failures", "checkpoint_every", "storage_bandwidth"),
 }
+REPLAN_FLAGS: Final = {**RUNNING_FLAGS, **CHANGE_FLAGS}
 _MOST_SITES: Final = 4096
 SIMULATE_FLAGS: Final = {
     "trace": Flag(

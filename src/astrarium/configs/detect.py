@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from astrarium.configs.values import Answers
 
 # Blanks, but no ends of lines: they would be looked through from each line of many empty ones.
-_SECTION: Final = re.compile(
-    r"^[^\S\n]*\[{1,2}[\w.\"'-]+\]{1,2}[^\S\n]*(#.*)?$", re.MULTILINE
-)
+_SECTION: Final = re.compile(r"^[^\S\n]*\[{1,2}[\w.\"'-]+\]{1,2}[^\S\n]*(#.*)?$", re.MULTILINE)
 _ASSIGNMENT: Final = re.compile(
     r"^[^\S\n]*[\w.\"'-]+(?:[^\S\n]+=\s|[^\S\n]*=[^\S\n]*[\[\"'\d{tf])", re.MULTILINE
 )

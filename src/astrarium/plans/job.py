@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
-from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, checked, default_modules
+from astrarium.model.adapters import DEFAULT_RANK, Adapters, checked, default_modules
 from astrarium.model.beside import Beside, Role
 from astrarium.model.blocks import Model
 from astrarium.model.frozen import with_frozen_front
@@ -117,7 +117,7 @@ def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
     if plan.finetune is not None:
         rank = part.lora_rank or DEFAULT_RANK
         modules = part.lora_modules or default_modules(model)
-        adapters = checked(model, Adapters(Finetune(plan.finetune), rank, modules))
+        adapters = checked(model, Adapters(plan.finetune, rank, modules))
     asked = part.numerics, part.expert_imbalance, part.expert_messages, kind, adapters
     lengths = None if part.lengths is None else Lengths(part.lengths, packed=part.packed)
     beside = _beside(part, where)

@@ -20,6 +20,7 @@ from astrarium.api.flags import (
     WHY_NOT_FLAGS,
     Flag,
 )
+from astrarium.api.running_flags import CHANGE_FLAGS
 from astrarium.errors import did_you_mean, flag
 from astrarium.web.reply import REFUSED, Answer, problem
 
@@ -59,12 +60,12 @@ def _model(
     name: str,
     table: Mapping[str, Flag],
     description: str,
-    base: type[RequestBody] = RequestBody,
+    base: type[BaseModel] = RequestBody,
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)
         for name, one in table.items()
-        if not one.is_file and name not in RequestBody.model_fields
+        if not one.is_file and name not in base.model_fields
     }
     return make(name, __base__=base, __doc__=description, **fields)
 
@@ -113,6 +114,18 @@ class Chosen(BaseModel):
 
     document: Annotated[Mapped, Field(description="A plan document.")]
     rank: Annotated[Amount, Field(description="Which plan of it; 1 is the best.")] = 1
+
+
+ReplanRequest: Final = _model(
+    "ReplanRequest", CHANGE_FLAGS, "As `astrarium replan`, of a plan of a document.", Chosen
+)
+
+
+class StragglersRequest(Chosen):
+    """As `astrarium plan --stragglers`, of a document."""
+
+    stragglers: Annotated[StrictStr, Field(max_length=200)] = "spread"
+    repair_time: Amount | None = None
 
 
 class CompareRequest(BaseModel):
