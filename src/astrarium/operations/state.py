@@ -1,12 +1,9 @@
 """Which rank holds which part of weights and optimizer states, and what changes place.
 
-Every layer is an interval from 0 to 1. A rank holds a part of it: tensor parallelism divides it
-first, and ZeRO divides the part of a rank among its replicas. Experts are divided by expert
-parallelism in place of tensor parallelism. So what a rank lacks under a new layout is the length of
-its new part less the overlap with the old one, times the bytes of the layers that both layouts
-place on its GPU.
-
-Simplified: norms, which tensor parallelism copies, count as divided; every layer is divided among
+Every layer is an interval from 0 to 1. Tensor parallelism divides it first (expert parallelism, for
+experts), then ZeRO divides the part of a rank among its replicas. A rank lacks, under a new layout,
+the length of its new part less the overlap with the old one, times the bytes of the layers that
+both layouts place on its GPU. Simplified: norms count as divided, and every layer is divided among
 replicas by itself, as FSDP and Megatron's buckets nearly do.
 """
 
@@ -208,10 +205,7 @@ def _kept_rank(
     clusters: tuple[Cluster, Cluster],
     common: Floats,
 ) -> Ints:
-    """The rank before, of every new rank: GPUs go where they have most in common, else to others.
-
-    GPUs of a pool stay in it; those that the plan did not use, or that are new, held nothing.
-    """
+    """For every new rank, the old rank on its GPU: in the same pool, with most in common."""
     old = np.full(len(after.stage), -1)
     names = [pool.name for pool in clusters[0].pools]
     for index, pool in enumerate(clusters[1].pools):

@@ -109,7 +109,6 @@ def sweep_document(
     value: str = PREFERRED,
     top: int = 5,
 ) -> SweepDocument:
-    """What to show of the rows of a sweep."""
     if not rows:
         raise InputError("the sweep has no such rows")
     firsts = {row["scenario"]: row for row in reversed(rows)}

@@ -26,6 +26,7 @@ from astrarium.api.flags import (
     PREDICT_FLAGS,
     WHY_NOT_FLAGS,
     Flag,
+    flags,
     read,
 )
 from astrarium.catalog.models import find_model_entry, is_model_name
@@ -41,13 +42,7 @@ from astrarium.errors import (
     naming,
     refusal,
 )
-from astrarium.plans.document import (
-    Plan,
-    PlanDocument,
-    document_of_content,
-    plan_of_rank,
-    to_dict,
-)
+from astrarium.plans.document import Plan, PlanDocument, document_of_content, plan_of_rank, to_dict
 from astrarium.report.plan.document import document_without_plans
 from astrarium.strategy.document import strategy_pairs
 from astrarium.value import replace
@@ -205,7 +200,7 @@ def _strategy(given: str) -> Mapping[str, Any]:
 
 
 def field_of(error: AstrariumError, body: Body) -> str | None:
-    """Where in the request the mistake is, by the name under which the request has it."""
+    """The place of the mistake, by the name under which the request has it."""
     found = error.part
     if found == "gpus" and body.get("gpus") is None and body.get("pools") is not None:
         return "pools"
@@ -336,7 +331,6 @@ def _review(body: Body, tell: Tell | None) -> Answer:
 
 
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
-    """The document of a request, and the plan that it is about."""
     rank = readers.rank("rank", body.get("rank", 1))
     with about(where):
         document = document_of_content(body["document"], "document")
@@ -385,11 +379,10 @@ def _trace(body: Body, tell: Tell | None) -> Answer:
 
 def _replan(body: Body, tell: Tell | None) -> Answer:
     from astrarium.api.operations import replanned
-    from astrarium.api.running_flags import REPLAN_FLAGS
 
     document, plan = _with_model(body)
     given = {**body, "plan": document, "rank": plan.rank}
-    return Answer(OK, encoded(replanned(read(REPLAN_FLAGS, given, from_python=True)).document))
+    return Answer(OK, encoded(replanned(read(flags("replan"), given, from_python=True)).document))
 
 
 def _stragglers(body: Body, tell: Tell | None) -> Answer:

@@ -57,9 +57,7 @@ class EventStream(Response):
         self.workers, self.kind, self.asked, self.known = workers, kind, body, known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": OK, "headers": self.raw_headers},
-        )
+        await send({"type": "http.response.start", "status": OK, "headers": self.raw_headers})
         if await unless_left(receive, self._search(send)):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -101,7 +99,7 @@ async def _heartbeat(send: Send) -> None:
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What some work gives; if the client leaves first, the work is ended, and gives nothing."""
+    """The result of some work; if the client leaves first, the work is ended."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -143,7 +141,7 @@ _PROBLEMS: Final[Mapping[int, str]] = {
 
 
 def responses(name: str, description: str, **problems: str) -> dict[int | str, dict[str, Any]]:
-    """What a route returns: a document, or errors; `problems` have other schemas ("s409")."""
+    """The document or errors of a route; `problems` have other schemas ("s409")."""
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": description, "content": _json(name)}
     }

@@ -19,8 +19,8 @@ from astrarium.api.flags import (
     PREDICT_FLAGS,
     WHY_NOT_FLAGS,
     Flag,
+    flags,
 )
-from astrarium.api.running_flags import CHANGE_FLAGS
 from astrarium.errors import did_you_mean, flag
 from astrarium.web.reply import REFUSED, Answer, problem
 
@@ -57,10 +57,7 @@ class RequestBody(BaseModel):
 
 
 def _model(
-    name: str,
-    table: Mapping[str, Flag],
-    description: str,
-    base: type[BaseModel] = RequestBody,
+    name: str, table: Mapping[str, Flag], description: str, base: type[BaseModel] = RequestBody
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)
@@ -116,6 +113,7 @@ class Chosen(BaseModel):
     rank: Annotated[Amount, Field(description="Which plan of it; 1 is the best.")] = 1
 
 
+CHANGE_FLAGS: Final = flags("change", "price", "failures", "checkpoint_every", "storage_bandwidth")
 ReplanRequest: Final = _model(
     "ReplanRequest", CHANGE_FLAGS, "As `astrarium replan`, of a plan of a document.", Chosen
 )
@@ -164,7 +162,7 @@ class ExportRequest(Chosen):
 
 
 def complaint(errors: Sequence[Any]) -> Answer:
-    """What is wrong with a body that does not have the form of a request."""
+    """The error of a body that does not have the form of a request."""
     first = errors[0]
     # Of a value that may be a number, a text or a list, the branches stand behind its key.
     key = [part for part in first["loc"] if part != "body" and not _is_branch(part)]
