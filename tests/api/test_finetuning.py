@@ -192,6 +192,21 @@ def test_number_formats_stand_side_by_side() -> None:
     assert any(note.startswith("quality: ") for note in found.document.notes)
 
 
+def test_formats_with_scales_of_few_elements_are_compared_where_tensor_cores_have_them() -> None:
+    asked = {"gpus": "b200:8", "global_batch": 64, "seq_length": 8192}
+    found = astrarium.plan("llama-3.1-8b", precision="best", **asked)
+    assert {one.precision for one in found.document.plans} == {"fp4", "fp8", "mxfp8", "bf16"}
+    (quality,) = (note for note in found.document.notes if note.startswith("quality: "))
+    assert all(paper in quality for paper in ("2412.19437", "2506.08027", "2509.25149"))
+    one = next(plan for plan in found.document.plans if plan.precision == "mxfp8")
+    fp8 = next(plan for plan in found.document.plans if plan.precision == "fp8")
+    assert fp8.iteration_seconds < one.iteration_seconds < 1.05 * fp8.iteration_seconds
+    alone = astrarium.plan("llama-3.1-8b", precision="mxfp8", runtime="megatron-bridge", **asked)
+    assert alone.best.iteration_seconds > 0
+    with pytest.raises(InputError, match=r"fsdp: mxfp8 there comes from other libraries"):
+        astrarium.plan("llama-3.1-8b", precision="mxfp8", runtime="fsdp", **asked)
+
+
 def test_a_format_that_gpus_lack_is_left_out_with_a_note() -> None:
     found = astrarium.plan("llama-3.1-8b", precision="best", gpus="a100:8", global_batch=64)
     assert [one.precision for one in found.document.plans] == ["bf16"]

@@ -127,9 +127,9 @@ FLAGS: Final[Mapping[str, Flag]] = {
     ),
     "precision": Flag(
         "Number format of matrix products.",
-        read=readers.choice("model.workload:Precision", without=("fp32", "fp4")),
+        read=readers.choice("model.workload:Precision", without=("fp32",)),
         default="bf16",
-        words=("bf16", "fp16", "fp8"),
+        words=("bf16", "fp16", "fp8", "mxfp8", "fp4"),
     ),
     "numerics": Flag(
         "Gradients and moments of Adam: 32 bits (strict), or bf16 (reduced).",
@@ -374,9 +374,9 @@ PLAN_FLAGS: Final = flags(
     model=NEEDED,
     global_batch=NEEDED,
     precision={
-        "help": "Number format of matrix products; best: bf16 and fp8 side by side.",
+        "help": "Number format of matrix products; best: those that the GPUs have, side by side.",
         "read": readers.precision_or_best,
-        "words": ("bf16", "fp16", "fp8", "best"),
+        "words": ("bf16", "fp16", "fp8", "mxfp8", "fp4", "best"),
     },
     expert_messages={
         "help": "How tokens travel to experts. Default: the faster of alltoall and overlapped.",

@@ -102,7 +102,6 @@ LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
     Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
     Feature.BESIDE: "no files are written for trainers of two models, such as TRL, NeMo RL or"
     " ModelOpt; set one up with the plan's degrees",
-    Feature.FP4: "no file that is written says it; plan with {precision} bf16 or fp8",
 }
 # Of training software that does not resume.
 _LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {

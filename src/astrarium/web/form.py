@@ -38,7 +38,9 @@ FORM: Final[Mapping[str, Mapping[str, FormField]]] = {
         "global_batch": FormField("Global batch", "Sequences"),
         "seq_length": FormField("Sequence length", "Tokens each"),
         "tokens": FormField("Tokens in all", "Such as 2T, 300B"),
-        "precision": FormField("Precision", says={"best": "bf16 or fp8"}),
+        "precision": FormField(
+            "Precision", says={"best": "all that the GPUs have", "fp4": "nvfp4"}
+        ),
     },
     "Goal and limits": {
         "objective": FormField(

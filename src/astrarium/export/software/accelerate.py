@@ -51,6 +51,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
+    Feature.MICROSCALED: "its formats of 8 bits and fewer come from other libraries",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.GRAPHS: "its layers are launched one by one",
     Feature.MTP: "it trains the model alone; plan without --mtp-layers",

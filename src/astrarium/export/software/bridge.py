@@ -52,6 +52,8 @@ MIXED_PRECISION: Final[Mapping[Precision, str]] = {
     Precision.BF16: "bf16_mixed",
     Precision.FP16: "fp16_mixed",
     Precision.FP8: "bf16_with_fp8_current_scaling_mixed",
+    Precision.MXFP8: "bf16_with_mxfp8_mixed",
+    Precision.FP4: "bf16_with_nvfp4_mixed",
 }
 
 

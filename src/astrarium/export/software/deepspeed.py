@@ -49,6 +49,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.RECOMPUTE_GROUPS: "models of Transformers are recomputed layer by layer",
     Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
     Feature.FP8: "it trains in bf16 or fp16",
+    Feature.MICROSCALED: "it trains in bf16 or fp16",
     Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
     Feature.GRAPHS: "its layers are launched one by one",
     Feature.MTP: "it trains the model alone; plan without --mtp-layers",

@@ -231,6 +231,7 @@ LACKS: Final[Mapping[Feature, str]] = {
     Feature.KV_HEADS_COPIED: "tp must divide the key/value heads",
     Feature.SEQUENCE_REMAINDER: "sequence and context parallelism deal out equal halves only",
     Feature.EXPERT_TENSOR_ALONE: "without expert parallelism experts are split by tp",
+    Feature.MICROSCALED: "its converters to MXFP8 and NVFP4 are not written; plan in bf16 or fp8",
     Feature.RECOMPUTE_MODULES: "its selective checkpointing chooses operators, not modules",
     Feature.RECOMPUTE_GROUPS: "full checkpointing covers layers one by one",
     Feature.RECOMPUTE_SOME: "full checkpointing covers every layer",

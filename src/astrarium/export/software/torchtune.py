@@ -50,6 +50,7 @@ _LACKS: Final[Mapping[Feature, str]] = {
     Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
     Feature.FP16: "it trains in bf16 or fp32",
     Feature.FP8: "it trains in bf16",
+    Feature.MICROSCALED: "it trains in bf16",
     Feature.REDUCED: "weights and moments are bf16 there; plan with --runtime torchtune",
     Feature.GRAPHS: "its layers are launched one by one",
     Feature.MTP: "it trains the model alone; plan without --mtp-layers",
