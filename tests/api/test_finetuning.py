@@ -252,3 +252,25 @@ def test_a_strategy_with_adapters_may_be_predicted_in_fp8() -> None:
         "llama-3.1-8b", strategy={"zero_stage": 3}, finetune="lora", precision="fp8", **EIGHT
     )
     assert found.document.workload.precision == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "why"),
+    [
+        ("nemotron-h-8b", {"runtime": "torchtitan"}, "no flavor has its sizes"),
+        ("gpt3-13b", {"runtime": "megatron-bridge"}, "has no recipe for it"),
+        ("qwen3-8b", {"runtime": "torchtune", "finetune": "lora"}, "configuration of adapters"),
+        (
+            "llama-3.1-8b",
+            {"runtime": "torchtune", "finetune": "lora", "lora_modules": "mlp"},
+            "on some weights of attention",
+        ),
+    ],
+)
+def test_software_that_could_not_be_written_for_is_not_planned_for(
+    model: str, flags: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InputError, match=why) as caught:
+        astrarium.plan(model, gpus="h100:8", global_batch=64, seq_length=2048, **flags)
+    assert caught.value.part == "runtime"
+    assert caught.value.repairs

@@ -257,7 +257,10 @@ def test_a_pool_that_no_stage_fits_on_is_left_out(run: Run) -> None:
 def test_types_without_a_common_precision(run: Run) -> None:
     common = ("predict", "llama-2-7b", "--gpus", "h100:8,v100:8", "--global-batch", "64")
     asked = (*common, "--strategy", "tp=8,pp=2")
-    refused(run(*asked, "--precision", "fp8"), "V100-SXM2-32GB has no fp8 arithmetic to train in; it has fp16")
+    refused(
+        run(*asked, "--precision", "fp8"),
+        "V100-SXM2-32GB has no fp8 arithmetic to train in; it has fp16",
+    )
     document = json.loads(run(*asked, "--json").stdout)
     assert document["workload"]["precision"] == "fp16"
     assert document["plans"][0]["precision"] == "fp16"

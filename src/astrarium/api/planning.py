@@ -12,13 +12,14 @@ from astrarium.api.money import MoneyTerms
 from astrarium.api.readers import BEST, both_given
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cost.training_run import RunTerms, Spot
-from astrarium.errors import InputError, about, flag, refusal
+from astrarium.errors import InputError, Repair, about, flag, refusal, with_flags
 from astrarium.report.plan.document import (
     compare_part,
     document_of,
     document_of_prediction,
     with_run_terms,
 )
+from astrarium.report.plan.text import EXPORTED_TO
 from astrarium.search import planner
 from astrarium.search.formats import has_format
 from astrarium.search.listing import Progress, no_progress
@@ -222,6 +223,7 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         workload = replace(question.asked.workload, adapters=named)
         if precision is not None:
             workload = replace(workload, precision=precision)
+        _check_files(workload, runtime)
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
@@ -240,6 +242,22 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     known = [QUALITY[name] for name in sorted(formats) if name in QUALITY]
     quality = [COMPARE_LOSSES.format("; ".join(known))] if known else []
     return replace(found, notes=(*found.notes, *quality))
+
+
+def _check_files(workload: Workload, runtime: Runtime) -> None:
+    """Refuse software that was asked for and whose files cannot say the workload at all."""
+    if runtime.parses_as_megatron and runtime.name not in EXPORTED_TO:
+        return
+    from astrarium.export.target import find_target
+
+    why = find_target(EXPORTED_TO[runtime.name]).workload_refused(workload)
+    if why:
+        raise InputError(
+            f"{flag('runtime')} {runtime.name}: no file can be written for {workload.model.name}:"
+            f" {with_flags(why)}",
+            "runtime",
+            [Repair("Plan for Megatron-LM", {"runtime": "megatron"})],
+        )
 
 
 def _answer(
