@@ -272,9 +272,8 @@ def test_a_flavor_is_the_model_of_the_plan_or_not_used() -> None:
     assert "theta=10000.0" in torchtitan.module(other)
     assert "theta 500000 instead of 10000" in torchtitan_toml.model_refused(other)
     gelu = with_config(one, hidden_act="gelu")
-    assert "activation silu instead of gelu, and its Llama" in torchtitan.workload_refused(
-        gelu.workload
-    )
+    why = torchtitan.workload_refused(gelu.workload)
+    assert "activation silu instead of gelu, and its Llama" in why
     assert "activation silu instead of gelu" in torchtitan_toml.model_refused(gelu)
 
 
