@@ -193,7 +193,7 @@ def test_number_formats_stand_side_by_side() -> None:
 
 
 def test_formats_with_scales_of_few_elements_are_compared_where_tensor_cores_have_them() -> None:
-    asked = {"gpus": "b200:8", "global_batch": 64, "seq_length": 8192}
+    asked: dict[str, Any] = {"gpus": "b200:8", "global_batch": 64, "seq_length": 8192}
     found = astrarium.plan("llama-3.1-8b", precision="best", **asked)
     assert {one.precision for one in found.document.plans} == {"fp4", "fp8", "mxfp8", "bf16"}
     (quality,) = (note for note in found.document.notes if note.startswith("quality: "))

@@ -238,8 +238,10 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         return under(*ways[0])
     asked = {_called(question, *way): partial(under, *way) for way in ways}
     found = side_by_side(asked, question.objective)
-    formats = [str(plan.precision) for plan in found.plans] if question.precisions else []
-    known = [QUALITY[name] for name in sorted(formats) if name in QUALITY]
+    compared = found.plans if question.precisions else ()
+    known = [
+        QUALITY[one] for one in sorted(str(plan.precision) for plan in compared) if one in QUALITY
+    ]
     quality = [COMPARE_LOSSES.format("; ".join(known))] if known else []
     return replace(found, notes=(*found.notes, *quality))
 

@@ -265,7 +265,13 @@ def _on_lengths(workload: Workload) -> Iterator[str]:
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
     """What trains, None for all weights; --finetune all has several answers."""
-    from astrarium.model.adapters import Adapters, Finetune, default_modules, for_runtime
+    from astrarium.model.adapters import (
+        DEFAULT_RANK,
+        Adapters,
+        Finetune,
+        default_modules,
+        for_runtime,
+    )
 
     given = asked.finetune
     if given in (None, Finetune.FULL):
@@ -279,7 +285,7 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
         hint = did_you_mean(str(given), words)
         says = f" '{given}': expected one of {', '.join(words)}{hint}"
         raise refusal("finetune", says, instead(str(given), words))
-    rank = {} if asked.lora_rank is None else {"rank": asked.lora_rank}
+    rank = asked.lora_rank or DEFAULT_RANK
     modules = default_modules(loaded)
     if asked.lora_modules is not None:
         modules = tuple(dict.fromkeys(asked.lora_modules.replace(" ", "").split(",")))
@@ -289,7 +295,7 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
     kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
     if asked.strategy is None:  # one of the user's may be of any software
         _check_formats(asked)
-    asked_for = (Adapters(kind, modules=modules, **rank) for kind in kinds)
+    asked_for = (Adapters(kind, rank, modules) for kind in kinds)
     made = tuple(for_runtime(loaded, one, runtime_of(asked)) for one in asked_for)
     return (None, *made) if given == ALL else made
 

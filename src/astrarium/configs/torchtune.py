@@ -115,7 +115,7 @@ def _read(
         if values.get(key) is not None
     )
     as_if = tuple(_as_if(v))
-    counted = {one.option for one in (*used, *as_if)}
+    counted = {*(one.option for one in used), *(one.option for one in as_if)}
     return Imported(
         source=source,
         program=PROGRAM,

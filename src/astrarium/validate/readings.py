@@ -117,7 +117,7 @@ EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_mask": False}
 BOTH: Final = r"(?=.*megatron)(?=.*deepspeed)"  # in either order
 SHARING_GRADIENTS: Final = r"zero[- ]?(stage[- ]?)?[23]"
 # Constants of the runtime, by a pattern of framework and precision.
-FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+FRAMEWORKS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     # Models of Transformers leave the vocabulary as the tokenizer has it, and run eager kernels.
     # nanotron is by Hugging Face too, but has kernels of its own.
     (r"^(?!.*nanotron).*(transformers|hugging ?face)", {"pads_vocabulary": False} | EAGER),

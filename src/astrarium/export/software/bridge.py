@@ -231,6 +231,7 @@ def program(job: Job) -> RankProgram:
     """The program of every process."""
     words = [word(key, value) for key, value in overrides(job).items()]
     header, adapters = commented(header_lines(job, SOFTWARE)), job.workload.adapters
+    started: dict[str, Any]
     listed = {OVERRIDES: header + "".join(f"{line}\n" for line in words)}
     if adapters is None:
         started = {
