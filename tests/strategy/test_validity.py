@@ -205,6 +205,10 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         },
     ),
     "overlapped_experts_without_full_recompute": (MOE, {"expert_messages": "overlapped", **FULL}),
+    "overlapped_experts_without_recomputed_experts": (
+        MOE,
+        {"expert_messages": "overlapped", **SELECTIVE, "recompute_modules": "layernorm,moe"},
+    ),
     "offload_needs_host_memory": (VALID, {"offload_optimizer": True, "host_memory_bytes": 2**34}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
@@ -251,6 +255,12 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "graphs_recompute_no_layer": ("megatron-graphs", VALID, FULL),
     "graphs_without_fsdp": ("megatron-graphs", WITHOUT_FSDP, {"zero_stage": 2}),
     "graphs_without_experts": ("megatron-graphs", VALID, {**EXPERTS, "ep": 8}),
+    "activation_offload_without_pipeline": (
+        "megatron-offload",
+        WITHOUT_FSDP,
+        {"pp": 2, "dp": 8, "num_micro_batches": 8},
+    ),
+    "activation_offload_without_recompute": ("megatron-offload", ALONE, SELECTIVE),
     "replicas_are_neighbours": ("torchtitan", TITAN, {"pipeline_inside": True}),
     "no_scans": ("torchtitan", TITAN, {"scan_heads": 8, "scan_groups": 8}),
     "scan_without_splits": ("fsdp", ALONE, {"scan_heads": 8, "scan_groups": 8}),

@@ -8,7 +8,7 @@ import pytest
 from measured import row_of
 
 from astrarium.catalog.runtimes import ReportedMemory, find_runtime
-from astrarium.configs.recomputation import recompute_of
+from astrarium.configs.settings import recompute_of
 from astrarium.errors import InputError
 from astrarium.strategy.types import Granularity, Method, Overlap, RecomputeModule
 from astrarium.validate.names import resolve_program

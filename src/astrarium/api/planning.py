@@ -68,8 +68,6 @@ HOST_BYTES: Final = 16  # of a parameter, as the rule offload_needs_host_memory 
 
 
 class Question(Value, frozen=True):
-    """What is asked of the search, and about what."""
-
     asked: Request
     reference: str  # what the model was called
     objective: Objective
@@ -200,7 +198,7 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
-    """What plans leave free; what is predicted is not always right."""
+    """Memory that plans leave free, as predictions are not always right."""
     if given.memory_margin is None:
         asked = given.fit_chance
         return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
@@ -227,9 +225,10 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
-        found = answer(workload)
-        is_open = question.graphs_open and len(ways) == 1
-        return _with_graphs(question, workload, found) if is_open else found
+        if question.graphs_open and len(ways) == 1:
+            found = _with_offload(question, workload, partial(answer, workload))
+            return _with_graphs(question, workload, found)
+        return answer(workload)
 
     pools, ours = question.asked.cluster.pools, question.precisions or (None,)
     formats = [p for p in ours if p is None or not p.is_microscaled or has_format(p, *pools)]
@@ -284,10 +283,7 @@ def _answer(
 
 
 def _with_messages(
-    question: Question,
-    workload: Workload,
-    runtime: Runtime,
-    answer: Callable[[Workload], Planned],
+    question: Question, workload: Workload, runtime: Runtime, answer: Callable[[Workload], Planned]
 ) -> Planned:
     """The answer with the way in which tokens travel to experts that makes it fastest."""
     from astrarium.search.expert_messages import answered, worth_a_look
@@ -301,6 +297,16 @@ def _with_messages(
         runtime=runtime,
     )
     return answered(workload, ways, answer)
+
+
+def _with_offload(question: Question, workload: Workload, answer: Callable[[], Planned]) -> Planned:
+    """The answer with activations in host memory, where nothing else fits or is as fast."""
+    from astrarium.search.offload import with_offload
+
+    def offloaded(runtime: Runtime) -> Planned:
+        return _answer(question, runtime, no_progress, workload)
+
+    return with_offload(workload, question.asked.cluster, answer, offloaded)
 
 
 def _with_graphs(question: Question, workload: Workload, found: Planned) -> Planned:
@@ -342,7 +348,7 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
 
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
-    """Which price or network, changed by how much, changes the answer."""
+    """The changes of a price or network that would change the answer."""
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
@@ -359,7 +365,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
 def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
-    """What was found, compared with what the user has if that was asked."""
+    """The answer as a document, compared with the user's own if that was asked."""
     found = document_of(
         planned,
         reference=question.reference,
@@ -374,7 +380,7 @@ def document(
 
 
 def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
-    """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
+    """A note on host memory that plan 1 needs, where the size of nodes is not known."""
     strategy = planned.plans[0].strategy
     pools = [
         pool for pool in question.asked.cluster.pools if pool.gpu.name in planned.plans[0].gpus
@@ -415,7 +421,7 @@ def prediction(given: AskedValues) -> PlanDocument:
 
 
 def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
-    """What no file of the software can say; code of one's own may."""
+    """Notes on choices that no file of the software can express."""
     if program.parses_as_megatron or not program.rules:
         return ()  # refused, or not known
     reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
@@ -423,10 +429,7 @@ def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tupl
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
-    """One strategy as if it were an answer to `astrarium plan`, and what it breaks.
-
-    Without a document if it makes no plan; the second is empty if it could be an answer.
-    """
+    """One strategy as if it were an answer, if it makes a plan, and the flags it breaks."""
     question = read(given)
     asked = question.asked
     assert given.strategy is not None
@@ -444,7 +447,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
-    """What keeps a plan from being an answer, in words."""
+    """Reasons why a plan cannot be an answer."""
     from astrarium.report.plan.text import lacking_words
 
     found = [f"{flag('rule')} '{rule}' drops it" for rule in rules]

@@ -20,6 +20,8 @@ from astrarium.value import Value
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
 GRAPHS: Final = "megatron-graphs"
+# Activations of this share of the layers wait in host memory, in per cent.
+OFFLOADS: Final = {f"megatron-offload-{share}": share / 100 for share in (25, 50, 75)}
 
 
 class ReportedMemory(StrEnum):
@@ -31,8 +33,6 @@ class ReportedMemory(StrEnum):
 
 
 class AttentionKind(StrEnum):
-    """Kernels of attention."""
-
     FUSED = "fused"  # the best the GPU has
     FLASH2 = "flash2"  # FlashAttention-2
     UNFUSED = "unfused"  # two products around a softmax
@@ -142,6 +142,9 @@ class Runtime(Value, frozen=True):
     router_launch_seconds: float  # both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
     latent_launch_seconds: float  # likewise where keys and values come from latent widths
+    kernel_choice_seconds: float  # for a product of a size whose kernel is not remembered
+    kernels_remembered: float
+    expert_rows_met: float  # numbers of rows that experts had before what is timed began
     cast_launch_seconds: float  # additional, for a layer of 8-bit products, both passes together
     router_cast_launch_seconds: float  # likewise where experts are routed to
     expert_cast_launch_seconds: float  # likewise for each expert on the rank
@@ -179,7 +182,6 @@ class Constant(Value, frozen=True):
 
 
 def runtime_names() -> tuple[str, ...]:
-    """Names of all runtimes."""
     return tuple(_entries())
 
 
@@ -190,11 +192,20 @@ def planned_runtimes() -> tuple[str, ...]:
 
 @cache
 def find_runtime(name: str = DEFAULT) -> Runtime:
-    """Return the runtime of this name, in any case."""
     values = {constant.name: constant.value for constant in describe_runtime(name)}
     values["fused"] = frozenset(values["fused"])
     values["reported_memory"] = ReportedMemory(values["reported_memory"])
     return Runtime(name=name.lower(), title=_entries()[name.lower()]["title"], **values)
+
+
+def offloaded_layers(runtime: Runtime, layers: int) -> int:
+    """How many layers' activations a runtime of `OFFLOADS` moves to host memory; 0 of others."""
+    return round(OFFLOADS.get(runtime.name, 0.0) * layers)
+
+
+def offloading(moved: int, layers: int) -> str:
+    """The name of the runtime that moves as many, as nearly as any does."""
+    return min(OFFLOADS, key=lambda name: abs(OFFLOADS[name] - moved / layers))
 
 
 _MEGATRON: Final = (Repair("Plan for Megatron-LM", {"runtime": "megatron"}),)
@@ -228,8 +239,7 @@ def with_reduced_states(runtime: Runtime) -> Runtime:
 
 # Share of expert messages that cost nothing beside another micro-batch, as Megatron runs them: the
 # median that NVIDIA's runs on H100 imply, 0.37 to 0.45 in four of Qwen3-235B on 256 (all to all)
-# and 0.36 in one of DeepSeek-V3 on 1,024 (DeepEP). DeepSeek's own schedule, which cuts layers more
-# finely, hid 0.72.
+# and 0.22 in one of DeepSeek-V3 on 1,024 (DeepEP).
 HIDDEN_MESSAGES: Final = 0.4
 # The merged schedule runs one chunk further ahead (`get_pp_rank_microbatches`): with pp 4 and two
 # virtual stages 12 instead of 11 on the first rank, fewer with more of either.
@@ -279,7 +289,6 @@ def _sending(runtime: Runtime, *, deepep: bool, overlapped: bool) -> Runtime:
 
 @cache
 def describe_runtime(name: str) -> tuple[Constant, ...]:
-    """Return the constants of a runtime with their sources, own and inherited."""
     entries = _entries()
     if name.lower() not in entries:
         known = ", ".join(entries)

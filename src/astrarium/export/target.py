@@ -10,7 +10,7 @@ from msgspec import field
 
 from astrarium.catalog.optimizers import ADAMW, find_optimizer, optimizer_names
 from astrarium.errors import InputError, did_you_mean, flag, with_flags
-from astrarium.export.features import Feature, asked_by
+from astrarium.export.features import Feature, asked_by, lacks
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job
@@ -92,7 +92,6 @@ def target_names() -> tuple[str, ...]:
 
 
 def find_target(name: str) -> Target:
-    """The target of this name."""
     if name.lower() not in _MODULES:
         hint = did_you_mean(name, target_names())
         raise InputError(f"{flag('to')} '{name}': expected one of {', '.join(_MODULES)}{hint}")
@@ -100,25 +99,11 @@ def find_target(name: str) -> Target:
     return target
 
 
-# What none of them has.
-LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
-    Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
-    Feature.BESIDE: "no files are written for trainers of two models, such as TRL, NeMo RL or"
-    " ModelOpt; set one up with the plan's degrees",
-}
-# Of training software that does not resume.
-_LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
-    Feature.SPOT: "its export does not resume from checkpoints at the interval of the plan, so a"
-    " run would start again whenever nodes are taken away; plan with {spot} never, or export to"
-    " megatron",
-}
-
-
 _WAY_OUT: Final = "`astrarium fit` names what would make it fit"
 
 
 def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What is refused of a plan that does not fit, as predicted or as the target runs it."""
+    """A refusal of a plan that does not fit, as predicted or as the target runs it."""
     if not job.plan.fits:
         why = f"is predicted, which is more than it has; {_WAY_OUT}"
         return (Refusal(Feature.MEMORY, f"{format_bytes(job.plan.peak_bytes)} on a GPU", why),)
@@ -138,10 +123,10 @@ def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
 
 def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     """The features of the plan that the target lacks; empty if it can be written."""
-    asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
+    asked, lacking = asked_by(job), {**lacks("all"), **target.lacks}
     if target.program and not target.resumes:
-        lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}
-    found = [Refusal(f, asked[f], with_flags(why)) for f, why in lacks.items() if f in asked]
+        lacking |= lacks("without checkpoints")
+    found = [Refusal(f, asked[f], with_flags(why)) for f, why in lacking.items() if f in asked]
     if not target.is_launcher:
         found += _training_refusals(job, target, asked)
     if nodes := target.nodes_refused(job):

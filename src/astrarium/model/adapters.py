@@ -167,7 +167,6 @@ def _parts(block: Block, linear: Linear, count: int) -> tuple[int, ...]:
 
 
 def adapter_parameters(model: Model, adapters: Adapters) -> int:
-    """Parameters that train."""
     of_kind = {
         kind: sum(one.parameters(adapters) for one in adapted_modules(model, kind, adapters))
         for kind in model.kinds
@@ -177,7 +176,7 @@ def adapter_parameters(model: Model, adapters: Adapters) -> int:
 
 
 def finetuned_flops_per_token(model: Model, adapters: Adapters, seq_length: int) -> float:
-    """Of matrix products: frozen weights have no gradients, scores have all of them."""
+    """FLOPs of matrix products: frozen weights have no gradients, scores have all of them."""
     every = model.flops_per_token(seq_length)
     weights = sum(
         x.flops_per_token for b in model.blocks if isinstance(b, Block) for x in b.linears

@@ -15,16 +15,9 @@ from msgspec import to_builtins
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
-from astrarium.model.adapters import (
-    DEFAULT_RANK,
-    Adapters,
-    Finetune,
-    default_modules,
-    for_runtime,
-)
-from astrarium.model.beside import Beside, Role
+from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, default_modules, for_runtime
 from astrarium.model.blocks import Model
-from astrarium.model.frozen import with_frozen_front
+from astrarium.model.frozen import Beside, Role, with_frozen_front
 from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank
@@ -45,8 +38,6 @@ class NodeGroup(Value, frozen=True):
 
 
 class Job(Value, frozen=True):
-    """One plan of a document."""
-
     document: PlanDocument
     plan: Plan
     workload: Workload
@@ -60,7 +51,7 @@ class Job(Value, frozen=True):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What the model was built from: the content of a config.json or a model file."""
+        """The content of the config.json or model file behind the model."""
         return self.model.config or {}
 
     @property
@@ -87,7 +78,7 @@ class Job(Value, frozen=True):
 
 
 def runtime_of(plan: Plan) -> Runtime:
-    """What a plan was priced for; Megatron, if nothing runs it."""
+    """The runtime that priced a plan; Megatron, if nothing runs it."""
     return find_runtime(*plan.runtimes[:1])
 
 
@@ -182,11 +173,7 @@ def _check_gpus(plan: Plan, strategy: Strategy, where: str) -> None:
 
 
 def _check(
-    workload: Workload,
-    cluster: Cluster,
-    strategy: Strategy,
-    runtime: Runtime,
-    where: str,
+    workload: Workload, cluster: Cluster, strategy: Strategy, runtime: Runtime, where: str
 ) -> None:
     """Refuse what was edited into something that neither Megatron nor its own runtime takes."""
     from astrarium.cost.mixed import ClusterModel

@@ -1,12 +1,12 @@
 """Which plan to start: of those that cannot be told from the fastest, the simplest with room.
 
 The search finds the fastest plan of the model. The ratio of two predictions has an error that was
-measured on sweeps (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may
-be as fast. Such plans are a near-tie. The recommended one of them has room in memory, then the
-fewest and lightest mechanisms: there is less to set up and less that can go wrong.
+measured (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may be as
+fast. Such plans are a near-tie. Of those that lose least the recommended one has room in memory,
+then the fewest and lightest mechanisms: there is less to set up and less that can go wrong.
 
 `MECHANISMS` is that order, as weights. To find the simplest plan, the search is asked again without
-one mechanism after the other, the heaviest first, within the time of the near-tie.
+one mechanism after the other, the heaviest first, within the time that may be lost.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import format_bytes
 from astrarium.value import Value
 
-# A plan is in the near-tie if the odds that the fastest one is really faster are below 2 to 1, and
-# it is not predicted to be slower by more than this.
-NEAR_TIE_ODDS: Final = 2.0
-NEAR_TIE_SLOWER: Final = 0.03
+# A plan is in the near-tie if the 80 % interval of its ratio to the fastest one holds 1, as all our
+# intervals are: the chance that the fastest is really faster is below this.
+NEAR_TIE_CHANCE: Final = 0.9
+# A recommended plan gives up less: the odds that the fastest is really faster are below 2 to 1, and
+# it is not predicted to be slower by more than 3 %.
+RECOMMENDED_CHANCE: Final = 2 / 3
+RECOMMENDED_SLOWER: Final = 0.03
 # Beside a plan that does what nobody has published a measurement of, by more than this: a doubt of
 # 1 about one step of an iteration, of 2 about all of its messages. Their errors are those of ZeRO 3
 # where it was measured: up to 20 % too fast on 384 to 2,240 A100 (SC'21), and twice too fast in
 # other hands (BigScience, with the optimizer in host memory). A doubt of 3 is about what was
 # measured and is not understood: beside cp 1 and 2, predictions of cp 4 and 8 under FSDP are 1.4 to
 # 1.5 times too fast (torchtitan, 8 H100, December 2024).
-UNMEASURED_SLOWER: Final = (NEAR_TIE_SLOWER, 0.1, 0.2, 0.4)
+UNMEASURED_SLOWER: Final = (RECOMMENDED_SLOWER, 0.1, 0.2, 0.4)
 UNMEASURED_ERROR: Final = (0.0, 0.2, 0.45, 0.45)
 ROOMY: Final = 0.98  # chance to fit at which memory is no concern
 TIGHT: Final = 0.95  # and at which it is the first
@@ -153,12 +156,7 @@ def mechanisms(plan: Plan, seq_length: int) -> float:
 
 def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
     """Whether a plan cannot be told from the fastest one."""
-    slower = other.iteration_seconds / fastest.iteration_seconds - 1
-    most = NEAR_TIE_ODDS / (1 + NEAR_TIE_ODDS)
-    return (
-        slower <= _most_slower(fastest, experts=experts)
-        and _chance(fastest, other, experts=experts) < most
-    )
+    return chance(fastest, other, experts=experts) < NEAR_TIE_CHANCE
 
 
 def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recommendation:
@@ -175,7 +173,7 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
         choice.simplify(pool)
     best = choice.plan
     why = tuple(_reasons(fastest, best, asked.workload.seq_length, experts=experts))
-    return Recommendation(best, fastest, _chance(fastest, best, experts=experts), why)
+    return Recommendation(best, fastest, chance(fastest, best, experts=experts), why)
 
 
 class _Choice:
@@ -202,11 +200,18 @@ class _Choice:
             plan
             for plan in found
             if plan.gpus == self._fastest.gpus
-            and is_tied(self._fastest, plan, experts=self._experts)
+            and self._loses_little(plan)
             and self._doubt(plan) < least
         ]
         tied.sort(key=lambda plan: (self._doubt(plan), plan.iteration_seconds))
         return tied[0] if tied else self._fastest
+
+    def _loses_little(self, plan: Plan) -> bool:
+        most = 1 + _most_slower(self._fastest, experts=self._experts)
+        return (
+            plan.iteration_seconds <= self._fastest.iteration_seconds * most
+            and chance(self._fastest, plan, experts=self._experts) < RECOMMENDED_CHANCE
+        )
 
     def _doubt(self, plan: Plan) -> int:
         return _doubt(plan, experts=self._experts)
@@ -216,7 +221,7 @@ class _Choice:
         if (
             plan.gpus != self._fastest.gpus
             or plan.iteration_seconds > self._latest
-            or not is_tied(self._fastest, plan, experts=self._experts)
+            or not self._loses_little(plan)
             or self._weight(plan) >= self._weight(self.plan)
         ):
             return False
@@ -291,7 +296,8 @@ def _most_slower(fastest: Plan, *, experts: bool) -> float:
     return UNMEASURED_SLOWER[_doubt(fastest, experts=experts)]
 
 
-def _chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
+def chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
+    """The chance that a plan is really faster than another one."""
     doubts = {_doubt(plan, experts=experts) for plan in (fastest, other)}
     return chance_faster(
         fastest.iteration_seconds,

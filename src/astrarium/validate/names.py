@@ -157,7 +157,7 @@ STATED: Final = (
     Statement(r"\bfused (ce|cross[- ]entropy|loss)\b", fuses=frozenset({"cross_entropy"})),
     # Experts of a fixed size go with a plain all-to-all.
     Statement(
-        r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b",
+        r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b|tokens sent all to all",
         (("dispatch", "copy"),),
     ),
     # ZeRO inside nodes only.
@@ -324,11 +324,7 @@ def _kernel_stated(runtime: Runtime, kernel: str | None) -> dict[str, object]:
     """Another attention kernel than the program's runs at that kernel's own speed."""
     if kernel is None or kernel == runtime.attention:
         return {}
-    return {
-        "attention": kernel,
-        "attention_forward_ratio": 1.0,
-        "attention_backward_ratio": 1.0,
-    }
+    return {"attention": kernel, "attention_forward_ratio": 1.0, "attention_backward_ratio": 1.0}
 
 
 @cache

@@ -24,9 +24,9 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, Finetune
-from astrarium.model.beside import Beside, Role
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
+from astrarium.model.frozen import Beside, Role
 from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.search import space

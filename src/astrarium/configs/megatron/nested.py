@@ -16,14 +16,12 @@ from astrarium.configs.huggingface import catalog_model
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, answer_for
 from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
-from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.megatron.overrides import read_pairs, settings_in
 from astrarium.configs.neighbours import is_there
 from astrarium.configs.settings import Settings
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch, flags_of
-from astrarium.configs.tables import table
-from astrarium.configs.values import leaves
+from astrarium.configs.values import OVERRIDE, leaves, table
 from astrarium.strategy.options import options_by_flag
 
 _OF_RECIPES: Final = (
@@ -87,10 +85,7 @@ def _with_adapters(read: Imported, scheme: str, values: Mapping[str, str]) -> Im
 
 
 def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
-    """A YAML file of Megatron-Bridge: the sections of its configuration, over a recipe.
-
-    The recipe is named where the file is used; files are called after it.
-    """
+    """A YAML file of Megatron-Bridge, over the recipe that the file is called after."""
     name = Path(source).stem.lower()
     _check_recipe(name + " distill" * ("teacher" in str(content["model"])), source)
     pairs = list(settings_in(content))
@@ -117,7 +112,7 @@ def _check_recipe(words: str, source: str) -> None:
 
 
 def _values_of_recipe(name: str) -> dict[str, str]:
-    """What a recipe sets, as far as it is known."""
+    """The known settings of a recipe."""
     known = table("recipes")
     values = {**(known["pretrain"] if "pretrain" in name else {}), **known.get(name, {})}
     return {key: str(value) for key, value in values.items()}

@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from astrarium.configs.imported import Imported, Unknown
 from astrarium.configs.megatron.importing import of_settings
-from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
 from astrarium.configs.shell.launch import Launch
-from astrarium.configs.tables import table
-from astrarium.configs.values import leaves
+from astrarium.configs.values import OVERRIDE, leaves, table
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
@@ -49,7 +47,6 @@ def read_overrides(text: str, source: str) -> Imported:
 def read_pairs(
     pairs: Sequence[tuple[str, str]], source: str, launch: Launch | None = None
 ) -> Imported:
-    """Overrides by their names; `launch` is what starts them."""
     values: dict[str, str] = {}
     unknown: list[Unknown] = []
     known = {option.dest for option in megatron_options()}
@@ -81,7 +78,7 @@ def _stated_once(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _precision(name: str) -> dict[str, str]:
-    """Of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
+    """The precision of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
     out = {
         key: value for word, on in _PRECISIONS.items() if word in name for key, value in on.items()
     }

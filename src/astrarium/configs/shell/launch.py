@@ -20,8 +20,7 @@ from astrarium.configs.imported import (
 from astrarium.configs.neighbours import beside, folder_of, text_of
 from astrarium.configs.shell.expansion import alternatives, shown, split_words, unset_in
 from astrarium.configs.shell.script import Command, Script, read_script
-from astrarium.configs.tables import table
-from astrarium.configs.values import Answers
+from astrarium.configs.values import Answers, table
 from astrarium.errors import in_shell
 from astrarium.strategy.options import Treatment, options_by_flag
 from astrarium.value import Value
@@ -185,10 +184,7 @@ def _name_file(script: Script, where: str) -> None:
 
 
 def _refuse_text(text: str, where: str) -> None:
-    """Refuse a script that trains nothing for any arguments: its text names no training.
-
-    Programs behind conditions on arguments are not reached, so all that the text names count.
-    """
+    """Refuse a script whose whole text names no training, whatever its arguments are."""
     bare = "\n".join(line.partition("# ")[0] for line in text.splitlines())
     if not STARTERS.search(bare) and not re.search(r"python\S* .*(train|tune|sft)\w*\.py", bare):
         raise NotTrainingError(f"{where}: no training is started here: it names no program for it")
@@ -293,7 +289,7 @@ def _refuse_aim(names: str, where: str) -> None:
 
 
 def kind_of(command: Command) -> str:
-    """What reads the training of a command; "" if it is none that is known."""
+    """The reader of a command's training; "" if none is known."""
     launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
     refused = (*_TABLE["not_modelled"], *_TABLE["no_training"], *_TABLE["not_read"])
@@ -428,11 +424,7 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
 def _gpus_of(
     launcher: Sequence[str], header: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[int | None, str]:
-    """Processes in all, as the nearest launcher says, else the job, else usual variables.
-
-    With them comes what they are taken from where nothing states them; without them, the
-    variable that they depend on.
-    """
+    """Processes in all by the nearest launcher, job or usual variable, and their source."""
     starts = [i for i, word in enumerate(launcher) if word.rpartition("/")[2] in _LAUNCHERS]
     parts = [launcher[i:] for i in reversed(starts)] if starts else [launcher]
     open_on = ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import flag
-from astrarium.export.features import Feature, layers_of_stages
+from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, filled, on_amd
 from astrarium.export.run_length import (
@@ -161,7 +161,7 @@ def _overlap(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _messages(job: Job) -> dict[str, object]:
-    """How tokens travel to experts, as settings of the model; `comm_overlap` is not asked."""
+    """Messages of experts as settings of the model; `comm_overlap` is not asked."""
     asked = dict(megatron.expert_messages(job))
     overlapped = asked.pop(OVERLAPPED, False)
     named = {f"model.{name.replace('-', '_')}": value for name, value in asked.items()}
@@ -228,13 +228,11 @@ _PRETRAINING: Final = Data(
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     words = [word(key, value) for key, value in overrides(job).items()]
     header, adapters = commented(header_lines(job, SOFTWARE)), job.workload.adapters
-    started: dict[str, Any]
     listed = {OVERRIDES: header + "".join(f"{line}\n" for line in words)}
     if adapters is None:
-        started = {
+        started: dict[str, Any] = {
             "script": '"$BRIDGE_PATH"/scripts/training/run_recipe.py',
             "arguments": ("--recipe", recipe_of(job), *words),
             "data": _PRETRAINING,
@@ -295,11 +293,7 @@ TARGET = Target(
     title="Megatron-Bridge",
     version=VERSION,
     program=program,
-    lacks={
-        **megatron.LACKS,
-        Feature.REDUCED: "its recipe here keeps them in fp32; plan with --numerics strict",
-        Feature.GRAPHS: "its recipe here launches layers one by one",
-    },
+    lacks=lacks("megatron", "bridge"),
     workload_refused=workload_refused,
     finetunes=("lora", "dora"),
     modules="megatron_gpt",
