@@ -144,6 +144,7 @@ def test_frozen_weights_have_the_number_format_of_the_plan(
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
         ({"optimizer": "lion", "runtime": "megatron-bridge"}, r"megatron-bridge has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
+        ({"optimizer": "soap"}, r"soap is not priced: a Shampoo-like optimizer"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
     ],
 )
