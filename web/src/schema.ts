@@ -210,7 +210,7 @@ export interface Pool {
   readonly slowdown?: number;
 }
 
-export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";
+export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8" | "mxfp8";
 
 export interface Ramp {
   readonly start: number;
@@ -356,7 +356,7 @@ export interface SweepDocument {
   readonly varies: Readonly<Record<string, readonly string[]>>;
   readonly figures: readonly string[];
   readonly pivot: Pivot | null;
-  readonly best: readonly Readonly<Record<string, unknown>>[];
+  readonly best: readonly (Readonly<Record<string, unknown>>)[];
   readonly front: readonly ScenarioTrade[];
   readonly front_is_of_runs: boolean;
 }

@@ -57,7 +57,7 @@ class RankLayout(Value, frozen=True):
 
 def state_bytes(workload: Workload, runtime: Runtime, *, divided: bool) -> tuple[StateBytes, ...]:
     """Bytes of the weights, and of the optimizer states; `divided`: weights are, too."""
-    runtime = as_asked(runtime, workload.numerics, workload.expert_messages)
+    runtime = as_asked(runtime, workload.numerics, workload.expert_messages, workload.precision)
     runtime = with_optimizer(runtime, workload.optimizer)
     model = workload.model
     dense, expert = [float(model.embedding.parameters)], [0.0]

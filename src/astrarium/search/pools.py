@@ -275,7 +275,7 @@ def fastest_at(asked: Asked, pool: Pool, known: Plan) -> Plan:
 
 
 def peak_flops(asked: Asked, pool: Pool) -> float:
-    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
+    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.dtype]
 
 
 def _space(asked: Asked, model: CostModel, *, offload: bool | None = None) -> Space:

@@ -135,7 +135,7 @@ def mfu_of_time(prediction: Prediction) -> float | None:
     sequences = strategy.dp * strategy.micro_batch * strategy.num_micro_batches
     work = scenario.workload
     flops = work.model.flops_per_token(work.seq_length) * work.seq_length * sequences
-    peak = peaks.get(Dtype(work.precision.value), 0.0)
+    peak = peaks.get(Dtype(work.precision.dtype), 0.0)
     return flops / (seconds * strategy.gpus * peak)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import field
 
-from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.catalog.runtimes import MICROSCALED, Runtime, find_runtime
 from astrarium.validate.table import MeasuredRow
 from astrarium.value import Value
 
@@ -48,12 +48,11 @@ CORRECTIONS: Final = msgspec.json.decode(
     type=tuple[TableCorrection, ...],
 )
 BLOCKWISE: Final = 1.35
-MICROSCALED: Final = 1.05
 EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_mask": False}
 BOTH: Final = r"(?=.*megatron)(?=.*deepspeed)"  # in either order
 SHARING_GRADIENTS: Final = r"zero[- ]?(stage[- ]?)?[23]"
 # Constants of the runtime, by a pattern of framework and precision.
-FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+FRAMEWORKS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     # Models of Transformers leave the vocabulary as the tokenizer has it, and run eager kernels.
     # nanotron is by Hugging Face too, but has kernels of its own.
     (r"^(?!.*nanotron).*(transformers|hugging ?face)", {"pads_vocabulary": False} | EAGER),
@@ -67,13 +66,8 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     # take 1.28 times as long as with one scale for a tensor, and iterations are met best with 1.35
     # for products (TransformerEngine 2.20.2 on H200, own measurement, shapes not kept apart).
     (r"block-?wise|fp8-?bs\b|sub-?channel", {"scaled_product_ratio": BLOCKWISE}),
-    # Scales for 32 elements, which Blackwell's tensor cores apply: 7.16 ms for products that take
-    # 6.81 with one scale for a tensor (TransformerEngine's GEMM profiling guide, B300, 2026).
-    # How long rows of experts take to fill up and cast in these formats was never measured.
-    (
-        r"mxfp8|fp8-?mx\b|quantisation granularity",
-        {"scaled_product_ratio": MICROSCALED, "expert_cast_ratio": 1.0, "fills_expert_rows": False},
-    ),
+    # Scales for 32 elements, which Blackwell's tensor cores apply.
+    (r"mxfp8|fp8-?mx\b|quantisation granularity", MICROSCALED),
     # With one scale each rank casts its shard by three plain kernels: 30 bytes, not 6.
     (r"torchtitan.*tensor-?wise", {"sharded_moved_bytes": 34}),
     # Scales for blocks come from kernels that torchao has written by hand.
