@@ -60,6 +60,7 @@ FAMILIES: Final = {
         "llm-foundry",
         "torchtitan",
         "torchtitan-eager",
+        "torchtune",
         "deepspeed",
         "deepspeed-2021",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ settings.load_profile("astrarium")
 # which test sees which example would depend on the order of the tests.
 providers._get_local_constants = lambda: providers._local_constants
 
+# A shell that runs tests in the background lets them, and all that they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW_FILES = Path(__file__).with_name("slow_files.txt")  # written by tools/slow_tests.py
 

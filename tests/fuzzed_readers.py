@@ -194,32 +194,46 @@ def _flags(text: str, folder: Path) -> object:
 
 
 def _request(kind: str) -> Callable[[str, Path], object]:
-    """The body of a request, as the server passes it on once its shape was checked."""
+    """The body of a request: its shape, then its answer; one of `plan` is only read."""
 
     def reader(text: str, folder: Path) -> object:
         from pydantic import ValidationError
 
-        from astrarium.web import answers
+        from astrarium.errors import InputError
+        from astrarium.web import answers, reply
 
         try:
-            body = json.loads(text)
-            if not isinstance(body, dict):
-                return None
-            checked = _bodies()[kind].model_validate(body).model_dump(exclude_unset=True)
-        except (ValueError, RecursionError, ValidationError):
-            return None
+            checked = _bodies()[kind].model_validate_json(text).model_dump(exclude_unset=True)
+        except (ValidationError, RecursionError) as error:
+            raise InputError(str(error)) from None
         if kind == "plan":
             return answers._plan_asked(checked)
-        return answers.answer(kind, checked)
+        answer = answers.answer(kind, {"zipped": True, **checked})
+        if answer.status != reply.OK:
+            raise InputError(json.loads(answer.content)["error"]["message"])
+        return answer
 
     return reader
 
 
 @cache
 def _bodies() -> Mapping[str, Any]:
-    from astrarium.web.flags import PlanRequest, PredictRequest, ReviewRequest
+    from astrarium.web import flags
 
-    return {"plan": PlanRequest, "predict": PredictRequest, "review": ReviewRequest}
+    return {
+        "plan": flags.PlanRequest,
+        "predict": flags.PredictRequest,
+        "review": flags.ReviewRequest,
+        "explain": flags.Chosen,
+        "export": flags.ExportRequest,
+    }
+
+
+def _document_seeds(**more: object) -> Callable[[], Iterator[str]]:
+    """Bodies that hold a plan document."""
+    return lambda: (
+        json.dumps({"document": json.loads(text), "rank": 1, **more}) for text in _plan_seeds()
+    )
 
 
 def _plan_seeds() -> Iterator[str]:
@@ -432,6 +446,9 @@ READERS: Final[Mapping[str, FuzzedReader]] = {
     ),
     "request-predict": FuzzedReader(_request("predict"), _written(json.dumps(_PREDICT))),
     "request-review": FuzzedReader(
-        _request("review"), _written(json.dumps({"text": _SCRIPT + _OPTIONS, "gpus": "h100:8"}))
+        _request("review"),
+        _written(json.dumps({"text": _SCRIPT + _OPTIONS, "gpus": "h100:8", "global_batch": 16})),
     ),
+    "request-explain": FuzzedReader(_request("explain"), _document_seeds()),
+    "request-export": FuzzedReader(_request("export"), _document_seeds(target="megatron")),
 }

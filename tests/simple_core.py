@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.calibrate.measure.cases import Scale
-from astrarium.calibrate.measure.cases_processor import (
+from astrarium.calibrate.measure.cases import (
     ATTENTION,
     LINEAR,
     LOOKUP,
@@ -15,6 +14,7 @@ from astrarium.calibrate.measure.cases_processor import (
     NOTHING,
     PREFIX,
     UPDATE,
+    Scale,
 )
 from astrarium.calibrate.measure.sections import collective_cases, list_cases
 from astrarium.cost import laws

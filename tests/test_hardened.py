@@ -20,7 +20,7 @@ from astrarium.catalog import price_files
 from astrarium.cli.app import app
 from astrarium.cluster import load_cluster, parse_gpus
 from astrarium.cluster.types import MOST_POOLS
-from astrarium.documents import parsing, rows
+from astrarium.documents import parsing
 from astrarium.errors import InputError
 from astrarium.sweep.folder import SweepFolder
 from astrarium.sweep.scenarios import read_sweep
@@ -124,7 +124,6 @@ def test_a_sweep_that_is_told_to_end_keeps_what_it_has(tmp_path: Path, number: i
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     deadline = time.monotonic() + 60
     while not visible(tmp_path / "rows") and time.monotonic() < deadline:
@@ -145,7 +144,7 @@ def test_lists_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         load_cluster(path)
     with pytest.raises(InputError, match=f"at most {MOST_POOLS} make a cluster"):
         parse_gpus([("h100", 8)] * (MOST_POOLS + 1))
-    monkeypatch.setattr(rows, "MOST_ROWS", 2)
+    monkeypatch.setattr(parsing, "MOST_ROWS", 2)
     prices = tmp_path / "prices.csv"
     prices.write_text("gpu,usd_per_gpu_hour\nh100,2\nh100,3\n", encoding="utf-8")
     with pytest.raises(InputError, match="more than 2 rows; keep the rows that count"):

@@ -28,7 +28,7 @@ MINUTE, HOUR, DAY, WEEK = 60.0, 3600.0, 86400.0, 604800.0  # seconds
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)?(?:\.\d*)?(?:[eE][+-]?\d+)?)"
-    r"\s*(?P<unit>[^\W\d_][^\d]*|)",
+    r"\s*(?P<unit>[^\W\d_][^\d]*|)"
 )
 _LONGEST_ECHO = 40
 
@@ -229,7 +229,7 @@ def _checked(value: Decimal, text: Amount, expected: str, allow_zero: bool) -> D
 
 
 def echo(given: Amount) -> str:
-    """What was given, as a message repeats it: numbers without a fraction show none."""
+    """A value as a message repeats it: numbers without a fraction show none."""
     text = str(int(given) if isinstance(given, float) and given.is_integer() else given)
     return text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "..."
 

@@ -8,9 +8,16 @@ from collections import Counter
 
 import pytest
 
-from astrarium.calibrate.measure.cases import IDENTITY, Case, Scale, case_key, scale_for
-from astrarium.calibrate.measure.cases_matrix import MAX_ELEMENTS, MAX_FLOPS
-from astrarium.calibrate.measure.cases_processor import SECTION as PROCESSOR
+from astrarium.calibrate.measure.cases import (
+    IDENTITY,
+    MAX_ELEMENTS,
+    MAX_FLOPS,
+    Case,
+    Scale,
+    case_key,
+    scale_for,
+)
+from astrarium.calibrate.measure.cases import SECTION as PROCESSOR
 from astrarium.calibrate.measure.sections import (
     GROUPED,
     HEATING,

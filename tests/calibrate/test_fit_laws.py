@@ -11,7 +11,7 @@ from simple_core import CALL, DEVICE, ELEMENT, FLOP, Journal, core_rows
 from astrarium.calibrate.fit import laws as fit_laws
 from astrarium.calibrate.fit.factors import fit_rows
 from astrarium.calibrate.fit.profile import DeviceProfile, make_header, with_measured_cores
-from astrarium.calibrate.measure.cases_processor import LINEAR, LOSS, PREFIX
+from astrarium.calibrate.measure.cases import LINEAR, LOSS, PREFIX
 from astrarium.cluster import parse_gpus
 from astrarium.cost import laws
 from astrarium.cost.tuning import Tuning

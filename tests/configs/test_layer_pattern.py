@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from astrarium.configs.megatron.layer_pattern import layer_pattern
+from astrarium.configs.megatron.hybrid import layer_pattern
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.settings import Settings
 from astrarium.errors import InputError

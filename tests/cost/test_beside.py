@@ -16,7 +16,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.adapters import Adapters, Finetune
-from astrarium.model.beside import Beside, Role
+from astrarium.model.frozen import Beside, Role
 from astrarium.model.workload import Workload
 from astrarium.plans.job import job_of
 from astrarium.search.planner import predict

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from astrarium.catalog.choice import DEGREES_OF_FREEDOM
+from astrarium.catalog.intervals import DEGREES_OF_FREEDOM
 from astrarium.catalog.runtimes import runtime_names
 from astrarium.cost.chances import chance_below, chance_faster, fit_chance, usable_bytes
 

@@ -146,8 +146,8 @@ def test_fine_tuning_measured_on_an_h200() -> None:
 
 
 # NeMo 24.07 on 8 H100 (NVIDIA/NeMo docs/source/performance/performance_summary.md, three
-# revisions), fp8, 32 sequences of 4,096 tokens. Rank 32 on queries, keys and values is assumed: the
-# page states neither.
+# revisions), fp8, 32 sequences of 4,096 tokens. Rank 32 on queries, keys and values, which are one
+# module there, is assumed: the page states neither.
 NEMO = [
     ("llama-2-7b", 1, 1, (0.660, 0.650)),
     ("llama-2-13b", 1, 1, (1.120, 1.110, 1.157)),
@@ -157,7 +157,7 @@ NEMO = [
 
 @pytest.mark.parametrize(("name", "tp", "pp", "measured"), NEMO)
 def test_published_runs_of_lora(name: str, tp: int, pp: int, measured: tuple[float, ...]) -> None:
-    adapters = Adapters(Finetune.LORA, 32, ("q_proj", "k_proj", "v_proj"))
+    adapters = Adapters(Finetune.LORA, 32, ("linear_qkv",), "megatron_gpt")
     workload = Workload(load_model(name), 4096, 32, precision=Precision.FP8, adapters=adapters)
     dp = 8 // (tp * pp)
     batches = 32 // dp

@@ -15,8 +15,13 @@ from astrarium.configs.megatron.importing import read_launch_script
 from astrarium.export.launchers.torchrun import script
 from astrarium.export.run_length import iterations
 from astrarium.export.software.megatron import TARGET, flags, program
-from astrarium.export.software.megatron_model import flags_of, model_refused
-from astrarium.export.software.megatron_rebuilt import difference, shape_of, words
+from astrarium.export.software.megatron_model import (
+    difference,
+    flags_of,
+    model_refused,
+    shape_of,
+    words,
+)
 from astrarium.export.target import refusals
 from astrarium.model import load_model, model_of_entry
 from astrarium.model.build import Architecture, assemble

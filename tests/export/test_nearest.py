@@ -15,14 +15,13 @@ import astrarium
 from astrarium.api.exporting import times_of_targets
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import parse_gpus
-from astrarium.export.features import Feature
+from astrarium.export.features import Feature, lacks
 from astrarium.export.header import estimate_note
 from astrarium.export.nearest import nearest
 from astrarium.export.program import RankProgram
 from astrarium.export.result import Refused
 from astrarium.export.software import accelerate
 from astrarium.export.target import (
-    LACKED_BY_ALL,
     Target,
     find_target,
     refusals,
@@ -206,7 +205,7 @@ def test_pools_that_are_not_in_use_do_not_touch_the_plan(precision: Precision) -
 
 def features_lacked() -> set[Feature]:
     targets = [find_target(name) for name in target_names()]
-    declared = {*LACKED_BY_ALL, *(feature for target in targets for feature in target.lacks)}
+    declared = {*lacks("all"), *(feature for target in targets for feature in target.lacks)}
     # Of nodes a launcher says more than that it lacks them: `Target.nodes_refused`.
     # What needs too much memory is found by prediction: `too_large`.
     # `Target.optimizers` and `Target.finetunes` say which of these are written.

@@ -91,7 +91,7 @@ def test_a_module_that_is_not_there_is_named_with_those_that_are() -> None:
 def test_experts_are_not_adapted() -> None:
     model = load_model("mixtral-8x7b")
     assert default_modules(model) == ("attention",)
-    with pytest.raises(InputError, match="adapters of experts are not modelled"):
+    with pytest.raises(InputError, match="adapters of experts are priced for megatron-bridge"):
         checked(model, Adapters(Finetune.LORA))
 
 

@@ -16,14 +16,14 @@ from astrarium.strategy.types import Granularity, Method, Overlap, RecomputeModu
 
 def test_bytes_of_a_parameter_are_not_stated_as_they_differ_by_plan() -> None:
     """QLoRA's weights are of 4 bits, and Lion, SGD and reduced moments are not of 12 bytes."""
-    assert not [words for _, words in wording.MEMORY_CAUSES.values() if "byte" in words]
+    assert not [words for _, words in wording.WORDS.memory.values() if "byte" in words]
 
 
 def test_every_cause_has_words() -> None:
-    assert set(wording.TIME_CAUSES) == set(SECONDS_CAUSES)
-    assert set(wording.MEMORY_CAUSES) == set(MEMORY_CAUSES)
+    assert set(wording.WORDS.time) == set(SECONDS_CAUSES)
+    assert set(wording.WORDS.memory) == set(MEMORY_CAUSES)
     assert set(MEMORY_KEYS) == set(MEMORY_CAUSES)
-    assert set(wording.REJECTIONS) == {cause.value for cause in Rejection}
+    assert set(wording.WORDS.rejections) == {cause.value for cause in Rejection}
     assert set(wording.MODULES) == set(RecomputeModule)
 
 

@@ -10,8 +10,17 @@ from spmd_priced import CORE, cluster
 
 from astrarium.catalog import Dtype
 from astrarium.cost.efficiency import GemmRole, Pointwise
-from astrarium.spmd.price.compute import UPDATE_BYTES, Bill, kernel_seconds, update_seconds
-from astrarium.spmd.price.work import ATTENTION, GEMM, STREAM, Kernel, Term
+from astrarium.spmd.price.work import (
+    ATTENTION,
+    GEMM,
+    STREAM,
+    UPDATE_BYTES,
+    Bill,
+    Kernel,
+    Term,
+    kernel_seconds,
+    update_seconds,
+)
 
 
 def test_kernels_take_what_the_operator_model_says() -> None:

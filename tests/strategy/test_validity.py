@@ -73,6 +73,7 @@ VALID: Mapping[str, Any] = {
     "sliding_window": False,
     "parameters": 8_030_261_248,
     "tied_embeddings": False,
+    "lora_rank": 0,
     "pairs": False,
     "precision": "bf16",
     "reduced_numerics": False,
@@ -116,6 +117,7 @@ FULL = {"recompute_granularity": "full", "recompute_method": "block", "recompute
 
 ORIGINS = (
     *("Megatron-LM 0.19.2 ", "Transformer Engine ", "Astrarium: ", "torch 2.13 "),
+    *("torchtune 0.6.1 ", "Megatron-Bridge 0.6.2 "),
     *("torchtitan 0.3.0 ", "accelerate 1.15.0", "DeepSpeed 0.19.8 ", "Transformers 5.22.2"),
 )
 
@@ -203,10 +205,17 @@ CASES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         },
     ),
     "overlapped_experts_without_full_recompute": (MOE, {"expert_messages": "overlapped", **FULL}),
+    "overlapped_experts_without_recomputed_experts": (
+        MOE,
+        {"expert_messages": "overlapped", **SELECTIVE, "recompute_modules": "layernorm,moe"},
+    ),
     "offload_needs_host_memory": (VALID, {"offload_optimizer": True, "host_memory_bytes": 2**34}),
     "tp_overlap_needs_sequence_parallel": (VALID, {"sequence_parallel": False}),
     "tp_overlap_needs_nvlink": (VALID, {"nvlink": False}),
     "reduced_numerics": (FSDP, {"reduced_numerics": True}),
+    "adapters_by_tp": ({**VALID, "overlap_tp": False}, {"lora_rank": 15}),
+    "adapters_without_fsdp": ({**FSDP, "overlap_tp": False}, {"lora_rank": 16}),
+    "adapters_without_tp_overlap": (VALID, {"lora_rank": 16}),
     "whole_pairs": (VALID, {"pairs": True}),
     "reduced_moments": (FSDP, {"optimizer": "adamw-8bit"}),
     "sgd_whole": (VALID, {"optimizer": "sgd"}),
@@ -246,6 +255,12 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "graphs_recompute_no_layer": ("megatron-graphs", VALID, FULL),
     "graphs_without_fsdp": ("megatron-graphs", WITHOUT_FSDP, {"zero_stage": 2}),
     "graphs_without_experts": ("megatron-graphs", VALID, {**EXPERTS, "ep": 8}),
+    "activation_offload_without_pipeline": (
+        "megatron-offload",
+        WITHOUT_FSDP,
+        {"pp": 2, "dp": 8, "num_micro_batches": 8},
+    ),
+    "activation_offload_without_recompute": ("megatron-offload", ALONE, SELECTIVE),
     "replicas_are_neighbours": ("torchtitan", TITAN, {"pipeline_inside": True}),
     "no_scans": ("torchtitan", TITAN, {"scan_heads": 8, "scan_groups": 8}),
     "scan_without_splits": ("fsdp", ALONE, {"scan_heads": 8, "scan_groups": 8}),
@@ -293,6 +308,11 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     ),
     "gather_beside": ("fsdp", {**ALONE, "zero_stage": 2}, {"overlap_param_gather": False}),
     "gather_at_the_end": ("deepspeed", ZERO, {"zero_stage": 2}),
+    "always_divides": (
+        "fsdp-torchtune",
+        {**ZERO, "cp": 1, "overlap_param_gather": True},
+        {"zero_stage": 0, "overlap_param_gather": False},
+    ),
     "no_module_recompute": ("fsdp", ALONE, SELECTIVE),
     "recompute_every_layer": ("torchtitan", TITAN, FULL),
     "offload_of_shards": ("fsdp", {**ALONE, "zero_stage": 2}, {"offload_optimizer": True}),

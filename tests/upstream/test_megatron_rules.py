@@ -38,6 +38,7 @@ DENSE: Final[Mapping[str, Any]] = {
     "sliding_window": False,
     "parameters": 1,
     "tied_embeddings": False,
+    "lora_rank": 0,
     "pairs": False,
     "precision": "bf16",
     "seq_length": 512,
@@ -259,6 +260,14 @@ CASES: Final = (
         "disable full recomputation",
         model="experts",
         **{**EP4, **INTERLEAVED, **FULL, "expert_messages": "overlapped"},
+    ),
+    case(
+        "overlapped_experts_without_recomputed_experts",
+        "disable moe in recompute_modules",
+        model="experts",
+        recompute_granularity="selective",
+        recompute_modules="moe",
+        **{**EP4, **INTERLEAVED, "expert_messages": "overlapped"},
     ),
     case(
         "offload_needs_host_memory",

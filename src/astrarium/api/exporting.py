@@ -17,7 +17,7 @@ from astrarium.value import Value
 
 
 class RefusedError(InputError):
-    """What is asked for cannot express the plan; `result` says the same as data."""
+    """The target cannot express the plan; `result` says the same as data."""
 
     def __init__(self, message: str, result: Exported) -> None:
         super().__init__(message)
@@ -62,7 +62,6 @@ def made(
     where: str = "the plan",
     folder_name: str = "",
 ) -> Made:
-    """The files of the folder, without writing them."""
     target = find_target(to)
     software = software_of(target, program)
     job = job_of(document, rank, where)
@@ -91,7 +90,7 @@ def times_of_targets(document: PlanDocument, rank: int) -> dict[str, float | Non
 
 
 def software_of(target: Target, program: str | None) -> Target:
-    """What is started: the program of a launcher, by default Megatron, or the target itself."""
+    """The program that is started: the target, or that of a launcher (by default Megatron)."""
     if not target.is_launcher:
         if program is not None and program.lower() != target.name:
             raise InputError(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.api import planning
 from astrarium.api.asked import AskedValues
-from astrarium.api.flags import as_keyword, read
+from astrarium.api.flags import as_keyword, flags, read
 from astrarium.api.plans import Plan, Plans, StrPath
-from astrarium.api.running_flags import REPLAN_FLAGS
 from astrarium.cluster import Cluster, market
 from astrarium.cost.checkpoints import checkpoint_bytes
 from astrarium.cost.training_run import RunTerms
@@ -63,7 +62,7 @@ _DRAWN = {
 
 
 class Replanned(Value, frozen=True):
-    """What to do; `document` is what `--json` prints."""
+    """The decision; `document` is what `--json` prints."""
 
     document: ReplanDocument
 
@@ -104,8 +103,8 @@ def running(values: Mapping[str, Any], given: frozenset[str]) -> tuple[PlanDocum
         says = "there is no such file; `astrarium plan ... --out DIR` writes a plan"
         raise InputError(f"{plan}: {says}", "plan")
     else:
-        flags = {name: values[name] for name in (*OF_STRATEGIES, "price")}
-        asked = AskedValues(strategy=str(plan), profile=None, given=given, **flags)
+        said = {name: values[name] for name in (*OF_STRATEGIES, "price")}
+        asked = AskedValues(strategy=str(plan), profile=None, given=given, **said)
         document = planning.prediction(asked)
         return document, job_of(document, 1, where)
     typed = [name for name in OF_STRATEGIES if name in given]
@@ -123,7 +122,6 @@ def running(values: Mapping[str, Any], given: frozenset[str]) -> tuple[PlanDocum
 
 
 def replanned(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> Replanned:
-    """The answer to `astrarium replan`."""
     asked, job = running(values, given)
     change, terms = _change(values), _terms(values)
     happened = situation(job.strategy, job.cluster, change)
@@ -174,7 +172,6 @@ def _given(values: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, An
 
 
 def simulated(values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> SimulationDocument:
-    """The answer to `astrarium simulate`."""
     asked, job = running(values, given)
     seed, source = values["seed"], values["trace"]
     trace = _trace(values, job.cluster, given)
@@ -197,7 +194,6 @@ def simulated(values: Mapping[str, Any], given: frozenset[str] = frozenset()) ->
 
 
 def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -> CapacityTrace:
-    """The trace of a file, or one that is drawn."""
     if values["trace"] == DRAW:
         hours, away = values["hours"] / HOUR, values["away"] / HOUR
         drawn = Drawn(hours, values["seed"], hours_away=away, **_given(values, _DRAWN))
@@ -214,7 +210,6 @@ def _trace(values: Mapping[str, Any], cluster: Cluster, given: frozenset[str]) -
 def over_several_sites(
     values: Mapping[str, Any], given: frozenset[str] = frozenset()
 ) -> SitesDocument:
-    """The answer to `astrarium sites`."""
     if values["sites"] < LEAST_SITES:
         raise InputError(f"{flag('sites')} {values['sites']}: outer steps need at least 2 sites")
     asked, job = running(values, given)
@@ -230,7 +225,7 @@ def under_stragglers(
     terms: RunTerms,
     repair_seconds: float | None = None,
 ) -> StragglersDocument:
-    """What the listed plans of a document take with GPUs and nodes that are slow and break."""
+    """The listed plans of a document with GPUs and nodes that are slow and break."""
     repair = DEFAULT_REPAIR_SECONDS if repair_seconds is None else repair_seconds
     found = []
     for plan in document.listed:
@@ -265,4 +260,4 @@ def replan(  # noqa: PLR0913  one parameter per flag
     arguments = locals()
     with naming(as_keyword):
         given = {name: value for name, value in arguments.items() if value is not None}
-        return replanned(read(REPLAN_FLAGS, given, from_python=True))
+        return replanned(read(flags("replan"), given, from_python=True))

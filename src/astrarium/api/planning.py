@@ -61,8 +61,6 @@ HOST_BYTES: Final = 16  # of a parameter, as the rule offload_needs_host_memory 
 
 
 class Question(Value, frozen=True):
-    """What is asked of the search, and about what."""
-
     asked: Request
     reference: str  # what the model was called
     objective: Objective
@@ -184,11 +182,15 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
     if given.profile:
         several = f" is about one runtime, and {flag('runtime')} all asks for several"
         raise refusal("profile", several)
-    return tuple(find_runtime(name) for name in COMPARED_RUNTIMES)
+    if given.finetune in (None, "full"):
+        return tuple(find_runtime(name) for name in COMPARED_RUNTIMES)
+    from astrarium.model.adapters import facts
+
+    return tuple(find_runtime(name) for name in facts()["runtimes"])
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
-    """What plans leave free; what is predicted is not always right."""
+    """Memory that plans leave free, as predictions are not always right."""
     if given.memory_margin is None:
         asked = given.fit_chance
         return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
@@ -203,16 +205,21 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     `progress` is called with the state of the search and its plans (`astrarium.search.listing`).
     """
 
+    from astrarium.model.adapters import for_runtime
+
     def under(runtime: Runtime, adapters: Adapters | None, precision: Precision | None) -> Planned:
-        workload = replace(question.asked.workload, adapters=adapters)
+        model = question.asked.workload.model
+        named = adapters and for_runtime(model, adapters, runtime.name)
+        workload = replace(question.asked.workload, adapters=named)
         if precision is not None:
             workload = replace(workload, precision=precision)
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
-        found = answer(workload)
-        is_open = question.graphs_open and len(ways) == 1
-        return _with_graphs(question, workload, found) if is_open else found
+        if question.graphs_open and len(ways) == 1:
+            found = _with_offload(question, workload, partial(answer, workload))
+            return _with_graphs(question, workload, found)
+        return answer(workload)
 
     ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
     if len(ways) == 1:
@@ -246,10 +253,7 @@ def _answer(
 
 
 def _with_messages(
-    question: Question,
-    workload: Workload,
-    runtime: Runtime,
-    answer: Callable[[Workload], Planned],
+    question: Question, workload: Workload, runtime: Runtime, answer: Callable[[Workload], Planned]
 ) -> Planned:
     """The answer with the way in which tokens travel to experts that makes it fastest."""
     from astrarium.search.expert_messages import answered, worth_a_look
@@ -263,6 +267,16 @@ def _with_messages(
         runtime=runtime,
     )
     return answered(workload, ways, answer)
+
+
+def _with_offload(question: Question, workload: Workload, answer: Callable[[], Planned]) -> Planned:
+    """The answer with activations in host memory, where nothing else fits or is as fast."""
+    from astrarium.search.offload import with_offload
+
+    def offloaded(runtime: Runtime) -> Planned:
+        return _answer(question, runtime, no_progress, workload)
+
+    return with_offload(workload, question.asked.cluster, answer, offloaded)
 
 
 def _with_graphs(question: Question, workload: Workload, found: Planned) -> Planned:
@@ -304,7 +318,7 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
 
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
-    """Which price or network, changed by how much, changes the answer."""
+    """The changes of a price or network that would change the answer."""
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
@@ -321,7 +335,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
 def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
-    """What was found, compared with what the user has if that was asked."""
+    """The answer as a document, compared with the user's own if that was asked."""
     found = document_of(
         planned,
         reference=question.reference,
@@ -336,7 +350,7 @@ def document(
 
 
 def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
-    """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
+    """A note on host memory that plan 1 needs, where the size of nodes is not known."""
     strategy = planned.plans[0].strategy
     pools = [
         pool for pool in question.asked.cluster.pools if pool.gpu.name in planned.plans[0].gpus
@@ -377,7 +391,7 @@ def prediction(given: AskedValues) -> PlanDocument:
 
 
 def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
-    """What no file of the software can say; code of one's own may."""
+    """Notes on choices that no file of the software can express."""
     if program.parses_as_megatron or not program.rules:
         return ()  # refused, or not known
     reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
@@ -385,10 +399,7 @@ def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tupl
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
-    """One strategy as if it were an answer to `astrarium plan`, and what it breaks.
-
-    Without a document if it makes no plan; the second is empty if it could be an answer.
-    """
+    """One strategy as if it were an answer, if it makes a plan, and the flags it breaks."""
     question = read(given)
     asked = question.asked
     assert given.strategy is not None
@@ -406,7 +417,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
-    """What keeps a plan from being an answer, in words."""
+    """Reasons why a plan cannot be an answer."""
     from astrarium.report.plan.text import lacking_words
 
     found = [f"{flag('rule')} '{rule}' drops it" for rule in rules]

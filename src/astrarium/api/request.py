@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from astrarium.catalog.runtimes import Runtime as RuntimeProfile
     from astrarium.cluster.build import GpusGiven
     from astrarium.model.adapters import Adapters
-    from astrarium.model.beside import Beside
+    from astrarium.model.frozen import Beside
     from astrarium.model.lengths import Lengths
     from astrarium.strategy.types import Strategy
     from astrarium.validate.scenario import Scenario
@@ -61,7 +61,7 @@ ALL = "all"  # runtimes, or ways to fine-tune, side by side
 
 
 class Request(Value, frozen=True):
-    """What a command is asked about, and notes on what was assumed."""
+    """The workload and cluster of a question, and notes on assumptions."""
 
     workload: Workload
     cluster: Cluster
@@ -69,10 +69,7 @@ class Request(Value, frozen=True):
 
 
 def model(given: ModelGiven, as_type: str | None = None) -> Model:
-    """A model: as given, or built from its name or from the content of a file.
-
-    `as_type` reads a config.json as one of another type.
-    """
+    """A model: as given, or built from its name or a file, read `as_type` if that is stated."""
     if as_type is not None:
         if not isinstance(given, str | Path):
             raise InputError(f"--as {as_type} goes with a config.json; name it as MODEL")
@@ -85,7 +82,6 @@ def model(given: ModelGiven, as_type: str | None = None) -> Model:
 
 
 def reference_of(given: ModelGiven, loaded: Model) -> str:
-    """The name that a document gives the model."""
     return str(given) if isinstance(given, str | Path) else loaded.name
 
 
@@ -196,7 +192,6 @@ def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
 
 
 def lengths_of(asked: AskedValues) -> Lengths | None:
-    """The lengths of the sequences, where they are stated."""
     from astrarium.model.lengths import Lengths, Packing
 
     packed = asked.packing is Packing.ON
@@ -210,10 +205,9 @@ def lengths_of(asked: AskedValues) -> Lengths | None:
 
 
 def beside_of(asked: AskedValues) -> Beside | None:
-    """The frozen model beside the trained one, where there is one."""
     if asked.teacher is None and asked.reference is None:
         return None
-    from astrarium.model.beside import Beside, Role
+    from astrarium.model.frozen import Beside, Role
 
     if asked.teacher is not None and asked.reference is not None:
         raise both_given("teacher", "reference")
@@ -231,7 +225,7 @@ def beside_of(asked: AskedValues) -> Beside | None:
 
 
 def _on_beside(workload: Workload) -> Iterator[str]:
-    """What is counted of a frozen model."""
+    """A note on the frozen model."""
     beside = workload.beside
     if beside is None:
         return
@@ -252,7 +246,7 @@ def _on_beside(workload: Workload) -> Iterator[str]:
 
 
 def _on_lengths(workload: Workload) -> Iterator[str]:
-    """What is counted of sequences of unequal length."""
+    """A note on sequences of unequal length."""
     if workload.draws is None:
         return
     length, mean = workload.seq_length, workload.draws.mean
@@ -264,8 +258,14 @@ def _on_lengths(workload: Workload) -> Iterator[str]:
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
-    """What trains, None for all weights; --finetune all has several answers."""
-    from astrarium.model.adapters import Adapters, Finetune, checked, default_modules
+    """The adapters that train, None for all weights; --finetune all has several answers."""
+    from astrarium.model.adapters import (
+        DEFAULT_RANK,
+        Adapters,
+        Finetune,
+        default_modules,
+        for_runtime,
+    )
 
     given = asked.finetune
     if given in (None, Finetune.FULL):
@@ -279,7 +279,7 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
         hint = did_you_mean(str(given), words)
         says = f" '{given}': expected one of {', '.join(words)}{hint}"
         raise refusal("finetune", says, instead(str(given), words))
-    rank = {} if asked.lora_rank is None else {"rank": asked.lora_rank}
+    rank = DEFAULT_RANK if asked.lora_rank is None else asked.lora_rank
     modules = default_modules(loaded)
     if asked.lora_modules is not None:
         modules = tuple(dict.fromkeys(asked.lora_modules.replace(" ", "").split(",")))
@@ -289,15 +289,19 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
     kinds = (Finetune.LORA, Finetune.QLORA) if given == ALL else (Finetune(str(given)),)
     if asked.strategy is None:  # one of the user's may be of any software
         _check_formats(asked)
-    made = tuple(checked(loaded, Adapters(kind, modules=modules, **rank)) for kind in kinds)
+    asked_for = (Adapters(kind, modules=modules, rank=rank) for kind in kinds)
+    made = tuple(for_runtime(loaded, one, runtime_of(asked)) for one in asked_for)
     return (None, *made) if given == ALL else made
 
 
 def _check_formats(asked: AskedValues) -> None:
-    """Refuse number formats that no software with adapters has."""
-    if asked.precision == "fp8":
-        ways = f"plans with adapters are in bf16 or fp16; choose one, or {flag('finetune')} full"
-        raise refusal("precision", f" fp8: {ways}")
+    """Refuse number formats that the software lacks with adapters."""
+    from astrarium.model.adapters import facts
+
+    has_fp8 = facts()["runtimes"].get(runtime_of(asked), {}).get("fp8", False)
+    if asked.precision == "fp8" and not has_fp8:
+        ways = f"with adapters, {runtime_of(asked)} trains in bf16 or fp16; choose one"
+        raise refusal("precision", f" fp8: {ways}, or {flag('runtime')} megatron-bridge")
     if asked.numerics is Numerics.REDUCED:
         ways = f"plans with adapters have strict numerics; leave it out, or {flag('finetune')} full"
         raise refusal("numerics", f" reduced: {ways}")
@@ -364,7 +368,6 @@ def run_length(asked: PlanAsked) -> int | None:
 
 
 def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
-    """What is asked of a run beside its workload and its cluster."""
     _check_ramp(asked, workload.global_batch)
     terms = RunTerms(
         spot=asked.spot,
@@ -388,8 +391,7 @@ def run_terms(asked: PlanAsked, workload: Workload) -> RunTerms:
         gpu, often = next(iter(asked.interruptions.items()))
         rate = f"{gpu}={often:g}" if gpu else f"{often:g}"
         raise refusal(
-            "interruptions",
-            f" {rate} are those of spot nodes; add {flag('spot')} always or mix",
+            "interruptions", f" {rate} are those of spot nodes; add {flag('spot')} always or mix"
         )
     return replace(terms, power=power_terms(asked.power_utilisation))
 
@@ -403,10 +405,7 @@ def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
 
 
 def spot_notes(terms: RunTerms, pools: Cluster, *, offered: bool = False) -> tuple[str, ...]:
-    """Which GPUs cannot be spot for lack of a price; refused where all should be.
-
-    Not where a spot price was `offered`: then the offers without one are cheaper.
-    """
+    """Types without a spot price; refused if all lack one and none was `offered`."""
     if terms.spot is Spot.NEVER:
         return ()
     names = dict.fromkeys(pool.gpu.name for pool in pools.pools)
@@ -531,8 +530,7 @@ def _device_profile(path: Path) -> UsedProfile:
             else "add it to astrarium.toml, then measure again"
         )
         raise refusal(
-            "profile",
-            f" {path}: measured on {read.device}, which is no GPU of the catalog; {way}",
+            "profile", f" {path}: measured on {read.device}, which is no GPU of the catalog; {way}"
         )
     tuning = Tuning(**read.tuning)
     note = f"operators as measured: {tuning.origin}"

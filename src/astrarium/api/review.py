@@ -85,7 +85,6 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
 def _strategy(
     imported: Imported, asked: Request, runtime: Runtime
 ) -> tuple[Strategy | None, tuple[str, ...]]:
-    """The strategy, and all that speaks against it."""
     unknown = tuple(f"{one.option}: {one.says}" for one in imported.unknown if one.refused)
     written = (*imported.conflicts, *unknown)
     try:

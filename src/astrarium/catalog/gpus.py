@@ -1,15 +1,12 @@
 """GPU types and instances: their figures, links and prices.
 
 Peaks are dense, with fp32 accumulation; memory is the total that CUDA or HIP reports. Link figures
-are per GPU and direction. A core of a processor, `CPU-core`, is a device as well; it is not listed
-among the GPU types, and its times need a profile.
+are per GPU and direction. `CPU-core`, a core of a processor, is a device that lists leave out; its
+times need a profile. A type is found by its name or an alias; case, spaces, hyphens, underscores,
+the vendor's brand and "GB" against "G" make no difference, so the names of `nvidia-smi` work.
 
-A type is found by its name or an alias. Case, spaces, hyphens, underscores, the vendor's brand and
-"GB" against "G" make no difference, so the names of `nvidia-smi` work.
-
-Instances are nodes that can be rented or bought. Their prices are medians over the regions of the
-cloud, for the whole node, in US dollars, taken from the price book (`prices`). Storage and reserved
-contracts are not included.
+Instances are nodes to rent or buy. Their prices are medians over the regions of the cloud, for the
+whole node, in US dollars, from the price book (`prices`), without storage and reserved contracts.
 """
 
 from __future__ import annotations
@@ -66,6 +63,7 @@ class Gpu:
     link_bandwidth_to_peer: float  # the part of it that one peer can use
     pcie_type: str = ""
     pcie_bandwidth: float
+    host_bandwidth: float | None = None  # to host memory and direction, where that is no PCIe
     peer_access: bool = True  # over PCIe; links of their own always have it
     gpus_per_node: int
     nvlink_domain: int  # GPUs that reach each other at link_bandwidth; 1: no such link
@@ -83,8 +81,12 @@ class Gpu:
 
     @property
     def is_processor(self) -> bool:
-        """Whether it is a core of a processor."""
         return self.architecture == PROCESSOR
+
+    @property
+    def bandwidth_to_host(self) -> float:
+        """Bytes a second between the GPU and the memory of its host, in one direction."""
+        return self.host_bandwidth or self.pcie_bandwidth
 
     @property
     def whole_name(self) -> str:
@@ -107,6 +109,7 @@ FIGURES: Final = Figures(
         "link_bandwidth": "link_gbytes_per_s",
         "link_bandwidth_to_peer": "link_to_peer_gbytes_per_s",
         "pcie_bandwidth": "pcie_gbytes_per_s",
+        "host_bandwidth": "host_gbytes_per_s",
         "inter_node_bandwidth": "inter_node_gbits_per_s",
     },
     {"peak_flops": tuple(Dtype), "measured_matmul_flops": (Dtype.BF16, Dtype.FP8)},
@@ -136,7 +139,6 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU type of this name or alias."""
     table, names = _table(overrides.stamps())
     found = names.get(gpu_key(name))
     if found is None and (core := _processor(name)) is not None:
@@ -218,12 +220,7 @@ def _gpu(record: Record) -> Gpu:
     stated |= {name: _rates(record, name) for name in FIGURES.rates}
     stated.setdefault("link_bandwidth_to_peer", stated["link_bandwidth"])
     stated.setdefault("nvlink_domain", stated["gpus_per_node"])
-    return Gpu(
-        name=record.name,
-        sources=record.sources,
-        doubts_by_figure=record.doubts,
-        **stated,
-    )
+    return Gpu(name=record.name, sources=record.sources, doubts_by_figure=record.doubts, **stated)
 
 
 def _rates(record: Record, name: str) -> dict[str, float]:
@@ -233,7 +230,6 @@ def _rates(record: Record, name: str) -> dict[str, float]:
 
 @cache
 def names_of(software: str) -> dict[str, Any]:
-    """The tables of a program."""
     return read_table("gpu_names.json")[software]
 
 
@@ -288,7 +284,6 @@ INSTANCE_FIGURES: Final = Figures(
 
 
 def instances(gpu: str | None = None) -> tuple[Instance, ...]:
-    """Return all instances, or those with a GPU type given by name or alias."""
     table = _instance_table(overrides.stamps())[0]
     wanted = find_gpu(gpu).name if gpu is not None else None
     return tuple(i for i in table.values() if wanted is None or i.gpu == wanted)

@@ -46,7 +46,6 @@ def model_entries() -> tuple[ModelEntry, ...]:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the names of all models."""
     return tuple(_table(overrides.stamps())[0])
 
 

@@ -57,7 +57,6 @@ def find_optimizer(name: str = ADAMW) -> OptimizerFacts:
 
 
 def describe_optimizer(name: str) -> tuple[Constant, ...]:
-    """Constants with their sources."""
     given = _entries()[name]
     return tuple(Constant(key, *given[key]) for key in given if key not in _TEXTS)
 
@@ -91,9 +90,7 @@ def with_optimizer(runtime: Runtime, name: str) -> Runtime:
     less = usual.state_bytes - other.state_bytes
     moved = runtime.optimizer_moved_bytes - usual.moved_bytes + other.moved_bytes
     return replace(
-        runtime,
-        optimizer_bytes=runtime.optimizer_bytes - less,
-        optimizer_moved_bytes=moved,
+        runtime, optimizer_bytes=runtime.optimizer_bytes - less, optimizer_moved_bytes=moved
     )
 
 

@@ -93,7 +93,6 @@ def _stamp(path: str) -> Stamp | None:
 
 @lru_cache(maxsize=_FILES_KEPT)
 def _read(stamp: Stamp) -> tuple[Entry, ...]:
-    """Read and check one file."""
     import msgspec
 
     from astrarium import documents

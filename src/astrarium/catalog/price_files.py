@@ -29,7 +29,7 @@ from astrarium.catalog.prices import (
     merged,
     region_class,
 )
-from astrarium.documents.rows import csv_rows
+from astrarium.documents.parsing import csv_rows
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 

@@ -51,11 +51,7 @@ def unit_of(key: str) -> Unit:
 
 
 class Figures(Value, frozen=True):
-    """The attributes of an entry that are figures: from `first` to `last`, in the order shown.
-
-    `keys` are names in the files that differ from the attribute; `rates` lists the number formats
-    of an attribute with a figure for each.
-    """
+    """Figures from `first` to `last`; `keys` are other names in files, `rates` formats."""
 
     first: str
     last: str
@@ -81,7 +77,6 @@ class Record(Value, frozen=True):
         return (self.name, *cast("Sequence[str]", self.values.get("aliases", ())))
 
     def si(self, key: str) -> Any:  # noqa: ANN401  a number, a text or several
-        """A value, in SI units where its key names one."""
         value, unit = self.values[key], unit_of(key)
         if isinstance(value, list):
             return tuple(value)
@@ -94,7 +89,6 @@ class Record(Value, frozen=True):
 
 
 def figures_of(entry: Any, figures: Figures) -> dict[str, object]:  # noqa: ANN401
-    """The figures of an entry by their keys in the files."""
     found: dict[str, object] = {}
     for name in figures.names(entry):
         key, value = figures.keys.get(name, name), getattr(entry, name)
@@ -108,7 +102,6 @@ def figures_of(entry: Any, figures: Figures) -> dict[str, object]:  # noqa: ANN4
 
 
 def read_table(file_name: str) -> dict[str, dict[str, object]]:
-    """Read a data file of this package."""
     import json
 
     with (_DATA / file_name).open(encoding="utf-8") as file:
@@ -146,10 +139,7 @@ def with_overrides(
     key_of: Callable[[str], str],
     required: Sequence[str],
 ) -> tuple[dict[str, Record], dict[str, str]]:
-    """Apply the user's entries in turn; return the records by name and the names by label.
-
-    An entry whose name is not known yet adds a record; `key_of` normalises labels.
-    """
+    """The records with the user's entries, some of them new, and the names by label."""
     table = dict(records)
     names = index(table.values(), key_of)
     for entry in entries:
@@ -239,18 +229,16 @@ class Figure(Value, frozen=True):
 
 @cache
 def sources() -> Mapping[str, Source]:
-    """Return every source by its code."""
     return {
         code: Source(
-            code,
-            *(str(entry.get(key, "")) for key in ("title", "date", "url", "licence", "note")),
+            code, *(str(entry.get(key, "")) for key in ("title", "date", "url", "licence", "note"))
         )
         for code, entry in read_table("sources.json").items()
     }
 
 
 def describe(entry: Any, figures: Figures) -> tuple[Figure, ...]:  # noqa: ANN401
-    """What is known about a GPU type or an instance: each figure with source, date and doubt."""
+    """The figures of a GPU type or an instance, with source, date and doubt."""
     cited, doubts = entry.sources, entry.doubts_by_figure
     return tuple(
         _figure(key, value, cited.get(key, cited[ALL]), doubts.get(key, ""), entry.price_dates)
@@ -265,11 +253,7 @@ def join_doubts(doubts: Mapping[str, str]) -> str:
 
 
 def _figure(
-    key: str,
-    value: object,
-    codes: tuple[str, ...],
-    doubt: str,
-    price_dates: PriceDates | None,
+    key: str, value: object, codes: tuple[str, ...], doubt: str, price_dates: PriceDates | None
 ) -> Figure:
     unit = unit_of(key)
     known = [sources()[code] for code in codes if code in sources()]

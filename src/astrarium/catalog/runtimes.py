@@ -20,6 +20,8 @@ from astrarium.value import Value
 DATA: Final = Path(__file__).parent / "data" / "runtimes.json"
 DEFAULT: Final = "megatron"
 GRAPHS: Final = "megatron-graphs"
+# Activations of this share of the layers wait in host memory, in per cent.
+OFFLOADS: Final = {f"megatron-offload-{share}": share / 100 for share in (25, 50, 75)}
 
 
 class ReportedMemory(StrEnum):
@@ -31,8 +33,6 @@ class ReportedMemory(StrEnum):
 
 
 class AttentionKind(StrEnum):
-    """Kernels of attention."""
-
     FUSED = "fused"  # the best the GPU has
     FLASH2 = "flash2"  # FlashAttention-2
     UNFUSED = "unfused"  # two products around a softmax
@@ -182,7 +182,6 @@ class Constant(Value, frozen=True):
 
 
 def runtime_names() -> tuple[str, ...]:
-    """Names of all runtimes."""
     return tuple(_entries())
 
 
@@ -193,11 +192,20 @@ def planned_runtimes() -> tuple[str, ...]:
 
 @cache
 def find_runtime(name: str = DEFAULT) -> Runtime:
-    """Return the runtime of this name, in any case."""
     values = {constant.name: constant.value for constant in describe_runtime(name)}
     values["fused"] = frozenset(values["fused"])
     values["reported_memory"] = ReportedMemory(values["reported_memory"])
     return Runtime(name=name.lower(), title=_entries()[name.lower()]["title"], **values)
+
+
+def offloaded_layers(runtime: Runtime, layers: int) -> int:
+    """How many layers' activations a runtime of `OFFLOADS` moves to host memory; 0 of others."""
+    return round(OFFLOADS.get(runtime.name, 0.0) * layers)
+
+
+def offloading(moved: int, layers: int) -> str:
+    """The name of the runtime that moves as many, as nearly as any does."""
+    return min(OFFLOADS, key=lambda name: abs(OFFLOADS[name] - moved / layers))
 
 
 _MEGATRON: Final = (Repair("Plan for Megatron-LM", {"runtime": "megatron"}),)
@@ -268,7 +276,6 @@ def _sending(runtime: Runtime, *, deepep: bool, overlapped: bool) -> Runtime:
 
 @cache
 def describe_runtime(name: str) -> tuple[Constant, ...]:
-    """Return the constants of a runtime with their sources, own and inherited."""
     entries = _entries()
     if name.lower() not in entries:
         known = ", ".join(entries)

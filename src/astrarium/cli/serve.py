@@ -7,52 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from astrarium.api import readers
-from astrarium.api.flags import Flag, switch
 from astrarium.cli import output
-from astrarium.cli.shell import JSON, command, typed
+from astrarium.cli.shell import command, typed
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from astrarium.web.settings import ServerSettings
 
-MOST_PORT = 65535
-MOST_SECONDS = 86400.0
-MOST_WAITING = 100_000
 SHORTEST_TOKEN = 16
 
-FLAGS = {
-    "host": Flag(
-        "Address to listen on; any but this machine's own needs a token.",
-        "ADDRESS",
-        default="127.0.0.1",
-    ),
-    "port": Flag(
-        "Port. Default: 8000, or the next free one; 0: any.",
-        "PORT",
-        readers.count(MOST_PORT, allow_zero=True),
-        default=8000,
-    ),
-    "open": switch("Open a browser.", "--open/--no-open"),
-    "token": Flag("Token that requests must carry; one is generated if --host needs it.", "TEXT"),
-    "search_seconds": Flag(
-        "The longest a search may take.",
-        "SECONDS",
-        readers.number("parse_number", MOST_SECONDS),
-        default=60,
-    ),
-    "most_waiting": Flag(
-        "The most requests that wait for a search.",
-        "N",
-        readers.count(MOST_WAITING),
-        default=256,
-    ),
-    "share": Flag("Show the plans of this file, and search for nothing.", "PLAN"),
-    "json": JSON,
-}
 
-
-@command(FLAGS)
+@command("serve")
 def serve(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
     """Show plans on a web page on this machine; Ctrl-C ends it."""
     from contextlib import suppress
@@ -97,6 +62,7 @@ def _settings(values: Mapping[str, Any]) -> ServerSettings:
         search_seconds=values["search_seconds"],
         most_waiting=values["most_waiting"],
         shared=_shared(values["share"]),
+        sweep=_sweep(values["sweep"], values["share"]),
     ).with_token()
 
 
@@ -111,6 +77,21 @@ def _shared(path: str | None) -> bytes | None:
     from astrarium.plans.document import load_document, to_dict
 
     return msgspec.json.encode(to_dict(load_document(Path(path))))
+
+
+def _sweep(path: str | None, share: str | None) -> str | None:
+    """The path of a sweep, once its rows are read without a complaint."""
+    if path is None:
+        return None
+    from pathlib import Path
+
+    from astrarium.report.sweep import sweep_document
+    from astrarium.sweep.folder import SweepFolder
+
+    if share is not None:
+        raise InputError("--share and --sweep are both given; keep one")
+    sweep_document(SweepFolder.there(Path(path)).rows())
+    return path
 
 
 def _checked(token: str | None) -> str | None:

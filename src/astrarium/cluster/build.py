@@ -69,8 +69,7 @@ def build_pool(
     given = machines or Machines()
     kind = _link(gpu, node_size or gpus_per_node, given.peer_access)
     intra = _first(
-        given.intra_node_bandwidth,
-        gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth,
+        given.intra_node_bandwidth, gpu.pcie_bandwidth if kind in PCIE else gpu.link_bandwidth
     )
     inter = _first(given.inter_node_bandwidth, gpu.inter_node_bandwidth)
     network = given.network or _usual_network(gpu, inter)
@@ -109,10 +108,7 @@ def _link(gpu: Gpu, gpus_per_node: int, peer_access: bool | None) -> LinkKind:
 
 
 def _usual_network(gpu: Gpu, inter_node_bandwidth: float) -> Network:
-    """Return the usual network at a rate; that of the type's own instance where it has this rate.
-
-    At high rates the instance does not count: most clusters of such a type have InfiniBand.
-    """
+    """The network at a rate: that of the type's own instance where it has this rate."""
     if gpu.is_processor:
         return Network.GLOO
     usual = default_network(inter_node_bandwidth)
@@ -122,7 +118,7 @@ def _usual_network(gpu: Gpu, inter_node_bandwidth: float) -> Network:
 
 
 def _fabric(instance: str) -> str:
-    """What the catalog calls the network of an instance; "" if it does not know the instance."""
+    """The network of an instance in the catalog; "" if it does not know the instance."""
     try:
         return find_instance(instance).fabric if instance else ""
     except InputError:
@@ -187,7 +183,6 @@ def parse_gpus(given: GpusGiven) -> Cluster:
 
 
 def gpus_text(given: GpusGiven) -> str:
-    """GPUs as they would be typed."""
     return given if isinstance(given, str) else ",".join(entry for entry, _, _ in _entries(given))
 
 
@@ -245,7 +240,6 @@ def _stated_nodes(gpu: Gpu, entry: str, name: str, nodes: str, size: str) -> Poo
 
 
 def _count(entry: str, amount: units.Amount, what: str = "GPUs") -> int:
-    """The number of GPUs, or of what else an entry counts."""
     try:
         count = units.parse_count(amount)
     except InputError as error:

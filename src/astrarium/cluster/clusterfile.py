@@ -77,7 +77,6 @@ class _ClusterEntry(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 def load_cluster(path: Path | str) -> Cluster:
-    """Read a cluster file."""
     file = Path(path)
 
     def place(*key: str | int) -> str:

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
-from astrarium.configs.tables import table
-from astrarium.configs.values import Values
+from astrarium.configs.values import Values, table
 from astrarium.errors import InputError
 from astrarium.model.workload import Precision
 
@@ -26,6 +25,7 @@ _STRATEGIES: Final = {
 _PRECISIONS: Final = {"bf16": Precision.BF16, "fp16": Precision.FP16, "fp8": Precision.FP8}
 _SIZE: Final = "parallelism_config_{}_size"
 _ON_HOST: Final = "weights on the host are not modelled"
+OPEN_MICRO_BATCH: Final = "the training script sets the micro-batch; predicted with 1"
 _HIGHEST_STAGE: Final = 3
 _DEFAULT_STAGE: Final = 2
 # Variables that stand for `distributed_type`, and those whose keys have other names.
@@ -46,11 +46,9 @@ _MEGATRON_AS_IF: Final[Mapping[str, str]] = _KEYS["megatron_as_if"]
 def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
     """One process is one GPU; batch and model are in the user's script."""
     file = _File(content, source)
-    strategy = {
-        "FSDP": _sharded,
-        "DEEPSPEED": _deepspeed,
-        "MEGATRON_LM": _megatron,
-    }.get(file.kind, _replicated)(file)
+    strategy = {"FSDP": _sharded, "DEEPSPEED": _deepspeed, "MEGATRON_LM": _megatron}.get(
+        file.kind, _replicated
+    )(file)
     described = Described(
         runtime="megatron" if file.kind == "MEGATRON_LM" else "fsdp",
         why_no_shape="accelerate's file does not state the model",
@@ -58,7 +56,6 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         precision=_PRECISIONS.get(file.top.text("mixed_precision"), Precision.BF16),
         strategy=strategy,
     )
-    note = f"{source}: the micro-batch is set in the training script; predicted with 1"
     return Imported(
         source=source,
         program=f"accelerate {_KEYS['version']}",
@@ -73,15 +70,12 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         as_if=tuple(_as_if(file)),
         unknown=tuple(_unknown(file, _KEYS)),
         conflicts=tuple(_conflicts(file)),
-        notes=(note, *_notes(file)),
+        notes=(f"{source}: {OPEN_MICRO_BATCH}", *_notes(file)),
     )
 
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """The file that `accelerate launch` would make these variables of; None without them.
-
-    Scripts export them where another launcher starts the processes.
-    """
+    """The file that `accelerate launch` would make these exported variables of, or None."""
     kinds = [kind for name, kind in _SWITCHES.items() if environment.get(name, "").lower() in _ON]
     if not kinds and "ACCELERATE_MIXED_PRECISION" not in environment:
         return None
@@ -98,8 +92,6 @@ def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 class _File:
-    """The tables of a file."""
-
     def __init__(self, content: Mapping[str, Any], source: str) -> None:
         self.source = source
         self.top = Values(content, source, open_values=(-1, "-1", "auto"), as_text=True)
@@ -269,7 +261,7 @@ def _conflicts(file: _File) -> list[str]:
 
 
 def _notes(file: _File) -> list[str]:
-    """Of the two keys for the same thing, each version of FSDP reads one."""
+    """A note on the key that this version of FSDP does not read."""
     if file.kind != "FSDP":
         return []
     keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")

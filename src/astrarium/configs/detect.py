@@ -10,9 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from astrarium.configs.megatron.override_text import is_overrides
 from astrarium.configs.neighbours import alone
-from astrarium.configs.tables import table
+from astrarium.configs.values import is_overrides, table
 from astrarium.documents.parsing import Format, format_of, has_known_suffix, parse_text, read_text
 from astrarium.errors import InputError
 

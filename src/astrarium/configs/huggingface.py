@@ -29,7 +29,7 @@ from astrarium.configs.imported import (
 from astrarium.configs.neighbours import beside, json_beside
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import SETTINGS_OF_TRL, TRAINERS, Launch
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import in_shell
 from astrarium.model.lengths import Packing
 
@@ -183,15 +183,12 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
 
 
 def _read(
-    flags: Mapping[str, Any],
-    source: str,
-    folder: Path | None,
-    files: Mapping[str, str | None],
+    flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> Imported:
     _refuse(flags, source)
     model = str(_first(flags, "model") or "")
     content = _deepspeed(flags, source, folder, files)
-    read = read_deepspeed(content, source)
+    read = read_deepspeed(content, source, by_trainer=True)
     described = read.described
     described.model = catalog_model(model)
     described.why_no_shape = f"'{shown(model)}' is no model of the catalog"
@@ -212,7 +209,6 @@ def _read(
         if name in flags and (what not in _OF_ADAPTERS or described.finetune)
     )
     counted = {one.option for one in used} | {one.option for one in as_if}
-    notes = [one for one in read.notes if "activation_checkpointing" not in one]
     if _stage_of_fsdp(flags) is not None and not _first(flags, "file"):
         described.runtime = "fsdp"
     return replace(
@@ -223,8 +219,6 @@ def _read(
         neutral=tuple(name for name in flags if name not in counted),
         as_if=(*read.as_if, *as_if),
         unknown=(),
-        conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
-        notes=tuple(notes),
     )
 
 
@@ -251,7 +245,7 @@ def _refuse(flags: Mapping[str, Any], source: str) -> None:
 
 
 def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
-    """What trains, the rank of adapters, and the modules that have them; as programs say it."""
+    """The kind of adapters, their rank and modules, in the words of programs."""
     # Where the way to train is stated, a rank that was left beside it makes no adapters.
     stated = [str(flags[name]).lower() for name in _NAMES["finetune"] if name in flags]
     given = [name for name in _ADAPTERS if str(flags.get(name, "")).lower() not in _OFF]
@@ -327,12 +321,8 @@ def _stage_of_fsdp(flags: Mapping[str, Any]) -> int | None:
 
 
 def _deepspeed(
-    flags: Mapping[str, Any],
-    source: str,
-    folder: Path | None,
-    files: Mapping[str, str | None],
+    flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """The settings of DeepSpeed, from its file and from flags."""
     name = _first(flags, "file")
     content: dict[str, Any] = {}
     own = _BY_NAME.fullmatch(name) if isinstance(name, str) else None

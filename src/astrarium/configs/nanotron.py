@@ -6,17 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from astrarium.configs.imported import (
-    AsIf,
-    Imported,
-    NotModelledError,
-    Unknown,
-    Used,
-    unknown_keys,
-)
+from astrarium.configs.imported import AsIf, Imported, NotModelledError, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described, Settings
-from astrarium.configs.tables import table
 from astrarium.configs.values import leaves as leaves_of
+from astrarium.configs.values import table
 from astrarium.errors import InputError
 from astrarium.model.build import Experts, Shape
 from astrarium.model.workload import Precision

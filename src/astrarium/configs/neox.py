@@ -6,17 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
-from astrarium.configs.imported import (
-    AsIf,
-    Imported,
-    NotModelledError,
-    NotTrainingError,
-    Used,
-)
+from astrarium.configs.imported import AsIf, Imported, NotModelledError, NotTrainingError, Used
 from astrarium.configs.megatron.settings import DEFAULTS, describe_megatron
 from astrarium.configs.settings import Settings
-from astrarium.configs.tables import table
-from astrarium.configs.vocabulary import vocabulary_of
+from astrarium.configs.values import table, vocabulary_of
 
 PROGRAM: Final = "GPT-NeoX 2.0"
 _RENAMED: Final[Mapping[str, str]] = table("names")["neox"]
@@ -24,7 +17,6 @@ _GATED: Final = ("swiglu", "geglu", "reglu", "bilinear")
 
 
 def keys_of(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Its keys with _ in place of -."""
     return {str(key).replace("-", "_"): value for key, value in content.items()}
 
 
@@ -62,7 +54,7 @@ def read_neox(content: Mapping[str, Any], source: str) -> Imported:
 
 
 def _values(keys: Mapping[str, Any]) -> dict[str, str]:
-    """What the keys say in the words of Megatron's namespace."""
+    """The keys in the words of Megatron's namespace."""
     out = {now: str(keys[key]) for key, now in _RENAMED.items() if keys.get(key) is not None}
     if out.get("pipeline_model_parallel_size") == "0":
         out["pipeline_model_parallel_size"] = "1"

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from astrarium.errors import InputError
 from astrarium.model.build import Shape
 from astrarium.model.lengths import Packing
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
+from astrarium.strategy.types import Granularity, Method, Recompute, RecomputeModule
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
 _TRUE: Final = frozenset({"True", "true"})
@@ -17,8 +19,6 @@ _WHOLE: Final = re.compile(r"[0-9](?:_?[0-9]){0,17}")  # as Python, which takes 
 
 
 class Settings:
-    """Typed access to settings."""
-
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
 
@@ -86,3 +86,33 @@ class Described:
     vocabulary_is_bound: bool = False
     open_gpus: str = ""  # the variable that the number of GPUs depends on
     gpus_is_default: bool = False  # the number holds unless that variable is set
+
+
+def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
+    """Recomputation in words; `chunks` are the runs of layers the pipeline makes.
+
+    Dropping every second product and all between them, as torchtitan can, leaves the bytes that
+    four of seven layers redone would (counted for Llama: of a layer, its input, queries, values,
+    attention's output and two products of the feed-forward part stay, 0.46 of all).
+    """
+    lowered = text.lower()
+    if re.search(r"^$|none|^no\b|false|off$", lowered):
+        return Recompute()
+    number = re.search(r"\d+", lowered)
+    if "block" in lowered and number:
+        return Recompute(Granularity.FULL, Method.BLOCK, int(number[0]))
+    by_layer = re.search(r"layer(?!norm)", lowered)
+    if "select" in lowered and (by_layer or re.search(r"\bop\b|per-op|sac", lowered)):
+        redone = layers // (2 * chunks) if by_layer else layers * 4 // (7 * chunks)
+        return Recompute(Granularity.FULL, Method.BLOCK, max(redone, 1))
+    if "select" in lowered or "core_attn" in lowered:
+        return Recompute(Granularity.SELECTIVE, modules=_modules(lowered))
+    if re.search(r"full|true|^yes|^on$|uniform|activation checkpoint", lowered):
+        each = int(number[0]) if "uniform" in lowered and number else 1
+        return Recompute(Granularity.FULL, Method.UNIFORM, each)
+    raise InputError(f"recompute '{text}' is not understood; write none, selective or full")
+
+
+def _modules(text: str) -> tuple[RecomputeModule, ...]:
+    named = tuple(module for module in RecomputeModule if re.search(rf"\b{module}\b", text))
+    return named or (RecomputeModule.CORE_ATTN,)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import InputError
@@ -145,3 +148,35 @@ class Answers(Value, frozen=True):
     arguments: tuple[str, ...] = ()
     variables: Mapping[str, str] = {}
     vocabulary: int | None = None
+
+
+@cache
+def table(name: str) -> Mapping[str, Any]:
+    path = Path(__file__).parent / "data" / f"{name}.json"
+    content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def vocabulary_of(names: Sequence[str], kind: str = "") -> int | None:
+    """Entries of the tokenizer that one of these names tells, or its type; None if none does."""
+    for name in names:
+        for pattern, entries in table("vocabularies")["names"]:
+            if name and re.search(pattern, name.lower()):
+                return int(entries)
+    found = table("vocabularies")["types"].get(kind)
+    return None if found is None else int(found)
+
+
+def most_entries() -> int:
+    """More than any vocabulary in use: what takes its place where nothing is known."""
+    return int(table("vocabularies")["most"])
+
+
+OVERRIDE: Final = re.compile(rf"\+*(?:{'|'.join(table('names')['bridge_sections'])})(?:\.\w+)*=")
+
+
+def is_overrides(text: str) -> bool:
+    """Whether a text is a list of overrides such as model.tensor_model_parallel_size=8."""
+    return bool(OVERRIDE.match(text.strip())) or bool(
+        re.search(rf"(?:^|\s){OVERRIDE.pattern}", text)
+    )

@@ -6,7 +6,10 @@ again before every product. DoRA scales each output of the sum by a magnitude ov
 summed weights, which every forward pass finds anew.
 
 Adapters are multiplied in 16 bits and share their input, as under FSDP and DeepSpeed. Iterations
-measured on an H200 are in `benchmarks/finetune`.
+measured on an H200 are in `benchmarks/finetune`. Under tensor parallelism A is divided by its rank
+or by the inputs of its weight, B by its outputs, and messages bring both together, as in
+Megatron-Bridge 0.6.2 (`ParallelLinearAdapter`). Experts of a rank
+share an adapter there (`share_expert_adapters`).
 
 Not modelled: dropout before adapters; the casts of adapters in fp32 under autocast, PEFT's default
 on one GPU, which cost LoRA of all weights 7 to 28 % more time.
@@ -18,7 +21,8 @@ from typing import Final
 
 import numpy as np
 
-from astrarium.arrays import Floats
+from astrarium.arrays import Floats, Ints
+from astrarium.cost.collectives import all_gather_seconds, all_reduce_seconds, place
 from astrarium.cost.tally import Tally, least_backward_seconds, weight_products
 from astrarium.model.adapters import ALL_LINEAR, Adapted, adapted_modules
 from astrarium.model.blocks import Block, Module, Split
@@ -51,6 +55,7 @@ def add_adapters(layer: Tally, block: Block) -> None:
     found = adapted_modules(layer.workload.model, block, adapters)
     for number, one in enumerate(found):
         _add_traffic(layer, one)
+        _add_messages(layer, one)
         if all(one.linear != other.linear for other in found[:number]):
             _keep_input(layer, one)
         if adapters.has_magnitudes:
@@ -72,28 +77,40 @@ def _launch(layer: Tally, seconds: float) -> None:
         layer.everywhere(name, seconds)
 
 
+def _split(layer: Tally, one: Adapted) -> Ints:
+    """Ranks that divide the weight."""
+    return layer.shards.etp if one.linear.module is Module.EXPERTS else layer.shards.tp
+
+
 def _widths(layer: Tally, one: Adapted) -> tuple[Floats, Floats, Floats]:
-    """Tokens, inputs and outputs on a rank; what a weight divides, its adapter divides."""
-    ones, tp, split = np.ones(len(layer.shards)), layer.shards.tp, one.linear.split
+    """Tokens, inputs and outputs of the weight on a rank."""
+    ones, tp, split = np.ones(len(layer.shards)), _split(layer, one), one.linear.split
     tokens = layer.residual_tokens if split is Split.REPLICATED else layer.tokens_of(one.linear)
+    if one.linear.module is Module.EXPERTS:
+        busiest = np.minimum(layer.workload.expert_imbalance, layer.shards.ep)
+        tokens = layer.residual_tokens * one.linear.active * busiest * tp
     inputs = one.linear.inputs / (tp if split is Split.ROW else ones)
     return tokens, inputs, one.outputs / (tp if split is Split.COLUMN else ones)
 
 
 def _add_products(layer: Tally, found: tuple[Adapted, ...]) -> None:
-    adapters, first = layer.workload.adapters, layer.first_of_shape
+    adapters, shapes = layer.workload.adapters, []
     assert adapters is not None
-    shapes = []
-    for tokens, inputs, outputs in (_widths(layer, one) for one in found):
-        rank = np.full_like(tokens, float(adapters.rank))
-        shapes += [(tokens, rank, inputs), (tokens, outputs, rank)]
-        layer.add("dense_parameters", rank * (inputs + outputs))
+    first, shape_of = layer.first_of_shape, layer.shape_of
+    if any(one.linear.module is Module.EXPERTS for one in found):  # tokens depend on ep
+        first = shape_of = np.arange(len(layer.shards))
+    for one in found:
+        (tokens, inputs, _), tp = _widths(layer, one), _split(layer, one)
+        rank, outputs = np.full_like(tokens, float(adapters.rank)), one.outputs / tp
+        own = rank / (1 if one.linear.split is Split.ROW else tp)
+        shapes += [(tokens, own, inputs), (tokens, outputs, rank)]
+        layer.add("dense_parameters", rank * (one.linear.inputs + one.outputs) / tp)
         layer.keep(tokens * rank * layer.element_bytes)
     m, n, k = (np.stack([shape[axis][first] for shape in shapes]) for axis in range(3))
     dtype = "bf16" if layer.scaled else layer.dtype
     products = weight_products(layer.ops, layer.runtime, m, n, k, dtype)
-    forward, dgrad, wgrad, added = (x.sum(axis=0)[layer.shape_of] for x in products)
-    flops = 2 * (m * n * k).sum(axis=0)[layer.shape_of]
+    forward, dgrad, wgrad, added = (x.sum(axis=0)[shape_of] for x in products)
+    flops = 2 * (m * n * k).sum(axis=0)[shape_of]
     layer.products("forward", forward, layer.ops.settled_seconds(flops, dtype))
     limit = least_backward_seconds(layer.ops, layer.runtime, flops, dtype)
     layer.products("backward", dgrad + wgrad, limit)
@@ -105,6 +122,29 @@ def _add_traffic(layer: Tally, one: Adapted) -> None:
     forward, backward = SCALED_BYTES
     entered = ADDED_INPUT_BYTES * tokens * inputs
     layer.stream(forward * tokens * outputs, backward * tokens * outputs + entered)
+
+
+def _add_messages(layer: Tally, one: Adapted) -> None:
+    """What A makes is gathered or summed, and what B makes behind a row-split weight gathered."""
+    adapters, ranks = layer.workload.adapters, _split(layer, one)
+    assert adapters is not None
+    if (ranks == 1).all():
+        return
+    group = place(ranks, np.ones_like(ranks), layer.shards.domain)
+    tokens, inputs, outputs = _widths(layer, one)
+    size = tokens * layer.element_bytes
+    narrow = all_reduce_seconds(layer.fabric, size * adapters.rank, group)
+    wide = all_gather_seconds(layer.fabric, size * outputs, group)
+    sequence = layer.shards.sequence_parallel & (one.linear.module is not Module.EXPERTS)
+    if one.linear.split is Split.COLUMN:
+        forward = all_gather_seconds(layer.fabric, size * adapters.rank, group)
+        behind = all_reduce_seconds(layer.fabric, size * inputs, group)
+        backward = narrow + np.where(sequence, 0.0, behind)
+    else:
+        forward, backward = narrow + wide, narrow + np.where(sequence, wide, 0.0)
+    for name, seconds in (("tp_forward", forward), ("tp_backward", backward)):
+        layer.add(name, seconds)
+        layer.add(f"{name}_overlapped", seconds)
 
 
 def _keep_input(layer: Tally, one: Adapted) -> None:

@@ -17,7 +17,7 @@ from astrarium.catalog.runtimes import Runtime
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, dealt
 from astrarium.cost.tally import LayerCosts, Shards
-from astrarium.model.beside import Role
+from astrarium.model.frozen import Role
 from astrarium.model.workload import Workload
 
 _FORWARD: Final = (

@@ -1,8 +1,8 @@
 """The chance that a plan fits in memory, and that one plan is really faster than another.
 
 Predictions of two strategies for the same job share the errors of the parts that they share, so
-their ratio is surer than either. `astrarium.catalog.choice` says how sure, from measured sweeps; it
-also has the errors of predicted peaks of memory.
+their ratio is surer than either. `astrarium.catalog.intervals` says how sure, from measured sweeps;
+it also has the errors of predicted peaks of memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from astrarium.catalog.choice import MemoryErrors, choice_errors
+from astrarium.catalog.intervals import MemoryErrors, choice_errors
 
 HALVINGS = 40  # of a capacity, which is then known to the byte
 

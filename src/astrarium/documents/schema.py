@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,6 +22,7 @@ _LONGEST_ECHO = 60
 _WORDS = {"object": "mapping", "array": "list", "null": "nothing", "str": "text", "bool": "yes/no"}
 
 Kind: TypeAlias = inspect.Type
+_type_info = lru_cache(16)(inspect.type_info)  # milliseconds for a large schema
 
 
 def explain(message: str, data: object, schema: object) -> tuple[KeyPath, str]:
@@ -116,7 +118,7 @@ def _choices(schema: object, data: object, key: KeyPath) -> list[str]:
 
 def _kinds_at(schema: object, data: object, key: KeyPath) -> list[Kind]:
     """Return the alternatives that the schema offers at `key`."""
-    kinds = _alternatives(inspect.type_info(schema), data)
+    kinds = _alternatives(_type_info(schema), data)
     for depth, part in enumerate(key, start=1):
         value = _value_at(data, key[:depth])
         children = [child for kind in kinds for child in _children(kind, part)]

@@ -8,13 +8,15 @@ so likely values are enough.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, OFFLOADS
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
@@ -210,11 +212,7 @@ class Feature(Enum):
     def __init__(self, label: str, asked: Words, change: Change) -> None:
         self.label, self.asked, self.change = label, asked, change
 
-    TENSOR_PARALLEL = (
-        "tensor parallelism",
-        _when("tp {s.tp}", lambda s: s.tp > 1),
-        {"tp": (1,)},
-    )
+    TENSOR_PARALLEL = ("tensor parallelism", _when("tp {s.tp}", lambda s: s.tp > 1), {"tp": (1,)})
     SEQUENCE_PARALLEL = (
         "sequence parallelism",
         _when("sequence_parallel", lambda s: s.sequence_parallel),
@@ -226,11 +224,7 @@ class Feature(Enum):
         {"sequence_parallel": (True,)},
     )
     PIPELINE = "a pipeline", _when("pp {s.pp}", lambda s: s.pp > 1), {"pp": (1,)}
-    CONTEXT_PARALLEL = (
-        "context parallelism",
-        _when("cp {s.cp}", lambda s: s.cp > 1),
-        {"cp": (1,)},
-    )
+    CONTEXT_PARALLEL = ("context parallelism", _when("cp {s.cp}", lambda s: s.cp > 1), {"cp": (1,)})
     EXPERT_PARALLEL = (
         "expert parallelism",
         _when("ep {s.ep}", lambda s: s.ep > 1),
@@ -393,6 +387,11 @@ class Feature(Enum):
         lambda job: "CUDA graphs" if job.runtime.name == GRAPHS else "",
         _NOTHING,
     )
+    ACTIVATIONS_ON_HOST = (
+        "activations in host memory",
+        lambda job: "activations on the host" if job.runtime.name in OFFLOADS else "",
+        _OTHER_RECOMPUTE,
+    )
     MTP = (
         "layers that predict further tokens",
         lambda job: f"mtp_layers {job.model.mtp_layers}" if job.model.mtp_layers else "",
@@ -435,3 +434,9 @@ class Feature(Enum):
 def asked_by(job: Job) -> dict[Feature, str]:
     """The features that a plan asks for, in its own words."""
     return {feature: said for feature in Feature if (said := feature.asked(job))}
+
+
+def lacks(*groups: str) -> dict[Feature, str]:
+    """The features that these groups of `data/lacks.json` lack, with reasons for the user."""
+    reasons = json.loads((Path(__file__).parent / "data" / "lacks.json").read_bytes())
+    return {Feature[name]: why for group in groups for name, why in reasons[group].items()}

@@ -20,7 +20,6 @@ def header_lines(job: Job, software: str) -> tuple[str, ...]:
 
 
 def gpus_words(job: Job) -> str:
-    """GPUs by type, in the order of ranks."""
     return " + ".join(f"{count} x {gpu}" for gpu, count in job.plan.gpus.items())
 
 
@@ -50,7 +49,6 @@ def _money(job: Job) -> str:
 
 
 def commented(lines: tuple[str, ...], sign: str = "#") -> str:
-    """The lines as comments, each ended."""
     return "".join(f"{sign} {one_line(line)}".rstrip() + "\n" for line in lines)
 
 

@@ -90,7 +90,6 @@ BUILDS: Final = (
 
 
 def on_amd(job: Job) -> bool:
-    """Whether GPUs of AMD are among those of the plan."""
     return any(group.pool.gpu.vendor == VENDOR for group in job.nodes)
 
 

@@ -103,7 +103,6 @@ class Refused(Value, frozen=True):
         )
 
     def message(self, rank: int) -> str:
-        """The refusal in words, with the way out."""
         reasons = "".join(f"\n  - {reason}" for reason in self.reasons)
         verb = "run" if self.reasons[0].feature is Feature.MEMORY else "express"
         return f"{self.target.label} cannot {verb} plan {rank}:{reasons}\n{self._way_out()}"
@@ -123,7 +122,6 @@ class Refused(Value, frozen=True):
 
 
 def refused(software: Target, rank: int, out: str, why: Refused) -> Exported:
-    """The result of an export that the target has no words for."""
     target, near = why.target, nearest_part(why)
     head = (target.name, target.version, software.label, rank, out)
     return Exported(*head, refused=why.parts, nearest=near)
@@ -146,10 +144,7 @@ def lines(result: Exported, width: int) -> Iterator[str]:
 
 
 def _broken(command: str, width: int) -> str:
-    """A command, broken with backslashes where the line ends.
-
-    What is in quotes and `<what to fill in>` is never broken.
-    """
+    """A command with its lines broken, but not inside quotes or `<what to fill in>`."""
     lines = ["  "]
     for word in _WORD.findall(command):
         if len(lines[-1]) + len(word) + len(" \\") > width and lines[-1].strip():

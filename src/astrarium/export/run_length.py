@@ -18,7 +18,6 @@ def is_trial(job: Job) -> bool:
 
 
 def samples(job: Job) -> int:
-    """Sequences of the whole run."""
     work = job.workload
     if work.tokens is None:
         return TRIAL_ITERATIONS * work.global_batch
@@ -71,7 +70,7 @@ def usual_folder(job: Job) -> str:
 
 
 def kept_note(job: Job) -> str:
-    """How a run is kept and tried, for the user."""
+    """A note on checkpoints and short tries, for the user."""
     usual = f"`{FOLDER}` beside launch.sh" if usual_folder(job) else "none"
     return (
         f"Every {iterations_between(job)} iterations a checkpoint is written to the folder"

@@ -10,7 +10,7 @@ from msgspec import field
 
 from astrarium.catalog.optimizers import ADAMW, find_optimizer, optimizer_names
 from astrarium.errors import InputError, did_you_mean, flag, with_flags
-from astrarium.export.features import Feature, asked_by
+from astrarium.export.features import Feature, asked_by, lacks
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.plans.job import Job
 from astrarium.units import format_bytes
@@ -25,7 +25,8 @@ class Target(Value, frozen=True):
     `lacks` maps features that it cannot express to a reason for the user. `model_refused` says why
     a model cannot be built, "" if it can; `nodes_refused` says the same for the nodes of a plan.
     `optimizers` is its name in `catalog/data/optimizers.json`, "" if it is written with AdamW
-    alone; `finetunes` are the kinds of fine-tuning that it is written for.
+    alone; `finetunes` are the kinds of fine-tuning that it is written for, `modules` whose names of
+    modules it takes (`Adapters.names`).
     `runtime` has the most similar kernels; a plan must fit by it as well. Software that `resumes`
     can start from its checkpoints. Training software has a `program`; it is started by torchrun,
     unless it has a `launch` of its own. A launcher only has a `launch`, which starts any program;
@@ -42,6 +43,7 @@ class Target(Value, frozen=True):
     nodes_refused: Callable[[Job], str] = lambda job: ""
     optimizers: str = ""
     finetunes: tuple[str, ...] = ()
+    modules: str = ""
     resumes: bool = False
     runtime: str = MEGATRON
 
@@ -73,6 +75,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "torchtitan-0.2": "software.torchtitan_toml",
     "deepspeed": "software.deepspeed",
     "accelerate": "software.accelerate",
+    "torchtune": "software.torchtune",
     "torchrun": "launchers.torchrun",
     "slurm": "launchers.slurm",
     "kubernetes": "launchers.kubernetes",
@@ -86,7 +89,6 @@ def target_names() -> tuple[str, ...]:
 
 
 def find_target(name: str) -> Target:
-    """The target of this name."""
     if name.lower() not in _MODULES:
         hint = did_you_mean(name, target_names())
         raise InputError(f"{flag('to')} '{name}': expected one of {', '.join(_MODULES)}{hint}")
@@ -94,26 +96,11 @@ def find_target(name: str) -> Target:
     return target
 
 
-# What none of them has.
-LACKED_BY_ALL: Final[Mapping[Feature, str]] = {
-    Feature.PROCESSORS: "it trains on GPUs; `astrarium run --measure` runs such a plan",
-    Feature.BESIDE: "no files are written for trainers of two models, such as TRL, NeMo RL or"
-    " ModelOpt; set one up with the plan's degrees",
-    Feature.FP4: "no file that is written says it; plan with {precision} bf16 or fp8",
-}
-# Of training software that does not resume.
-_LACKED_WITHOUT_CHECKPOINTS: Final[Mapping[Feature, str]] = {
-    Feature.SPOT: "its export does not resume from checkpoints at the interval of the plan, so a"
-    " run would start again whenever nodes are taken away; plan with {spot} never, or export to"
-    " megatron",
-}
-
-
 _WAY_OUT: Final = "`astrarium fit` names what would make it fit"
 
 
 def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What is refused of a plan that does not fit, as predicted or as the target runs it."""
+    """A refusal of a plan that does not fit, as predicted or as the target runs it."""
     if not job.plan.fits:
         why = f"is predicted, which is more than it has; {_WAY_OUT}"
         return (Refusal(Feature.MEMORY, f"{format_bytes(job.plan.peak_bytes)} on a GPU", why),)
@@ -133,10 +120,10 @@ def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
 
 def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
     """The features of the plan that the target lacks; empty if it can be written."""
-    asked, lacks = asked_by(job), {**LACKED_BY_ALL, **target.lacks}
+    asked, lacking = asked_by(job), {**lacks("all"), **target.lacks}
     if target.program and not target.resumes:
-        lacks = {**lacks, **_LACKED_WITHOUT_CHECKPOINTS}
-    found = [Refusal(f, asked[f], with_flags(why)) for f, why in lacks.items() if f in asked]
+        lacking |= lacks("without checkpoints")
+    found = [Refusal(f, asked[f], with_flags(why)) for f, why in lacking.items() if f in asked]
     if not target.is_launcher:
         found += _training_refusals(job, target, asked)
     if nodes := target.nodes_refused(job):
@@ -152,11 +139,12 @@ def _training_refusals(job: Job, target: Target, asked: Mapping[Feature, str]) -
         words = [name for name in optimizer_names() if _writes(target, name)]
         why = f"it is written with {', '.join(words)}; plan with {flag('optimizer')} {words[0]}"
         yield Refusal(Feature.OPTIMIZER, asked[Feature.OPTIMIZER], why)
-    if adapters is not None and adapters.kind not in target.finetunes:
+    if adapters is None:
+        return
+    if adapters.kind not in target.finetunes or adapters.names != target.modules:
         kinds = ", ".join(target.finetunes) or "training of all weights alone"
-        why = (
-            f"it is written for {kinds}; plan with {flag('finetune')} full, or export to accelerate"
-        )
+        own = ", on modules that it divides otherwise" * (adapters.kind in target.finetunes)
+        why = f"it is written for {kinds}{own}; plan with {flag('finetune')} full, or for it"
         yield Refusal(Feature.ADAPTERS, asked[Feature.ADAPTERS], why)
 
 

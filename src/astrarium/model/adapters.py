@@ -1,10 +1,12 @@
 """Fine-tuning: which weights train. Adapters of low rank stand beside weights that are frozen.
 
 An adapter of a weight w[outputs, inputs] is A[rank, inputs] and B[outputs, rank]; DoRA adds a
-magnitude for each output. `catalog/data/finetuning.json` says what Transformers calls the weights
-and which of them are one module there, as PEFT counts adapters by module.
+magnitude for each output. `catalog/data/finetuning.json` says what software calls the weights and
+which of them are one module there, as adapters are counted by module. Experts of a rank share an
+adapter, as in Megatron-Bridge.
 
-Not modelled: adapters of experts, of scans, of embeddings and heads; dropout before adapters.
+Not modelled: adapters of experts in PEFT (`target_parameters`, which makes the change of all
+experts in every pass), of scans, of embeddings and heads; dropout before adapters.
 """
 
 from __future__ import annotations
@@ -19,17 +21,18 @@ from typing import Any, Final
 import astrarium.catalog
 from astrarium.errors import InputError, Repair, did_you_mean, flag, refusal
 from astrarium.model.blocks import Block, Linear, Model, Module
-from astrarium.value import Value
+from astrarium.value import Value, replace
 
 DEFAULT_RANK: Final = 16
 ALL_LINEAR: Final = "all-linear"
 # Words for several modules, by the part of a block they belong to.
+_FEED_FORWARD: Final = (Module.MLP, Module.EXPERTS, Module.SHARED_EXPERTS)
 GROUPS: Final = {
-    ALL_LINEAR: (Module.ATTENTION, Module.MLP),
+    ALL_LINEAR: (Module.ATTENTION, *_FEED_FORWARD),
     "attention": (Module.ATTENTION,),
-    "mlp": (Module.MLP,),
+    "mlp": _FEED_FORWARD,
 }
-OF_EXPERTS: Final = {ALL_LINEAR, "mlp"}  # groups that a model with experts cannot have
+OF_EXPERTS: Final = {ALL_LINEAR, "mlp"}  # groups that software may not have of experts
 
 
 class Finetune(StrEnum):
@@ -42,11 +45,15 @@ class Finetune(StrEnum):
 
 
 class Adapters(Value, frozen=True):
-    """Adapters of this rank beside frozen weights; `modules` as PEFT names them, or groups."""
+    """Adapters of this rank beside frozen weights; `modules` as software names them, or groups.
+
+    `names` is the entry of `modules` of `finetuning.json` that has its names; "": Transformers'.
+    """
 
     kind: Finetune
     rank: int = DEFAULT_RANK
     modules: tuple[str, ...] = (ALL_LINEAR,)
+    names: str = ""
 
     @property
     def is_quantised(self) -> bool:
@@ -64,10 +71,11 @@ class Adapters(Value, frozen=True):
 
 
 class Adapted(Value, frozen=True):
-    """A module of Transformers with an adapter: part of the weight `linear`."""
+    """A module with an adapter: part of the weight `linear`."""
 
     linear: Linear
     outputs: int
+    name: str
 
     def parameters(self, adapters: Adapters) -> int:
         low_rank = adapters.rank * (self.linear.inputs + self.outputs)
@@ -81,11 +89,17 @@ def facts() -> Mapping[str, Any]:
     return read
 
 
-def _modules_of(model: Model) -> Mapping[str, Sequence[str]]:
+def _modules_of(model: Model, adapters: Adapters) -> Mapping[str, Sequence[str]]:
     named = facts()["modules"]
-    kind = str((model.config or {}).get("model_type", ""))
+    kind = adapters.names or str((model.config or {}).get("model_type", ""))
     found: Mapping[str, Sequence[str]] = named.get(kind, named["*"])
     return found
+
+
+def for_runtime(model: Model, adapters: Adapters, runtime: str) -> Adapters:
+    """The adapters under a runtime's names of modules, if the model can have them."""
+    names = str(facts()["runtimes"].get(runtime, {}).get("modules", ""))
+    return checked(model, replace(adapters, names=names))
 
 
 def checked(model: Model, adapters: Adapters) -> Adapters:
@@ -103,35 +117,43 @@ def checked(model: Model, adapters: Adapters) -> Adapters:
             f" them; train all of it ({flag('finetune')} full)",
             "finetune",
         )
-    known = {name for block in blocks for x in block.linears for name in _names(model, x)}
+    known = {name for block in blocks for x in block.linears for name in _names(model, adapters, x)}
     for word in adapters.modules:
         if word not in known | GROUPS.keys():
-            able = GROUPS.keys() - (OF_EXPERTS if model.max_experts else set())
+            able = GROUPS.keys() - (OF_EXPERTS if _lacks_experts(model, adapters) else set())
             words = [*sorted(able), *sorted(known)]
             hint = did_you_mean(word, words)
             has = f"{model.name} has no such module{hint}; it has {', '.join(words)}"
             raise refusal("lora_modules", f" '{word}': {has}")
-    if model.max_experts and OF_EXPERTS & set(adapters.modules):
+    if _lacks_experts(model, adapters) and OF_EXPERTS & set(adapters.modules):
         raise InputError(
-            f"adapters of experts are not modelled, and {model.name} has experts; adapt its"
-            f" attention alone ({flag('lora_modules')} attention)",
+            "adapters of experts are priced for megatron-bridge and LoRA alone, and"
+            f" {model.name} has experts; adapt its attention alone ({flag('lora_modules')}"
+            " attention)",
             "lora_modules",
+            [Repair("Adapt attention alone", {"lora_modules": "attention"})],
         )
     return adapters
 
 
-def _names(model: Model, linear: Linear) -> Sequence[str]:
-    return _modules_of(model).get(linear.name, ())
+def _lacks_experts(model: Model, adapters: Adapters) -> bool:
+    """Whether the model has experts, and the software no adapters of this kind for them."""
+    has = adapters.kind is Finetune.LORA and "expert_fc1" in _modules_of(model, adapters)
+    return model.max_experts > 0 and not has
+
+
+def _names(model: Model, adapters: Adapters, linear: Linear) -> Sequence[str]:
+    return _modules_of(model, adapters).get(linear.name, ())
 
 
 def adapted_modules(model: Model, block: Block, adapters: Adapters) -> tuple[Adapted, ...]:
     """The modules of a layer that have adapters, in the order of their weights."""
     found = []
     for linear in block.linears:
-        names = _names(model, linear)
+        names = _names(model, adapters, linear)
         for name, outputs in zip(names, _parts(block, linear, len(names)), strict=True):
             if {name, *_groups_of(linear)} & set(adapters.modules):
-                found.append(Adapted(linear, outputs))
+                found.append(Adapted(linear, outputs, name))
     return tuple(found)
 
 
@@ -145,7 +167,6 @@ def _parts(block: Block, linear: Linear, count: int) -> tuple[int, ...]:
 
 
 def adapter_parameters(model: Model, adapters: Adapters) -> int:
-    """Parameters that train."""
     of_kind = {
         kind: sum(one.parameters(adapters) for one in adapted_modules(model, kind, adapters))
         for kind in model.kinds
@@ -155,14 +176,14 @@ def adapter_parameters(model: Model, adapters: Adapters) -> int:
 
 
 def finetuned_flops_per_token(model: Model, adapters: Adapters, seq_length: int) -> float:
-    """Of matrix products: frozen weights have no gradients, scores have all of them."""
+    """FLOPs of matrix products: frozen weights have no gradients, scores have all of them."""
     every = model.flops_per_token(seq_length)
     weights = sum(
         x.flops_per_token for b in model.blocks if isinstance(b, Block) for x in b.linears
     )
     frozen = weights + model.head_flops_per_token(seq_length)
     low_rank = adapters.rank * sum(
-        one.linear.inputs + one.outputs
+        one.linear.active * (one.linear.inputs + one.outputs)
         for block in model.blocks
         if isinstance(block, Block)
         for one in adapted_modules(model, block, adapters)
@@ -171,15 +192,15 @@ def finetuned_flops_per_token(model: Model, adapters: Adapters, seq_length: int)
 
 
 def module_names(model: Model, adapters: Adapters) -> tuple[str, ...] | str:
-    """The modules with adapters as PEFT takes them: a word for all, or their names."""
-    if ALL_LINEAR in adapters.modules:
+    """The modules with adapters as software takes them: PEFT's word for all, or their names."""
+    if ALL_LINEAR in adapters.modules and not adapters.names:
         return ALL_LINEAR
     named = dict.fromkeys(
         name
         for block in model.kinds
         if isinstance(block, Block)
         for linear in block.linears
-        for name in _names(model, linear)
+        for name in _names(model, adapters, linear)
         if {name, *_groups_of(linear)} & set(adapters.modules)
     )
     return tuple(named)
@@ -196,11 +217,15 @@ def default_modules(model: Model) -> tuple[str, ...]:
 
 def check_finetuning(adapters: Adapters | None, runtime: str) -> None:
     """Refuse adapters for a runtime whose exports do not start them."""
-    able = facts()["runtimes"]
-    if adapters is not None and runtime not in able:
-        raise InputError(
-            f"{flag('runtime')} {runtime}: plans with adapters ({adapters.kind}) are made for"
-            f" {' and '.join(able)} alone, whose export to accelerate starts them with PEFT",
-            "runtime",
-            [Repair(f"Plan for {one}", {"runtime": one}) for one in able],
-        )
+    if adapters is None:
+        return
+    able = {name: one["kinds"] for name, one in facts()["runtimes"].items()}
+    if adapters.kind in able.get(runtime, ()):
+        return
+    there = [name for name, kinds in able.items() if adapters.kind in kinds]
+    raise InputError(
+        f"{flag('runtime')} {runtime}: plans with adapters ({adapters.kind}) are made for"
+        f" {', '.join(there)} alone, whose exports start them",
+        "runtime",
+        [Repair(f"Plan for {one}", {"runtime": one}) for one in there],
+    )

@@ -350,11 +350,7 @@ def projector(
     sequences: int = 1,
     extra_parameters: int = 0,
 ) -> Block:
-    """A layer that carries the tokens of one stack to the width of the next: no attention.
-
-    Each of `widths` is one weight's outputs. `norms` are what acts on the way in, among them the
-    final norm of the stack before.
-    """
+    """A layer to the width of another stack, without attention; `norms` act on the way in."""
     names = [f"fc{i + 1}" for i in range(len(widths))]
     splits = [(Split.COLUMN, Split.ROW)[i % 2] for i in range(len(widths))]
     if len(widths) % 2:
@@ -380,10 +376,7 @@ def projector(
 def behind(
     first: tuple[Block, ...], second: tuple[Block, ...], table: Embedding
 ) -> tuple[tuple[Block, ...], tuple[Carried, ...]]:
-    """Put a stack with an input of its own behind another; what its cross attention reads is kept.
-
-    Returns all blocks, and the output of `first` if layers beyond the next one read it.
-    """
+    """All blocks of a stack behind another, and the output of `first` that is read later."""
     name = second[0].name.removesuffix(FIRST) + FIRST
     blocks = (*first, replace(second[0], name=name, embedding=table), *second[1:])
     reading = [i for i, b in enumerate(blocks) if any(a.cross for a in b.attentions)]

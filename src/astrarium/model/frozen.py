@@ -1,25 +1,26 @@
-"""Layers at the front of a model that are frozen: a vision tower behind which the rest trains.
+"""What does not train: layers at the front of a model, and a frozen model beside the trained one.
 
-No gradient reaches them: they only have a forward pass, and keep 16-bit weights alone.
+No gradient reaches the layers of a frozen front, such as a vision tower: they only have a forward
+pass, and keep 16-bit weights alone. Not modelled: frozen layers behind others that train, which
+pass gradients on; recomputation, which is counted as if it redid their forward pass.
 
-Not modelled: frozen layers behind others that train, which pass gradients on; recomputation, which
-is counted as if it redid their forward pass.
+The teacher of a distillation or the reference of DPO has a forward pass over the sequences of every
+micro-batch, on the same GPUs. Sequences of preference training come in pairs, one chosen and one
+rejected; each counts as a sequence.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace as replaced
+from enum import StrEnum
 
 from astrarium.errors import InputError, did_you_mean, flag
 from astrarium.model.blocks import Block, Model
-from astrarium.value import replace
+from astrarium.value import Value, replace
 
 
 def with_frozen_front(model: Model, name: str) -> Model:
-    """The model with all layers of this name frozen, which are the first ones.
-
-    What makes their tokens is frozen with them.
-    """
+    """The model with all layers of this name, its first ones, and their input frozen."""
     blocks = model.blocks
     called = [block.name == name or block.name.startswith(f"{name}-") for block in blocks]
     number = sum(called)
@@ -70,3 +71,45 @@ def _refuse(model: Model, name: str) -> None:
         f"{flag('freeze')} {name}: {model.name} does not begin with layers of that name{hint}{has}",
         "freeze",
     )
+
+
+class Role(StrEnum):
+    """The purpose of a frozen model; the names of its flags."""
+
+    TEACHER = "teacher"  # its logits are in the loss
+    REFERENCE = "reference"  # its log-probabilities are
+
+
+class Beside(Value, frozen=True):
+    """A frozen model, what it is for, and the name that was given."""
+
+    model: Model
+    role: Role
+    name: str
+
+    @property
+    def pairs(self) -> bool:
+        """Whether sequences are pairs, which stay in one micro-batch."""
+        return self.role is Role.REFERENCE
+
+
+def check_beside(trained: Model, beside: Beside) -> None:
+    """Refuse models for which this is not modelled."""
+    role, name = beside.role.value, beside.model.name
+    where = f"{flag(role)} {name}"
+    for model in (trained, beside.model):
+        blocks = [one for one in model.kinds if isinstance(one, Block) and not one.seq_length]
+        if model.architecture != "decoder" or len(blocks) < len(model.kinds):
+            raise InputError(
+                f"{where}: frozen models are modelled beside decoders, and are decoders;"
+                f" {model.name} is of kind {model.architecture} or has layers with lengths of their"
+                " own",
+                role,
+            )
+    if beside.model.max_experts not in (0, trained.max_experts):
+        raise InputError(
+            f"{where}: its experts are divided as those of the trained model; it has"
+            f" {beside.model.max_experts} in a layer, {trained.name} has {trained.max_experts}."
+            " Choose a model with as many, or without experts",
+            role,
+        )

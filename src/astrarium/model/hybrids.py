@@ -12,11 +12,7 @@ from typing import Final
 from astrarium.model.blocks import Block, Linear, Module, Split
 from astrarium.model.scans import Recurrence, Scan
 
-NAMES: Final = {
-    Recurrence.SSD: "mamba",
-    Recurrence.DELTA: "delta",
-    Recurrence.DECAY: "lightning",
-}
+NAMES: Final = {Recurrence.SSD: "mamba", Recurrence.DELTA: "delta", Recurrence.DECAY: "lightning"}
 ATTENTION: Final = "attention"
 
 
@@ -80,7 +76,6 @@ def feed_forward_alone(block: Block) -> Block:
 
 
 def parts_of(block: Block) -> tuple[Block, ...]:
-    """The parts of a layer, each as a layer of its own."""
     found = []
     if block.attentions or block.scans:
         found.append(mixing_alone(block))

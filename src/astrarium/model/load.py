@@ -59,7 +59,6 @@ def load_as(reference: str, kind: str) -> Model:
 
 
 def model_of_entry(entry: ModelEntry) -> Model:
-    """Build the model of a catalog entry."""
     return _build(entry.config, entry.name, entry.place, None)
 
 

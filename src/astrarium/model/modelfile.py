@@ -206,8 +206,6 @@ _E = TypeVar("_E", EmbeddingEntry, HeadEntry)
 
 
 class ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A whole model file."""
-
     hidden: Count
     layers: Annotated[list[Entry], Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)] | None = None
@@ -258,7 +256,6 @@ class ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 def load_model_file(path: Path) -> Model:
-    """Read a model file."""
     return _model(documents.load(path, ModelFile), path.stem, str(path))
 
 

@@ -28,7 +28,6 @@ _KEYS: Final = ("num_nextn_predict_layers", "mtp_num_layers", "num_mtp_modules")
 
 
 def without_predictions(model: Model) -> Model:
-    """The model alone."""
     if not model.mtp_layers:
         return model
     blocks = model.blocks[: model.num_layers - model.mtp_layers]

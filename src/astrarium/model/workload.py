@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, adapter_parameters, finetuned_flops_per_token
-from astrarium.model.beside import Beside, check_beside
 from astrarium.model.blocks import Block, Model
+from astrarium.model.frozen import Beside, check_beside
 from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class Precision(StrEnum):
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of a weight or activation."""
         return 4 if self is Precision.FP32 else 2
 
 
@@ -42,7 +41,7 @@ class Numerics(StrEnum):
 
 
 class ExpertMessages(StrEnum):
-    """How tokens travel to experts on other ranks, and back."""
+    """The way of tokens to experts on other ranks, and back."""
 
     ALLTOALL = "alltoall"  # a copy for each expert, while nothing else runs
     OVERLAPPED = "overlapped"  # the same, beside the passes of another micro-batch

@@ -22,7 +22,7 @@ import numpy as np
 
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.interruptions import DEFAULT_INTERRUPTIONS_PER_HOUR
-from astrarium.documents.rows import csv_rows
+from astrarium.documents.parsing import csv_rows
 from astrarium.errors import InputError
 from astrarium.value import Value
 
@@ -103,7 +103,7 @@ def _of_changes(changes: Mapping[float, Mapping[str, tuple[int, float | None]]])
 
 
 class Drawn(Value, frozen=True):
-    """How a trace is drawn; rates are those of one group of nodes."""
+    """The settings of a drawn trace; rates are those of one group of nodes."""
 
     hours: float
     seed: int = 0

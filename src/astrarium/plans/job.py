@@ -15,10 +15,9 @@ from msgspec import to_builtins
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
-from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, checked, default_modules
-from astrarium.model.beside import Beside, Role
+from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, default_modules, for_runtime
 from astrarium.model.blocks import Model
-from astrarium.model.frozen import with_frozen_front
+from astrarium.model.frozen import Beside, Role, with_frozen_front
 from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.plans.document import Plan, PlanDocument, WorkloadPart, check_names, plan_of_rank
@@ -39,8 +38,6 @@ class NodeGroup(Value, frozen=True):
 
 
 class Job(Value, frozen=True):
-    """One plan of a document."""
-
     document: PlanDocument
     plan: Plan
     workload: Workload
@@ -54,7 +51,7 @@ class Job(Value, frozen=True):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What the model was built from: the content of a config.json or a model file."""
+        """The content of the config.json or model file behind the model."""
         return self.model.config or {}
 
     @property
@@ -81,7 +78,7 @@ class Job(Value, frozen=True):
 
 
 def runtime_of(plan: Plan) -> Runtime:
-    """What a plan was priced for; Megatron, if nothing runs it."""
+    """The runtime that priced a plan; Megatron, if nothing runs it."""
     return find_runtime(*plan.runtimes[:1])
 
 
@@ -117,7 +114,8 @@ def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
     if plan.finetune is not None:
         rank = part.lora_rank or DEFAULT_RANK
         modules = part.lora_modules or default_modules(model)
-        adapters = checked(model, Adapters(Finetune(plan.finetune), rank, modules))
+        stated = Adapters(Finetune(plan.finetune), rank, modules)
+        adapters = for_runtime(model, stated, runtime_of(plan).name)
     asked = part.numerics, part.expert_imbalance, part.expert_messages, kind, adapters
     lengths = None if part.lengths is None else Lengths(part.lengths, packed=part.packed)
     beside = _beside(part, where)
@@ -175,11 +173,7 @@ def _check_gpus(plan: Plan, strategy: Strategy, where: str) -> None:
 
 
 def _check(
-    workload: Workload,
-    cluster: Cluster,
-    strategy: Strategy,
-    runtime: Runtime,
-    where: str,
+    workload: Workload, cluster: Cluster, strategy: Strategy, runtime: Runtime, where: str
 ) -> None:
     """Refuse what was edited into something that neither Megatron nor its own runtime takes."""
     from astrarium.cost.mixed import ClusterModel

@@ -85,7 +85,6 @@ def _picked(thing: object, keys: Iterable[str], known: Mapping[str, Any]) -> dic
 
 
 def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
-    """What the catalog says about a GPU type."""
     known = {
         "memory_bytes_per_second": gpu.memory_bandwidth,
         "peak_flops_per_second": dict(gpu.peak_flops),
@@ -111,7 +110,6 @@ def model_to_dict(entry: ModelEntry) -> dict[str, Any]:
 
 
 def built_model_to_dict(entry: ModelEntry, model: Model) -> dict[str, Any]:
-    """An entry with what its config makes."""
     return {
         **model_to_dict(entry),
         "parameters": model.parameters,
@@ -306,7 +304,6 @@ def model_report(entry: ModelEntry, model: Model) -> Iterator[RenderableType]:
 
 
 def _kinds(model: Model) -> str:
-    """The number of layers of each kind."""
     counts = [model.kind_of_layer.count(kind) for kind in range(len(model.kinds))]
     if len(counts) == 1:
         return "all alike"
@@ -342,7 +339,6 @@ def runtime_to_dict(name: str) -> dict[str, Any]:
 
 
 def runtimes_table(names: Sequence[str]) -> Iterator[RenderableType]:
-    """One line for each runtime."""
     found = [find_runtime(name) for name in names]
     titles, planned = [one.title for one in found], ["yes" if one.rules else "" for one in found]
     fields = [Field("runtime", names), Field("plans", planned), Field("what", titles, prose=True)]
@@ -448,11 +444,7 @@ def prices_table(
 
 
 def offers_report(
-    gpu: Gpu,
-    book: Book,
-    instances: Sequence[Instance],
-    width: int,
-    notes: Sequence[str] = (),
+    gpu: Gpu, book: Book, instances: Sequence[Instance], width: int, notes: Sequence[str] = ()
 ) -> Iterator[RenderableType]:
     """All offers of a type, the cheapest first, with their age, spread and sources."""
     offers, today = book.of(gpu.name), book.today
@@ -461,7 +453,7 @@ def offers_report(
     cited = list(dict.fromkeys([*known, *(offer.source for offer in offers)]))
     by_name = {instance.name: instance for instance in instances}
     limits = list(dict.fromkeys(i.availability for i in instances if i.availability))
-    lines = _joined(sorted(offers, key=_cheapest_first))
+    lines = _regions_together(sorted(offers, key=_cheapest_first))
     if lines:
         yield title("Whole instances on offer; prices per GPU and hour")
     fields = (
@@ -505,7 +497,7 @@ def _cheapest_first(offer: Offer) -> tuple[float, str, int, str, str]:
     )
 
 
-def _joined(offers: Sequence[Offer]) -> list[Offer]:
+def _regions_together(offers: Sequence[Offer]) -> list[Offer]:
     """One line for regions in which an instance costs the same."""
 
     def same(offer: Offer) -> Offer:

@@ -155,7 +155,7 @@ class StragglersDocument(Value, frozen=True):
 
 
 def stragglers_report(document: StragglersDocument, width: int) -> Iterator[RenderableType]:
-    """What slow GPUs and broken nodes cost each plan, and which is best then."""
+    """The cost of slow GPUs and broken nodes for each plan, and the best plan then."""
     speeds, plans = document.speeds, document.plans
     yield title("With slow GPUs and failures")
     slow = f"; {100 * speeds.slow_nodes:g} % of the nodes take {speeds.slow_factor:g} times as long"
@@ -204,7 +204,6 @@ class SimulationDocument(Value, frozen=True, kw_only=True):
 
 
 def simulation_report(document: SimulationDocument, width: int) -> Iterator[RenderableType]:
-    """The policies side by side."""
     plan, outcomes = document.plan, document.outcomes
     capacity = f"{document.changes_of_capacity:,} changes of capacity"
     rows = [
@@ -246,7 +245,6 @@ class SitesDocument(Value, frozen=True, kw_only=True):
 
 
 def sites_report(document: SitesDocument, width: int) -> Iterator[RenderableType]:
-    """Throughput and messages."""
     plan, sites, found = document.plan, document.sites, document.outcome
     rate = format_rate(sites.bytes_per_second * 8, "b")
     beside = ", beside iterations" if sites.overlap else ""

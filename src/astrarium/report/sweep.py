@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from math import inf
 from typing import Any, Final
 
 from rich.console import RenderableType
@@ -11,13 +13,16 @@ from rich.text import Text
 
 from astrarium.errors import InputError, did_you_mean
 from astrarium.report.front.picture import Box, Drawing, Label, to_png, to_svg
-from astrarium.report.tables import Field, listing, title
-from astrarium.units import format_count
+from astrarium.report.tables import Field, dollars, listing, title
+from astrarium.units import DAY, HOUR, format_count, format_seconds
 from astrarium.value import Value
 
-SCHEMA: Final = "astrarium.sweep/1"
+SCHEMA: Final = "astrarium.sweep/2"
+PREFERRED: Final = "tokens_per_second"
+MOST_CELLS: Final = 10_000
 _ASKED: Final = "asked."
-_MESSAGES: Final = 3  # reasons that are printed
+_MESSAGES, _TRADES = 3, 10  # reasons, and trades of time against money, that are printed
+_OF: Final = {True: "of the run", False: "of a billion tokens"}
 _LOWER: Final = ("seconds", "usd", "days", "gib", "gap")  # in names of figures that should be low
 _CELL: Final = (92, 28)  # pixels of a cell in a picture
 _LEFT, _TOP, _SIZE = 200, 80, 12
@@ -45,31 +50,51 @@ class Pivot(Value, frozen=True):
     row_keys: tuple[str, ...]
     column_keys: tuple[str, ...]
     cells: tuple[tuple[float | None, ...], ...]
+    scenarios: tuple[tuple[str | None, ...], ...]  # whose plan it is
+
+
+class ScenarioTrade(Value, frozen=True):
+    """A plan that no other one of the sweep beats in both time and money.
+
+    `asked` has the keys that differ between scenarios.
+    """
+
+    scenario: str
+    asked: dict[str, str]
+    gpus: str
+    seconds: float
+    usd: float
 
 
 class SweepDocument(Value, frozen=True):
-    """What a sweep found; `pivot` is null unless two keys are named."""
+    """What a sweep found; `pivot` is null unless two keys are named.
+
+    The front is that of the runs if all have the same tokens, else that of a billion tokens each.
+    """
 
     schema: str
     scenarios: int
     status: dict[str, int]  # scenarios by what became of them
     messages: dict[str, int]  # why scenarios have no plan, the most frequent first
     cpu_seconds: float
-    varies: dict[str, int]  # keys that differ between scenarios, and their numbers of values
+    varies: dict[str, tuple[str, ...]]  # keys that differ between scenarios, with their values
+    figures: tuple[str, ...]  # that may be compared
     pivot: Pivot | None
     best: tuple[dict[str, Any], ...]
+    front: tuple[ScenarioTrade, ...]
+    front_is_of_runs: bool
 
 
 def where(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
-    """The rows whose questions have these values: KEY=VALUE."""
+    """The rows whose questions have these values: KEY=VALUE; or of a scenario by its key."""
     kept = list(rows)
-    asked = [name for name in _names(rows) if name.startswith(_ASKED)]
+    asked = ["scenario", *_asked(rows)]
     for condition in conditions:
         key, equals, value = condition.partition("=")
         if not equals:
             raise InputError(f"--where {condition}: expected KEY=VALUE")
         name = _column(key, asked, "--where")
-        values = sorted({str(row.get(name) or "") for row in rows}, key=_by_number)
+        values = _values(rows, name)
         if value not in values:
             raise InputError(
                 f"--where {condition}: no scenario has this; {key} is {', '.join(values)[:200]}"
@@ -81,19 +106,20 @@ def where(rows: Sequence[Row], conditions: Sequence[str]) -> list[Row]:
 def sweep_document(
     rows: Sequence[Row],
     keys: tuple[str | None, str | None] = (None, None),
-    value: str = "tokens_per_second",
+    value: str = PREFERRED,
     top: int = 5,
 ) -> SweepDocument:
-    """What to show of the rows of a sweep."""
     if not rows:
         raise InputError("the sweep has no such rows")
     firsts = {row["scenario"]: row for row in reversed(rows)}
-    value = _column(value, [name for name in rows[0] if not name.startswith(_ASKED)], "--value")
-    asked = [name for name in _names(rows) if name.startswith(_ASKED)]
-    varies = {name: len({row.get(name) for row in firsts.values()}) for name in asked}
-    planned = [row for row in rows if row["status"] == "planned" and row[value] is not None]
+    asked, figures = _asked(rows), _figures(rows)
+    value = _column(value, figures, "--value")
+    values = {name: _values(firsts.values(), name) for name in asked}
+    varies = {name: found for name, found in values.items() if len(found) > 1}
+    planned = [row for row in rows if row["status"] == "planned"]
     is_lower_better = any(part in value for part in _LOWER)
     chosen = _best_of_scenarios(planned, value, is_lower_better=is_lower_better)
+    is_of_runs = len(values.get(f"{_ASKED}tokens", ())) == 1
     pivot = None
     if keys[0] is not None or keys[1] is not None:
         named = zip(keys, ("--rows", "--columns"), strict=True)
@@ -103,17 +129,52 @@ def sweep_document(
     return SweepDocument(
         SCHEMA,
         len(firsts),
-        dict(Counter(row["status"] for row in firsts.values())),
+        dict(Counter(row["status"] for row in firsts.values()).most_common()),
         dict(Counter(messages).most_common()),
         sum(row["cpu_seconds"] for row in firsts.values()),
-        {name.removeprefix(_ASKED): count for name, count in varies.items() if count > 1},
+        {name.removeprefix(_ASKED): found for name, found in varies.items()},
+        tuple(figures),
         pivot,
         tuple(dict(row) for row in chosen[:top]),
+        tuple(_front(planned, tuple(varies), is_of_runs=is_of_runs)),
+        is_of_runs,
     )
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
+def _asked(rows: Sequence[Row]) -> list[str]:
+    return [n for n in dict.fromkeys(chain.from_iterable(rows)) if n.startswith(_ASKED)]
+
+
+def _figures(rows: Sequence[Row]) -> list[str]:
+    """Columns of numbers, the preferred one first."""
+    known = (name for row in rows for name, value in row.items() if type(value) in (int, float))
+    return sorted(dict.fromkeys(known), key=lambda name: name != PREFERRED)
+
+
+def _values(rows: Iterable[Row], name: str) -> tuple[str, ...]:
+    return tuple(sorted({str(row.get(name) or "") for row in rows}, key=_by_number))
+
+
+def _front(
+    rows: Iterable[Row], varies: Sequence[str], *, is_of_runs: bool
+) -> Iterator[ScenarioTrade]:
+    """From the fastest to the cheapest."""
+    trades = list[tuple[float, float, Row]]()
+    for row in rows:
+        if is_of_runs:
+            seconds, usd = row["train_days"] and row["train_days"] * DAY, row["usd_total"]
+        else:
+            rate, hourly = row["tokens_per_second"], row["usd_per_hour"]
+            seconds = 1e9 / rate if rate else None
+            usd = None if seconds is None or hourly is None else hourly * seconds / HOUR
+        if seconds is not None and usd is not None:
+            trades.append((seconds, usd, row))
+    least = inf
+    for seconds, usd, row in sorted(trades, key=lambda one: one[:2]):
+        if usd < least:
+            least = usd
+            asked = {name.removeprefix(_ASKED): str(row.get(name) or "") for name in varies}
+            yield ScenarioTrade(row["scenario"], asked, row["gpus"] or "", seconds, usd)
 
 
 def _column(name: str, known: Sequence[str], flag: str) -> str:
@@ -132,7 +193,8 @@ def _best_of_scenarios(rows: Sequence[Row], value: str, *, is_lower_better: bool
     """The best plan of every scenario, the best scenario first."""
     sign = 1 if is_lower_better else -1
     first: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: sign * row[value]):
+    known = (row for row in rows if row.get(value) is not None)
+    for row in sorted(known, key=lambda row: sign * row[value]):
         first.setdefault(row["scenario"], row)
     return list(first.values())
 
@@ -149,11 +211,20 @@ def _pivot(
         first, second = ("" if name is None else str(row.get(name) or "") for name in names)
         return first, second
 
-    found = {keys(row): row[value] for row in reversed(chosen)}
+    found = {keys(row): row for row in reversed(chosen)}
     axes = [sorted({keys(row)[axis] for row in scenarios}, key=_by_number) for axis in (0, 1)]
-    cells = tuple(tuple(found.get((row, column)) for column in axes[1]) for row in axes[0])
+    if len(axes[0]) * len(axes[1]) > MOST_CELLS:
+        raise InputError(
+            f"{' and '.join(filter(None, names))} make {len(axes[0]):,} x {len(axes[1]):,} cells,"
+            f" at most {MOST_CELLS:,} are shown; choose other keys, or fewer scenarios by --where"
+        )
+    places = [[found.get((row, column), {}) for column in axes[1]] for row in axes[0]]
+    cells, owners = (
+        tuple(tuple(one.get(name) for one in row) for row in places) for name in (value, "scenario")
+    )
     first, second = ((name or "").removeprefix(_ASKED) for name in names)
-    return Pivot(first, second, value, is_lower_better, tuple(axes[0]), tuple(axes[1]), cells)
+    rows, columns = map(tuple, axes)
+    return Pivot(first, second, value, is_lower_better, rows, columns, cells, owners)
 
 
 def _by_number(text: str) -> tuple[int, float, str]:
@@ -167,7 +238,7 @@ def _by_number(text: str) -> tuple[int, float, str]:
 def sweep_report(document: SweepDocument, width: int) -> Iterator[RenderableType]:
     """The document for people."""
     counts = ", ".join(f"{count:,} {status}" for status, count in document.status.items())
-    varies = ", ".join(f"{name} ({count})" for name, count in document.varies.items())
+    varies = ", ".join(f"{name} ({len(found)})" for name, found in document.varies.items())
     yield Text(f"{document.scenarios:,} scenarios: {counts}; {document.cpu_seconds:,.1f} s of CPU")
     yield Text(f"varies: {varies or 'nothing'}")
     for message, count in list(document.messages.items())[:_MESSAGES]:
@@ -179,6 +250,21 @@ def sweep_report(document: SweepDocument, width: int) -> Iterator[RenderableType
     if document.best:
         yield title("Best scenarios")
         yield from listing(list(_best_fields(document)), width)
+    if len(document.front) > 1:
+        yield from _front_report(document, width)
+
+
+def _front_report(document: SweepDocument, width: int) -> Iterator[RenderableType]:
+    front, rest = document.front[:_TRADES], document.front[_TRADES:]
+    yield title(f"Time against money {_OF[document.front_is_of_runs]}")
+    fields = [
+        *(Field(name, [one.asked[name] for one in front]) for name in document.varies),
+        Field("time", [format_seconds(one.seconds) for one in front], right=True),
+        Field("USD", [dollars(one.usd) for one in front], right=True),
+    ]
+    yield from listing(fields, width)
+    if rest:
+        yield Text(f"{len(rest)} more: --json")
 
 
 def _pivot_report(pivot: Pivot, width: int) -> Iterator[RenderableType]:

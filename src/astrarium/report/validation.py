@@ -31,8 +31,6 @@ DIGITS: Final = 6  # significant ones in tables of predictions
 
 
 class Grouping(StrEnum):
-    """What rows may be grouped by."""
-
     SOURCE = "source"
     GPU = "gpu"
     MODEL = "model"
@@ -62,8 +60,6 @@ class RowsAside(Value, frozen=True):
 
 
 class LargestError(Value, frozen=True):
-    """One row that is far off."""
-
     place: str
     source: str
     model: str
@@ -142,7 +138,7 @@ def _aside(rows: Iterable[tuple[Prediction, str | None]]) -> tuple[RowsAside, ..
 
 
 def _implausible(prediction: Prediction) -> str | None:
-    """What cannot be true of a row, with its figures."""
+    """Figures of a row that cannot be true."""
     row, scenario = prediction.row, prediction.scenario
     if scenario is None:
         return None
@@ -169,8 +165,7 @@ def _largest_error(prediction: Prediction, measured: float, error: float) -> Lar
         model=row.model,
         gpus=f"{plan.strategy.gpus} {prediction.scenario.pool.gpu.name}",
         strategy=strategy_words(
-            plan.strategy,
-            experts=prediction.scenario.workload.model.max_experts > 0,
+            plan.strategy, experts=prediction.scenario.workload.model.max_experts > 0
         ),
         measured_seconds=measured,
         predicted_seconds=plan.iteration_seconds,

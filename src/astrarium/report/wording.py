@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
+from pathlib import Path
+
+import msgspec
 
 from astrarium.plans.document import Plan
 from astrarium.strategy.types import (
@@ -27,7 +30,7 @@ PRICE_DECIMALS = 5  # as many as the catalog's medians have
 
 
 class TimeKind(StrEnum):
-    """What a part of the iteration is spent on."""
+    """The kind of work or waiting in a part of the iteration."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -47,96 +50,19 @@ class TimeCause(Value, frozen=True):
     switch: str = ""
 
 
-_SLOWEST = "of all micro-batches on the slowest stage"
+class ReportTexts(Value, frozen=True):
+    """The texts of `data/words.json`; names are followed by meanings."""
 
-TIME_CAUSES: Mapping[str, TimeCause] = {
-    "forward": TimeCause(
-        "forward", f"operators {_SLOWEST}: max(FLOPs / rate, bytes / rate) each", TimeKind.COMPUTE
-    ),
-    "backward": TimeCause(
-        "backward", f"gradients of inputs and weights {_SLOWEST}", TimeKind.COMPUTE
-    ),
-    "recompute": TimeCause(
-        "recomputation",
-        "forward operators done again because their results were not kept",
-        TimeKind.COMPUTE,
-        "room for activations (more tp, pp or ZeRO, a smaller micro-batch) makes it unnecessary",
-    ),
-    "tp_communication": TimeCause(
-        "tensor-parallel communication",
-        "gathers and reductions around every layer that matrix products do not hide",
-        TimeKind.COMMUNICATION,
-        "a smaller tp, kept inside the NVLink domain",
-        "tp",
-    ),
-    "cp_communication": TimeCause(
-        "context-parallel communication",
-        "exchange of keys and values that attention does not hide",
-        TimeKind.COMMUNICATION,
-        "a smaller cp, with tp or pp in its place",
-    ),
-    "ep_communication": TimeCause(
-        "expert communication",
-        "all-to-all of tokens to their experts and back",
-        TimeKind.COMMUNICATION,
-        "a smaller ep, or one that stays inside the NVLink domain",
-    ),
-    "zero_communication": TimeCause(
-        "ZeRO communication",
-        "weights gathered and gradients scattered in every micro-batch (ZeRO 2 and 3)",
-        TimeKind.COMMUNICATION,
-        "ZeRO 1 with pipeline stages, or a larger micro-batch to hide it behind",
-    ),
-    "pipeline_bubble": TimeCause(
-        "pipeline bubble",
-        "the slowest stage waits while the pipeline fills and drains",
-        TimeKind.WAITING,
-        "more micro-batches (larger batch, smaller dp), fewer stages, more virtual stages",
-    ),
-    "pipeline_communication": TimeCause(
-        "pipeline messages",
-        "activations sent between stages that computation does not hide",
-        TimeKind.COMMUNICATION,
-        "fewer virtual stages",
-        "p2p",
-    ),
-    "gradient_reduction": TimeCause(
-        "gradient reduction",
-        "data-parallel reduction that the last backward pass does not hide",
-        TimeKind.COMMUNICATION,
-        "a larger batch to spread it over, a smaller dp",
-        "grad_reduce",
-    ),
-    "parameter_gather": TimeCause(
-        "parameter gather",
-        "updated weights collected that the next forward pass does not hide",
-        TimeKind.COMMUNICATION,
-        "a larger batch to spread it over, a smaller dp",
-        "param_gather",
-    ),
-    "optimizer": TimeCause(
-        "optimizer step",
-        "reading and writing weights, gradients and moments once",
-        TimeKind.COMPUTE,
-        "a larger batch to spread it over, ZeRO 1 to share it, state on the GPU",
-    ),
-    "host": TimeCause(
-        "host",
-        "what the program does between kernels, for each micro-batch and iteration",
-        TimeKind.WAITING,
-        "CUDA graphs, a larger micro-batch, a larger batch to spread it over",
-    ),
-}
+    time: dict[str, TimeCause]
+    memory: dict[str, tuple[str, str]]
+    rejections: dict[str, str]
+    losses: dict[str, tuple[str, str]]  # why an iteration is slower than on the ideal machine
 
-MEMORY_CAUSES: Mapping[str, tuple[str, str]] = {
-    # Without bytes of a parameter: those depend on runtime, optimizer, numerics and fine-tuning.
-    "weights": ("weights", "of all parameters that a GPU holds"),
-    "gradients": ("gradients", "of weights that train, accumulated over micro-batches"),
-    "optimizer": ("optimizer", "master weights and the optimizer's states; ZeRO divides them"),
-    "activations": ("activations", "kept for the backward pass, per micro-batch in flight"),
-    "workspace": ("workspace", "what comes and goes inside a layer, gathered weights"),
-    "reserved": ("reserved", "driver, libraries, NCCL, and blocks the allocator cannot reuse"),
-}
+
+WORDS = msgspec.json.decode(
+    (Path(__file__).parent / "data" / "words.json").read_bytes(), type=ReportTexts
+)
+
 
 MODULES: Mapping[RecomputeModule, str] = {
     RecomputeModule.CORE_ATTN: "attention",
@@ -148,24 +74,13 @@ MODULES: Mapping[RecomputeModule, str] = {
     RecomputeModule.SHARED_EXPERTS: "shared exp",
 }
 
-REJECTIONS: Mapping[str, str] = {
-    "runtime": "refused by the runtime",
-    "rule": "dropped by your rules",
-    "memory": "do not fit in memory",
-    "budget": "over the budget",
-    "deadline": "past the deadline",
-    "bound": "proved no better without pricing them",
-    "dominated": "equal to another with an overlap switched off",
-    "slower": "not as good as those listed",
-}
-
 
 def time_cause(key: str) -> TimeCause:
-    return TIME_CAUSES.get(key, TimeCause(key.replace("_", " "), "", TimeKind.WAITING))
+    return WORDS.time.get(key, TimeCause(key.replace("_", " "), "", TimeKind.WAITING))
 
 
 def remedy(key: str, strategy: Strategy) -> str:
-    """What would make a cause smaller, beyond what the strategy already does; "" if nothing."""
+    """A remedy for a cause, beyond what the strategy already does; "" if there is none."""
     cause = time_cause(key)
     if not cause.switch or getattr(strategy.overlap, cause.switch):
         return cause.remedy
@@ -173,7 +88,7 @@ def remedy(key: str, strategy: Strategy) -> str:
 
 
 def rejection(key: str) -> str:
-    return REJECTIONS.get(key, key)
+    return WORDS.rejections.get(key, key)
 
 
 def rule_words(key: str) -> str:
@@ -208,10 +123,7 @@ def zero_words(strategy: Strategy) -> str:
 
 
 def strategy_words(strategy: Strategy, *, experts: bool = False) -> str:
-    """The degrees and choices of a strategy in one line; degrees of 1 are left out.
-
-    With experts ep and etp are always named: runtimes do not default to 1.
-    """
+    """A strategy in one line, without degrees of 1, except ep and etp with experts."""
     names = {
         "tp": strategy.tp,
         "pp": strategy.pp,
@@ -325,7 +237,7 @@ LINKS: Mapping[Reach, str] = {
 
 
 def link_words(link: Reach, pools: Sequence[str]) -> str:
-    """Which link a transfer takes: between fast and slow."""
+    """The link of a transfer: between fast and slow."""
     if link is Reach.NODES:
         return f"between nodes of {pools[0]}"
     if link is Reach.POOLS:
@@ -357,7 +269,6 @@ def runs_words(numbers: Sequence[int]) -> str:
 
 
 def switches_words(strategy: Strategy) -> str:
-    """Which switches are on."""
     switches = {
         "sequence parallel": strategy.sequence_parallel,
         "stages of a replica side by side": strategy.pipeline_inside,

@@ -54,7 +54,6 @@ def versions() -> dict[str, str]:
 
 
 def is_there(module: str) -> bool:
-    """Whether a module is installed."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # of a parent
@@ -62,7 +61,6 @@ def is_there(module: str) -> bool:
 
 
 def version_of(package: str) -> str:
-    """The installed version of a package."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -81,7 +79,7 @@ def visible_gpus() -> int:
 
 
 def counted(names: Sequence[str], steps: int, progress: Progress) -> Listener:
-    """What reports the steps of jobs of these names, of which there are so many in all."""
+    """A listener that reports the steps of jobs of these names."""
     done = 0
 
     def heard(rank: int, answer: Answer) -> None:
@@ -96,7 +94,7 @@ def counted(names: Sequence[str], steps: int, progress: Progress) -> Listener:
 def results_of(
     answers: Iterable[Iterable[Answer]], kind: type[T], jobs: int
 ) -> list[tuple[T, ...]]:
-    """Of each job, the results rank by rank."""
+    """The results of each job, rank by rank."""
     import msgspec
 
     found: list[list[T]] = [[] for _ in range(jobs)]

@@ -24,7 +24,7 @@ class Device(StrEnum):
 
 
 class Software(StrEnum):
-    """What shards a network and updates its weights; megatron-core builds it for all."""
+    """The software that shards a network and updates its weights; megatron-core builds it."""
 
     MEGATRON = "megatron-core"
     FSDP2 = "FSDP2"
@@ -52,7 +52,6 @@ class TrainingJob(Value, frozen=True):
 
     @property
     def ranks(self) -> int:
-        """Processes that do it."""
         return self.strategy.gpus if self.alone_at is None else 1
 
     @property

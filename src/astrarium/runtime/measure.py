@@ -66,7 +66,6 @@ class MeasuredRun(Value, frozen=True):
 
     @property
     def error(self) -> float:
-        """The error of the prediction, relative to the measurement."""
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 
@@ -111,10 +110,7 @@ def measure_plan(
     timeout_seconds: float,
     progress: Progress,
 ) -> MeasuredRun:
-    """Train as the plan says, on a core for each of its ranks.
-
-    `predict` gives the seconds of an iteration of what is run; None for those of the plan.
-    """
+    """Train as planned, a core for each rank; `predict` gives seconds of what is run."""
     installed = versions()
     strangers = {pool.gpu.name for pool in job.cluster.pools if not pool.gpu.is_processor}
     if strangers:

@@ -38,8 +38,6 @@ PRECISION = {Device.CPU: "fp32", Device.CUDA: "bf16"}
 
 
 class RunLimits(Value, frozen=True):
-    """The limits of a run."""
-
     ranks: int
     steps: int
     timeout_seconds: float
@@ -85,7 +83,6 @@ class PlanRun(Value, frozen=True):
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing speaks against it."""
         return self.is_finite and (self.single_process is None or self.single_process.equal)
 
 
@@ -134,10 +131,7 @@ def _made(job: Job, device: Device, limits: RunLimits) -> tuple[ScaledJob, bool]
 
 
 def _rules_run(runtime: Runtime, device: Device) -> str:
-    """Those of the planned runtime, if it can run here, or of Megatron.
-
-    On GPUs FSDP2 would update bf16 weights, and Megatron fp32 copies of them.
-    """
+    """The planned runtime's rules if it runs here; else Megatron's, as on GPUs (fp32 copies)."""
     missing = SHARDING.get(runtime.program) is Software.DEEPSPEED and not is_there("deepspeed")
     return DEFAULT if missing or device is Device.CUDA else runtime.program
 

@@ -153,6 +153,7 @@ def constant_fields(workload: Workload, pool: Pool) -> dict[str, Any]:
         "reduced_numerics": workload.numerics is Numerics.REDUCED,
         "expert_messages": workload.expert_messages.value,
         "optimizer": workload.optimizer,
+        "lora_rank": workload.adapters.rank if workload.adapters else 0,
         "pairs": workload.beside is not None and workload.beside.pairs,
         "gpu": pool.gpu.name,
         "gpus_per_node": pool.gpus_per_node,

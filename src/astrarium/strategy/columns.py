@@ -145,7 +145,6 @@ def options_of(strategies: Sequence[Strategy]) -> Options:
 def strategy_at(
     degrees: Degrees, options: Options, row: int, virtual_stages: int, split: LayerSplit
 ) -> Strategy:
-    """One row as an object, without its stages."""
     flags = ("sequence_parallel", "pipeline_inside")
     chosen: dict[str, Any] = {
         f.name: (bool if f.name in flags else int)(getattr(degrees, f.name)[row])

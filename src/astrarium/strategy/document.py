@@ -111,7 +111,6 @@ class StrategyKeyError(InputError):
 
 
 def _with_line(path: Path, error: StrategyKeyError) -> InputError:
-    """The error with the line of its key in the file."""
     from astrarium.documents import line_of
 
     parts = error.key.split(".")

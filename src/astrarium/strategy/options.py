@@ -25,8 +25,6 @@ WORKLOAD_SOURCES: Final = frozenset(
 
 
 class Treatment(StrEnum):
-    """The treatment of an option."""
-
     SEARCHED = "searched"
     DERIVED = "derived"
     FIXED = "fixed"
@@ -45,7 +43,6 @@ class Takes(StrEnum):
 
     @property
     def is_flag(self) -> bool:
-        """Whether nothing follows."""
         return self in (Takes.ON, Takes.OFF, Takes.SWITCH)
 
 
@@ -75,13 +72,11 @@ class Option(Value, frozen=True):
 
 @cache
 def megatron_options() -> tuple[Option, ...]:
-    """All options, in the order of Megatron's help."""
     return msgspec.convert(_document()["options"], tuple[Option, ...])
 
 
 @cache
 def options_by_flag() -> Mapping[str, Option]:
-    """Options by each of their spellings."""
     return {flag: option for option in megatron_options() for flag in option.flags}
 
 

@@ -8,26 +8,34 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from astrarium.documents import make_folder, write_atomic_bytes
 from astrarium.errors import InputError
-from astrarium.sweep.rows import ASKED, COLUMNS, Row
+from astrarium.sweep.rows import ALWAYS, ASKED, COLUMNS, Row
 
+MOST_BYTES: Final = 2 * 10**9  # of a file's values
 _PARTS: Final = "part-*.parquet"
 _INSTALL: Final = "install it with: pip install 'astrarium[parquet]'"
 
 
 class SweepFolder:
-    """Rows of finished scenarios in files."""
+    """Rows of finished scenarios in files; of one file, where `path` is that of a file."""
 
     def __init__(self, path: Path) -> None:
         if find_spec("pyarrow") is None:
             raise InputError(f"sweeps need pyarrow, which is not installed; {_INSTALL}")
         self.path = path
+
+    @classmethod
+    def there(cls, path: Path) -> SweepFolder:
+        """One that exists."""
+        if not path.exists():
+            raise InputError(f"{path}: there is no such folder; `astrarium sweep FILE` makes one")
+        return cls(path)
 
     def create(self) -> None:
         """Make the folder; one that holds other things than a sweep is refused."""
@@ -66,29 +74,59 @@ class SweepFolder:
             last |= answers
         return [row for rows in last.values() for row in rows]
 
-    def _parts(self) -> list[Path]:
-        return sorted(self.path.glob(_PARTS)) if self.path.is_dir() else []
+    def state(self) -> tuple[object, ...]:
+        """The same as long as the rows are."""
+        return tuple((part.name, part.stat().st_mtime_ns) for part in self._parts())
 
-    def _tables(self, columns: list[str] | None = None) -> Iterator[list[Row]]:
+    def _parts(self) -> list[Path]:
+        return [self.path] if self.path.is_file() else sorted(self.path.glob(_PARTS))
+
+    def _tables(self, columns: Sequence[str] | None = None) -> Iterator[list[Row]]:
         import pyarrow
-        import pyarrow.parquet
 
         for part in self._parts():
             try:
-                yield pyarrow.parquet.read_table(part, columns=columns).to_pylist()
-            except (pyarrow.ArrowInvalid, OSError, KeyError) as error:
+                yield _read(part, columns)
+            except (pyarrow.ArrowException, OSError, ValueError) as error:
+                why = (str(error).splitlines() or [type(error).__name__])[0]
                 raise InputError(
-                    f"{part}: is no part of a sweep ({str(error).splitlines()[0]}); remove it to"
-                    " ask its scenarios again"
+                    f"{part}: is no part of a sweep ({why}); remove it to ask its scenarios again"
                 ) from None
+
+
+def _read(part: Path, columns: Sequence[str] | None) -> list[Row]:
+    """The rows of a file; a ValueError says what they lack."""
+    import pyarrow.compute
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(part) as file:
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
+        if sum(group.total_byte_size for group in groups) > MOST_BYTES:
+            raise ValueError(f"its values have more than {MOST_BYTES / 10**9:g} GB")
+        names = file.schema_arrow.names
+        if missing := [one for one in columns or COLUMNS if one not in names]:
+            raise ValueError(f"no column is called {missing[0]}")
+        wanted = [one for one in names if one in (columns or COLUMNS) or one.startswith(ASKED)]
+        table = file.read(columns=wanted)
+    table = table.cast(_schema(table.column_names))
+    if empty := [one for one in ALWAYS if one in wanted and table[one].null_count]:
+        raise ValueError(f"a row has no {empty[0]}")
+    floats = (table[name] for name in table.column_names if COLUMNS.get(name) is float)
+    if any(pyarrow.compute.all(pyarrow.compute.is_finite(one)).as_py() is False for one in floats):
+        raise ValueError("a number is not finite")
+    rows: list[Row] = table.to_pylist()
+    return rows
+
+
+def _schema(names: Iterable[str]) -> Any:  # noqa: ANN401  of pyarrow
+    import pyarrow as pa
+
+    kinds = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
+    return pa.schema([(name, kinds[COLUMNS.get(name, str)]) for name in names])
 
 
 def _table(rows: Sequence[Row]) -> Any:  # noqa: ANN401  of pyarrow
     import pyarrow as pa
 
-    kinds = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
     asked = sorted({name for row in rows for name in row if name.startswith(ASKED)})
-    fields = [(name, kinds[kind]) for name, kind in COLUMNS.items()]
-    return pa.Table.from_pylist(
-        list(rows), pa.schema([*fields, *((name, pa.string()) for name in asked)])
-    )
+    return pa.Table.from_pylist(list(rows), _schema([*COLUMNS, *asked]))

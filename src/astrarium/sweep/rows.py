@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from time import process_time
 from typing import TYPE_CHECKING, Any, Final
@@ -24,8 +25,9 @@ _STRATEGY: Final = (
 COLUMNS: Final[Mapping[str, type]] = {
     "scenario": str,
     "status": str,  # planned, no plan, refused or failed
-    "message": str,
     "cpu_seconds": float,
+    "question": str,  # as JSON
+    "message": str,
     "rank": int,
     "gpus": str,
     "num_gpus": int,
@@ -44,6 +46,7 @@ COLUMNS: Final[Mapping[str, type]] = {
     "optimal": bool,
     "bound_gap": float,
 }
+ALWAYS: Final = ("scenario", "status", "cpu_seconds")  # in every row
 _GIB: Final = 2**30
 _DAY: Final = 86400.0
 
@@ -64,6 +67,7 @@ def answered(scenario: SweepScenario, answer: Answer | None = None) -> list[Row]
     else:
         rows = [_row(plan, plans) for plan in plans]
     common = {"scenario": scenario.key, "cpu_seconds": process_time() - begin}
+    common["question"] = json.dumps(scenario.question, default=str)
     asked = {f"{ASKED}{name}": _text(value) for name, value in scenario.question.items()}
     return [{**common, **row, **asked} for row in rows]
 

@@ -33,8 +33,6 @@ LEAST_RANKED: Final = 3  # rows for which a rank correlation says anything
 
 
 class Scoring(StrEnum):
-    """Whose times are scored."""
-
     STATED = "stated"  # rows that state their strategy
     ALL = "all"  # also those where a micro-batch or the like had to be assumed
 
@@ -144,7 +142,6 @@ def mfu_of_time(prediction: Prediction) -> float | None:
 def time_scores(
     predictions: Iterable[Prediction], scoring: Scoring = Scoring.STATED
 ) -> list[ScoredValue]:
-    """The times to score."""
     return [
         ScoredValue(prediction, predicted, measured)
         for prediction in predictions
@@ -183,7 +180,6 @@ def exceeds_memory(prediction: Prediction) -> bool:
 
 
 def memory_scores(predictions: Iterable[Prediction]) -> list[ScoredValue]:
-    """The peaks to score."""
     return [
         ScoredValue(prediction, predicted, measured)
         for prediction in predictions
@@ -197,7 +193,6 @@ def memory_scores(predictions: Iterable[Prediction]) -> list[ScoredValue]:
 def group_metrics(
     name: str, predictions: Sequence[Prediction], scoring: Scoring = Scoring.STATED
 ) -> Metrics:
-    """The metrics of some rows."""
     times = time_scores(predictions, scoring)
     errors = _errors(times)
     memory = _errors(memory_scores(predictions))

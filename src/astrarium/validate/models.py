@@ -92,7 +92,6 @@ class Sizes(Value, frozen=True):
 
 
 def model_of(row: MeasuredRow, seq_length: int) -> Model:
-    """The model that a row trains."""
     return _model(
         Sizes(
             name=row.model,

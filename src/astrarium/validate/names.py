@@ -324,11 +324,7 @@ def _kernel_stated(runtime: Runtime, kernel: str | None) -> dict[str, object]:
     """Another attention kernel than the program's runs at that kernel's own speed."""
     if kernel is None or kernel == runtime.attention:
         return {}
-    return {
-        "attention": kernel,
-        "attention_forward_ratio": 1.0,
-        "attention_backward_ratio": 1.0,
-    }
+    return {"attention": kernel, "attention_forward_ratio": 1.0, "attention_backward_ratio": 1.0}
 
 
 @cache

@@ -137,11 +137,7 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     # How long rows of experts take to fill up and cast in these formats was never measured.
     (
         r"mxfp8|fp8-?mx\b|quantisation granularity",
-        {
-            "scaled_product_ratio": MICROSCALED,
-            "expert_cast_ratio": 1.0,
-            "fills_expert_rows": False,
-        },
+        {"scaled_product_ratio": MICROSCALED, "expert_cast_ratio": 1.0, "fills_expert_rows": False},
     ),
     # With one scale each rank casts its shard by three plain kernels: 30 bytes, not 6.
     (r"torchtitan.*tensor-?wise", {"sharded_moved_bytes": 34}),
@@ -171,8 +167,9 @@ CAPTURING_GPUS: Final = r"gb\d00"
 CAPTURED: Final = r"cuda ?graphs"
 DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 # Its recipes under FSDP (use_megatron_fsdp, pipelines of one stage) move what some layers keep to
-# the host (cpu_offloading_num_layers): 40 of 80 for Llama-3-70B. The share of others is a guess.
-FSDP_ON_HOST: Final = 0.75
+# the host (cpu_offloading_num_layers in scripts/performance, read 2026-11-19): of the 70B 40 of 80
+# on GB200, 20 on GB300, of the 405B 95 of 126, of the 8B none.
+FSDP_ON_HOST: Final = {("70B", "GB200"): 0.5, ("70B", "GB300"): 0.25, ("405B", ""): 0.75}
 SHARDS_ALL: Final = r"fsdp|zero[- ]?(stage[- ]?)?3|optim_grads_params"
 # Our iterations with TransformerEngine are timed from the fourth of a process on (median of five or
 # eight), when products of experts still have sizes for which cuBLAS has to choose a kernel first.
@@ -212,7 +209,7 @@ def runtime_as_run(row: MeasuredRow, runtime: Runtime) -> Runtime:
         plain = find_runtime("megatron")
         found |= {name: getattr(plain, name) for name in UNCAPTURED}
     if runtime.name == "megatron-bridge" and _offloads(row):
-        found["activations_on_host"] = FSDP_ON_HOST
+        found["activations_on_host"] = _share_on_host(row)
     if row.moe_experts and re.search(FRESH, row.address):
         layers = (row.layers or 1) * (row.num_micro_batches or 1)
         found["expert_rows_met"] = float(ITERATIONS_BEFORE * layers * row.moe_experts)
@@ -227,6 +224,13 @@ def _offloads(row: MeasuredRow) -> bool:
     """Whether a recipe under FSDP moves activations to the host."""
     shards = re.search(SHARDS_ALL, f"{row.framework} {row.zero_or_fsdp}".lower())
     return bool(shards) and row.pp in (None, 1) and not row.moe_experts
+
+
+def _share_on_host(row: MeasuredRow) -> float:
+    shares = (
+        share for (size, gpu), share in FSDP_ON_HOST.items() if size in row.model and gpu in row.gpu
+    )
+    return next(shares, 0.0)
 
 
 def _captures(row: MeasuredRow) -> bool:

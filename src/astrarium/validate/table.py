@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.documents.rows import csv_rows
+from astrarium.documents.parsing import csv_rows
 from astrarium.errors import InputError, did_you_mean
 from astrarium.value import Value
 
@@ -107,8 +107,6 @@ _KINDS: Final = {
 
 
 class Table(Value, frozen=True):
-    """The rows of one file and its header."""
-
     path: str
     columns: tuple[str, ...]
     rows: tuple[MeasuredRow, ...]

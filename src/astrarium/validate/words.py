@@ -11,15 +11,10 @@ from enum import StrEnum
 from typing import Final
 
 from astrarium.catalog.runtimes import ReportedMemory, Runtime
-from astrarium.configs.recomputation import recompute_of
+from astrarium.configs.settings import recompute_of
 from astrarium.errors import InputError
 from astrarium.model.workload import ExpertMessages, Numerics
-from astrarium.strategy.types import (
-    Granularity,
-    Overlap,
-    Recompute,
-    RecomputeModule,
-)
+from astrarium.strategy.types import Granularity, Overlap, Recompute, RecomputeModule
 from astrarium.validate.names import TrainingProgram, first_match
 from astrarium.validate.table import MeasuredRow
 from astrarium.value import Value
@@ -179,7 +174,6 @@ def memory_report_of(row: MeasuredRow, runtime: Runtime) -> MemoryReport:
 
 
 def ran_out_of_memory(row: MeasuredRow) -> bool:
-    """Whether the run failed for want of memory."""
     return row.iter_time_s is None and bool(re.search(OUT_OF_MEMORY, row.notes))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import lru_cache
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -39,13 +41,7 @@ from astrarium.errors import (
     naming,
     refusal,
 )
-from astrarium.plans.document import (
-    Plan,
-    PlanDocument,
-    document_of_content,
-    plan_of_rank,
-    to_dict,
-)
+from astrarium.plans.document import Plan, PlanDocument, document_of_content, plan_of_rank, to_dict
 from astrarium.report.plan.document import document_without_plans
 from astrarium.strategy.document import strategy_pairs
 from astrarium.value import replace
@@ -203,7 +199,7 @@ def _strategy(given: str) -> Mapping[str, Any]:
 
 
 def field_of(error: AstrariumError, body: Body) -> str | None:
-    """Where in the request the mistake is, by the name under which the request has it."""
+    """The place of the mistake, by the name under which the request has it."""
     found = error.part
     if found == "gpus" and body.get("gpus") is None and body.get("pools") is not None:
         return "pools"
@@ -334,7 +330,6 @@ def _review(body: Body, tell: Tell | None) -> Answer:
 
 
 def _chosen(body: Body, where: str = "document") -> tuple[PlanDocument, Plan]:
-    """The document of a request, and the plan that it is about."""
     rank = readers.rank("rank", body.get("rank", 1))
     with about(where):
         document = document_of_content(body["document"], "document")
@@ -433,6 +428,26 @@ def _zipped(files: Mapping[str, str]) -> bytes:
     return archive.getvalue()
 
 
+def _sweep(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.report import sweep
+    from astrarium.sweep.folder import SweepFolder
+
+    folder = SweepFolder.there(Path(body["path"]))
+    conditions = [str(one) for one in body.get("where", ())]
+    rows = sweep.where(_rows(folder.path, folder.state()), conditions)
+    keys, value = (body.get("rows"), body.get("columns")), body.get("value") or sweep.PREFERRED
+    document = sweep.sweep_document(rows, keys, value, body.get("top", 1))
+    return compressed(Answer(OK, encoded(to_builtins(document))), body)
+
+
+@lru_cache(1)
+def _rows(path: Path, state: tuple[object, ...]) -> list[dict[str, Any]]:
+    """The rows of a sweep, which are read again once there are others."""
+    from astrarium.sweep.folder import SweepFolder
+
+    return SweepFolder(path).rows()
+
+
 _KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
     "catalog": _catalog,
     "plan": _plan,
@@ -444,6 +459,7 @@ _KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
     "timeline": _timeline,
     "trace": _trace,
     "report": _report,
+    "sweep": _sweep,
     "export": _export,
     "targets": _targets,
 }

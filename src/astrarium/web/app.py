@@ -29,6 +29,7 @@ from astrarium.web.flags import (
     PredictRequest,
     ReportRequest,
     ReviewRequest,
+    SweepRequest,
     WhyNotRequest,
     complaint,
 )
@@ -54,9 +55,7 @@ class EventStream(Response):
         self.workers, self.kind, self.asked, self.known = workers, kind, body, known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": OK, "headers": self.raw_headers},
-        )
+        await send({"type": "http.response.start", "status": OK, "headers": self.raw_headers})
         if await unless_left(receive, self._search(send)):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -98,7 +97,7 @@ async def _heartbeat(send: Send) -> None:
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What some work gives; if the client leaves first, the work is ended, and gives nothing."""
+    """The result of some work; if the client leaves first, the work is ended."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -140,7 +139,7 @@ _PROBLEMS: Final[Mapping[int, str]] = {
 
 
 def responses(name: str, description: str, **problems: str) -> dict[int | str, dict[str, Any]]:
-    """What a route returns: a document, or errors; `problems` have other schemas ("s409")."""
+    """The document or errors of a route; `problems` have other schemas ("s409")."""
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": description, "content": _json(name)}
     }
@@ -180,8 +179,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
         _add_strategies(app, workers)
     else:
         _add_shared(app, settings.shared)
+    if settings.sweep is not None:
+        _add_sweep(app, workers, settings.sweep)
     _add_documents(app, workers)
-    _add_page(app, is_shared=settings.shared is not None)
+    _add_page(app, settings)
     return app
 
 
@@ -241,6 +242,14 @@ def _add_shared(app: FastAPI, shared: bytes) -> None:
     async def saved() -> Response:
         """A saved answer, which is all that this server shows."""
         return _response(Answer(OK, shared))
+
+
+def _add_sweep(app: FastAPI, workers: Workers, path: str) -> None:
+    @app.post("/api/sweep", responses=responses("SweepDocument", "As `sweep show --json` prints."))
+    async def sweep(request: Request, body: SweepRequest) -> Response:
+        """The sweep of --sweep: a table over two keys, the best scenarios, the front."""
+        given = {**_given(request, body), "path": path, "gzip": _takes_gzip(request)}
+        return _response(await _unless_left(request, _answer(workers, "sweep", given)))
 
 
 def _add_strategies(app: FastAPI, workers: Workers) -> None:
@@ -329,8 +338,9 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         return response
 
 
-def _add_page(app: FastAPI, *, is_shared: bool) -> None:
-    files = static.files(is_shared=is_shared)
+def _add_page(app: FastAPI, settings: ServerSettings) -> None:
+    mark = "data-sweep" if settings.sweep is not None else ""
+    files = static.files(mark="data-shared" if settings.shared is not None else mark)
     asked = {
         route.path: sorted(route.methods or ())
         for route in app.routes

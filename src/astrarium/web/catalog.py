@@ -35,7 +35,7 @@ class CatalogModel(ListedModel):
 
 
 class CatalogTarget(TypedDict):
-    """What a plan can be exported to; a launcher starts any of the others."""
+    """A target of exports; a launcher starts any of the others."""
 
     name: str
     title: str
@@ -63,7 +63,6 @@ class Catalog(TypedDict):
 
 
 def catalog() -> dict[str, Any]:
-    """What can be chosen."""
     from astrarium import catalog as data
     from astrarium.catalog.models import model_entries
     from astrarium.catalog.prices import cloud_names

@@ -56,10 +56,7 @@ class RequestBody(BaseModel):
 
 
 def _model(
-    name: str,
-    table: Mapping[str, Flag],
-    description: str,
-    base: type[RequestBody] = RequestBody,
+    name: str, table: Mapping[str, Flag], description: str, base: type[RequestBody] = RequestBody
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)
@@ -130,6 +127,18 @@ class ReportRequest(Chosen):
     command: Texts = Field(default_factory=list)
 
 
+class SweepRequest(BaseModel):
+    """As `astrarium sweep show`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rows: Annotated[StrictStr, Field(max_length=200)] | None = None
+    columns: Annotated[StrictStr, Field(max_length=200)] | None = None
+    value: Annotated[StrictStr, Field(max_length=200)] | None = None
+    where: Texts = Field(default_factory=list)
+    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
+
+
 class ExportRequest(Chosen):
     """As `astrarium export`."""
 
@@ -139,7 +148,7 @@ class ExportRequest(Chosen):
 
 
 def complaint(errors: Sequence[Any]) -> Answer:
-    """What is wrong with a body that does not have the form of a request."""
+    """The error of a body that does not have the form of a request."""
     first = errors[0]
     # Of a value that may be a number, a text or a list, the branches stand behind its key.
     key = [part for part in first["loc"] if part != "body" and not _is_branch(part)]

@@ -12,6 +12,7 @@ from astrarium.plans.document import PlanDocument
 from astrarium.plans.document import schemas as document_schemas
 from astrarium.report.explain.terms import Explanation, PlanComparison
 from astrarium.report.plan.imported import ImportDocument
+from astrarium.report.sweep import SweepDocument
 from astrarium.report.timeline import TimelineDocument
 from astrarium.web.catalog import Catalog
 
@@ -129,6 +130,7 @@ TYPES: Final = (
     PlanDocument,
     Problem,
     StreamEvent,
+    SweepDocument,
     TargetTimes,
     TimelineDocument,
     Trace,

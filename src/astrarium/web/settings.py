@@ -15,14 +15,14 @@ MIB: Final = 2**20
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class ServerSettings(Value, frozen=True):
-    """How a server is run; beyond the loopback it has a token."""
+    """Settings of a server; beyond the loopback it has a token."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -36,6 +36,7 @@ class ServerSettings(Value, frozen=True):
     most_values: int = 1_000_000  # in a request: read, each takes some hundred bytes
     body_seconds: float = 30.0  # in which a request has to arrive
     shared: bytes | None = None  # a plan document: it is shown, and nothing is searched for
+    sweep: str | None = None  # the folder or file of a sweep: the page shows it
     send_seconds: float = 30.0  # in which a client has to read the next part of an answer
 
     @property

@@ -39,11 +39,8 @@ class File(Value, frozen=True):
         return Response(content, headers=headers, media_type=self.media_type)
 
 
-def files(folder: Path = FOLDER, *, is_shared: bool = False) -> Mapping[str, File]:
-    """All files of the page by their path, such as "assets/index-4f2c.js".
-
-    The first element of the page says if it shows a saved answer.
-    """
+def files(folder: Path = FOLDER, mark: str = "") -> Mapping[str, File]:
+    """All files of the page by path; a `mark` on its first element says what it shows."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     found = {
@@ -51,8 +48,8 @@ def files(folder: Path = FOLDER, *, is_shared: bool = False) -> Mapping[str, Fil
         for name, path in names.items()
         if not (name.endswith(".gz") and name.removesuffix(".gz") in names)
     }
-    if is_shared and INDEX in found:
-        marked = found[INDEX].content.replace(b"<html ", b"<html data-shared ", 1)
+    if mark and INDEX in found:
+        marked = found[INDEX].content.replace(b"<html ", f"<html {mark} ".encode(), 1)
         found[INDEX] = _file(INDEX, marked, None)
     return found
 

@@ -24,9 +24,9 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.errors import InputError
 from astrarium.model.adapters import Adapters, Finetune
-from astrarium.model.beside import Beside, Role
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Experts, Shape, assemble
+from astrarium.model.frozen import Beside, Role
 from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.search import space
@@ -111,6 +111,7 @@ class Case:
 LENGTHS = Lengths("lognormal:300,1500")
 TEACHER = Beside(small_model(10, vocab=64000), Role.TEACHER, "larger")
 REFERENCE = Beside(small_model(), Role.REFERENCE, "itself")
+MEGATRON = "megatron_gpt"  # whose names of modules Megatron-Bridge has
 CASES = {
     "roomy": Case("h100:8", 80),
     "tight": Case("h100:8", 9),
@@ -167,6 +168,23 @@ CASES = {
         runtime="torchtitan",
         adapters=Adapters(Finetune.LORA, modules=("q_proj", "v_proj")),
     ),
+    "lora, split": Case(
+        "h100:8", 4, runtime="megatron-bridge", adapters=Adapters(Finetune.LORA, names=MEGATRON)
+    ),
+    "dora, split": Case(
+        *("h100:8", 5),
+        runtime="megatron-bridge",
+        adapters=Adapters(Finetune.DORA, names=MEGATRON),
+        gap=0.02,
+    ),
+    "lora, split experts": Case(
+        *("h100:4", 20),
+        experts=4,
+        runtime="megatron-bridge",
+        adapters=Adapters(Finetune.LORA, names=MEGATRON),
+    ),
+    "torchtune": Case("h100:8", 9, runtime="torchtune"),
+    "qlora, torchtune": Case("h100:8", 3, runtime="torchtune", adapters=Adapters(Finetune.QLORA)),
     "padded": Case("h100:8", 9, runtime="fsdp", batch=16, lengths=LENGTHS),
     "padded, adapters": Case(
         *("h100:8", 4),

@@ -77,8 +77,6 @@ _LINKS: Final[Mapping[str, Callable[..., Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClassFit:
-    """The factor of one class of operators, and its rows."""
-
     ratio: float  # of true to modelled time, after regularisation
     median: float  # of measured to modelled time
     spread: float  # typical factor between a row and the median, minus one
@@ -107,7 +105,6 @@ class DeviceFit:
 
 
 def fit_rows(rows: Sequence[Row], device: Mapping[str, Any]) -> DeviceFit:
-    """The factors of a device from its measured rows."""
     core = fit_core(rows) if device.get("kind") == "cpu" else None
     known = recognise(str(device.get("name", "")))
     if known:

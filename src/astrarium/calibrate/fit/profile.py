@@ -111,7 +111,6 @@ def warnings_of(header: Mapping[str, Any]) -> list[str]:
 
 
 def make_header(contents: JournalContents) -> dict[str, Any]:
-    """The header for what a journal holds, factors fitted."""
     rows = contents.rows
     if not rows:
         raise InputError("nothing has been measured yet; there is no profile to write")
@@ -171,7 +170,6 @@ def write_profile(path: Path, header: Mapping[str, Any], rows: Sequence[Row]) ->
 
 
 def read_profile(path: Path) -> DeviceProfile:
-    """Read and check the header of a profile."""
     data = read_bytes(path, LARGEST_TABLE_BYTES)
     return DeviceProfile(path, _checked_header(path, _header_text(path, data)))
 
@@ -234,9 +232,7 @@ def _with_core(pool: Pool, header: Mapping[str, Any]) -> Pool:
     share = pool.gpu.share
     memory = device.get("memory_bytes", 0) // max(device.get("cores", 1), 1)
     gpu = replace(
-        pool.gpu,
-        peak_flops={"fp32": core["flops"]},
-        memory_bytes=memory or pool.gpu.memory_bytes,
+        pool.gpu, peak_flops={"fp32": core["flops"]}, memory_bytes=memory or pool.gpu.memory_bytes
     )
     call, byte = core["messages"][SEND]
     rate, latency = share / byte, call / share

@@ -25,9 +25,8 @@ from astrarium.catalog.runtimes import ReportedMemory, find_runtime
 from astrarium.cluster import Pool
 from astrarium.configs.megatron.settings import describe_megatron
 from astrarium.configs.nanotron import describe_nanotron
-from astrarium.configs.recomputation import recompute_of
-from astrarium.configs.settings import Described, Settings
-from astrarium.configs.torchtitan import describe_torchtitan
+from astrarium.configs.settings import Described, Settings, recompute_of
+from astrarium.configs.torchtitan_file import describe_torchtitan
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, assemble
@@ -44,8 +43,6 @@ GIB: Final = 2**30
 
 
 class LogFormat(StrEnum):
-    """Programs whose logs are understood."""
-
     MEGATRON = "Megatron-LM"
     TORCHTITAN = "torchtitan"
     NANOTRON = "nanotron"
@@ -153,11 +150,7 @@ _BEGINNINGS: Final = {
 
 
 def read_logs(path: Path | str) -> list[Log]:
-    """Read the runs of a log, one after the other where several were appended.
-
-    InputError if it is of none of the known programs, holds no iterations, or if a run begins
-    within it that does not state its settings.
-    """
+    """The runs of a log, one after the other where several were appended."""
     runs: list[Log] = []
     pending: list[tuple[int, str]] = []
     for number, line in enumerate(_lines(Path(path)), start=1):
@@ -229,7 +222,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _program_of(line: str) -> LogFormat | None:
-    """The program that printed a line, if the line tells."""
     if _NANOTRON_PREFIX.search(line):
         return LogFormat.NANOTRON
     if _ITERATION.search(line) and _ELAPSED.search(line):
@@ -356,7 +348,6 @@ class StatedSettings:
 
 
 def measurement_of(log: Log, given: StatedSettings) -> tuple[Measurement, Pace]:
-    """The run of a log."""
     pace = pace_of(log)
     described = _DESCRIBE[log.program](Settings(log.settings))
     seq_length = given.seq_length or described.seq_length

@@ -65,7 +65,6 @@ class ClusterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def profile_of(
     learned: Learned, origin: Sequence[str], also_aside: Sequence[SetAside] = ()
 ) -> ClusterProfile:
-    """The profile of what was learned today."""
     tuning = learned.tuning
     return ClusterProfile(
         schema=SCHEMA,

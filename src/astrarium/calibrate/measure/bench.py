@@ -106,7 +106,6 @@ class Bench:
         return self._view(self.pool, shape)
 
     def place(self, *shape: int) -> torch.Tensor:
-        """A view of memory for results."""
         return self._view(self.sink, shape)
 
     def _view(self, buffer: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:

@@ -17,8 +17,8 @@ import torch
 
 from astrarium import __version__
 from astrarium.calibrate.measure.bench import Bench
+from astrarium.calibrate.measure.cases import SECTION as PROCESSOR
 from astrarium.calibrate.measure.cases import Case, scale_for
-from astrarium.calibrate.measure.cases_processor import SECTION as PROCESSOR
 from astrarium.calibrate.measure.collectives import Ranks
 from astrarium.calibrate.measure.cores import one_core, physical_cores
 from astrarium.calibrate.measure.journal import Journal, JournalContents
@@ -86,12 +86,7 @@ def calibrate(asked: MeasureRequest, progress: Progress) -> tuple[JournalContent
             left = asked.seconds - (time.monotonic() - began)
             with Ranks(device.type, ranks) as all_ranks:
                 outcome += run(
-                    together,
-                    journal,
-                    all_ranks,
-                    all_ranks.measure,
-                    seconds=left,
-                    progress=progress,
+                    together, journal, all_ranks, all_ranks.measure, seconds=left, progress=progress
                 )
         return journal.contents, outcome
 
@@ -109,10 +104,7 @@ def _bench(device: torch.device) -> Bench:
 
 
 def _ranks(asked: MeasureRequest, device: torch.device) -> int:
-    """The number of devices in collectives; none if there is only one.
-
-    A quick run of a processor is a trial: it leaves them out.
-    """
+    """The number of devices in collectives; none if there is one, or in a quick trial."""
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     if asked.ranks is None:
         cores = 0 if gpus or asked.quick else min(len(physical_cores()), CORES_BY_DEFAULT)
@@ -147,7 +139,6 @@ def find_device(kind: str | None) -> torch.device:
 
 
 def describe(device: torch.device) -> dict[str, Any]:
-    """The description of a device in its profile."""
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
         return {
@@ -167,7 +158,6 @@ def describe(device: torch.device) -> dict[str, Any]:
 
 
 def _memory_bytes() -> int:
-    """Memory of the machine, all of it."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -206,7 +196,6 @@ def _driver() -> str:
 
 
 def measurer(bench: Bench) -> Callable[[Case], dict[str, float]]:
-    """The function that prepares and times one case."""
     torch.manual_seed(0)
 
     def measure(case: Case) -> dict[str, float]:

@@ -28,8 +28,6 @@ Row = dict[str, Any]
 
 @dataclass
 class JournalContents:
-    """The contents of a journal."""
-
     header: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     failed: list[Row] = field(default_factory=list)  # with the column "failure"

@@ -37,8 +37,6 @@ Progress = Callable[[Case, int, int], None]  # the case that begins, the cases d
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The counts of one run."""
-
     measured: int = 0
     failed: int = 0
     left: int = 0  # cases that the time did not suffice for

@@ -11,16 +11,16 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from astrarium.calibrate.measure import cases_matrix, cases_memory
+from astrarium.calibrate.measure import cases
 from astrarium.calibrate.measure.cases import (
     SUSTAINED_SECONDS,
     WINDOW_SECONDS,
     Case,
     Scale,
     Shape,
+    processor_cases,
     working_dtype,
 )
-from astrarium.calibrate.measure.cases_processor import processor_cases
 from astrarium.errors import InputError, did_you_mean
 
 COLLECTIVES: Final = "collectives"  # needs several devices
@@ -65,20 +65,20 @@ def sustained_cases(scale: Scale, device: str) -> Iterator[Case]:
     """Products and attention that run until the power limit sets the clock."""
     dtype = working_dtype(device)
     if scale.is_small:
-        shape = cases_matrix.gemm_shape("forward", 256, 256, 256, dtype)
+        shape = cases.gemm_shape("forward", 256, 256, 256, dtype)
         yield Case("sustained", "gemm_sustained", shape, 2 * WINDOW_SECONDS)
         return
     low, high = SUSTAINED_FLOPS
-    every = cases_matrix.gemm_shapes(10**6, seed=1)
+    every = cases.gemm_shapes(10**6, seed=1)
     shapes = [s for s in every if low < 2.0 * s[0] * s[1] * s[2] < high]
     count = QUICK_SUSTAINED if scale.is_thinned else SUSTAINED_GEMMS
     for m, n, k in random.Random(6).sample(shapes, SUSTAINED_GEMMS)[:count]:
         for role in ("forward", "dgrad", "wgrad"):
-            shape = cases_matrix.gemm_shape(role, m, n, k, dtype)
+            shape = cases.gemm_shape(role, m, n, k, dtype)
             yield Case("sustained", "gemm_sustained", shape, SUSTAINED_SECONDS)
     if scale.is_thinned:
         return
-    heads = [h for h in cases_matrix.attention_shapes() if low < h.flops < high and h.causal]
+    heads = [h for h in cases.attention_shapes() if low < h.flops < high and h.causal]
     for picked in random.Random(7).sample(heads, SUSTAINED_ATTENTION):
         for role in ("forward", "backward"):
             shape = picked.shape("flash2", role, dtype)
@@ -116,15 +116,15 @@ def collective_cases(scale: Scale, device: str, ranks: int) -> list[Case]:
 
 # Each lists the cases of a scale for a kind of device, "cuda" or "cpu".
 ON_ONE_DEVICE: Final[dict[str, Callable[[Scale, str], Iterable[Case]]]] = {
-    "gemm": cases_matrix.gemm_cases,
-    "attention": cases_matrix.attention_cases,
-    "pointwise": cases_memory.pointwise_cases,
-    "vocabulary": cases_memory.vocabulary_cases,
-    "stream": cases_memory.stream_cases,
-    "optimizer": cases_memory.optimizer_cases,
+    "gemm": cases.gemm_cases,
+    "attention": cases.attention_cases,
+    "pointwise": cases.pointwise_cases,
+    "vocabulary": cases.vocabulary_cases,
+    "stream": cases.stream_cases,
+    "optimizer": cases.optimizer_cases,
     "host": host_cases,
-    "grouped": cases_matrix.grouped_cases,
-    "dtype": cases_matrix.dtype_cases,
+    "grouped": cases.grouped_cases,
+    "dtype": cases.dtype_cases,
     "sustained": sustained_cases,
     "processor": processor_cases,
 }
@@ -134,7 +134,6 @@ QUICK_SHARE: Final = 5  # a quick run takes every fifth case
 
 
 def check_sections(names: Sequence[str]) -> tuple[str, ...]:
-    """The named sections in the order they run."""
     for name in names:
         if name not in SECTIONS:
             raise InputError(
@@ -145,11 +144,7 @@ def check_sections(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def list_cases(names: Sequence[str], scale: Scale, device: str) -> list[Case]:
-    """The cases of some sections on one device of a kind, collectives left out.
-
-    Sections are dealt evenly, so that a run that ends early has some of each, and no section
-    meets the card in a state of its own.
-    """
+    """The cases of some sections without collectives, dealt evenly, in case a run ends early."""
     lists = {n: list(ON_ONE_DEVICE[n](scale, device)) for n in names if n in ON_ONE_DEVICE}
     hot = lists.pop(HEATING, [])
     return [*dealt([_thinned(cases, scale) for cases in lists.values()]), *hot]

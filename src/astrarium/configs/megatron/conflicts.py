@@ -14,14 +14,11 @@ from astrarium.configs.megatron.model import MOST_LAYERS, expert_layers
 from astrarium.configs.megatron.settings import uneven_chunks
 from astrarium.configs.pipeline import layout_chunks
 from astrarium.configs.settings import Settings
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 from astrarium.errors import InputError
 
 _PER_STAGE: Final = "num_layers_per_virtual_pipeline_stage"
-_COUNTED: Final = (
-    "account_for_embedding_in_pipeline_split",
-    "account_for_loss_in_pipeline_split",
-)
+_COUNTED: Final = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 NO_MICRO_BATCH: Final = "--micro-batch-size is missing; Megatron needs it"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -53,7 +50,7 @@ def conflicts_of(s: Settings) -> list[str]:
 
 
 def layer_conflicts(s: Settings) -> list[str]:
-    """What Megatron holds against the number of layers; nothing where it is not stated."""
+    """Megatron's objections to the number of layers; none where it is not stated."""
     layers = s.count("num_layers")
     if not layers or layers > MOST_LAYERS:
         return []
@@ -108,7 +105,7 @@ def world_conflict(s: Settings, gpus: int) -> str:
 
 
 def environment_notes(s: Settings, environment: Mapping[str, str]) -> list[str]:
-    """What Megatron asserts about an environment variable."""
+    """Megatron's assertions about an environment variable."""
     value = environment.get(CONNECTIONS)
     sharded = s.flag("use_megatron_fsdp") or s.flag("use_torch_fsdp2")
     degrees = ("tensor_model_parallel_size", "context_parallel_size")

@@ -1,15 +1,17 @@
-"""Models with scans in Megatron's settings: patterns of letters, and gated delta nets.
+"""Patterns of layers in Megatron's settings, and models with scans.
 
-A letter of a pattern is a layer; a bar ends a stage, and what follows a slash predicts further
-tokens, which is not counted.
+A pattern of letters has a letter for each layer; a bar ends a stage, and letters behind a slash
+predict further tokens, which are not counted. A list expression has a number for each layer.
 """
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
-from astrarium.configs.megatron.layer_pattern import layer_pattern
 from astrarium.configs.settings import Settings
 from astrarium.errors import InputError
 from astrarium.model.build import Shape
@@ -101,3 +103,45 @@ def _delta_net(s: Settings) -> Scan:
         taps=taps,
         norm_width=width,
     )
+
+
+_KNOWN: Final = re.compile(r"[\d\[\](),+*\s]{1,2000}")
+_DEEPEST: Final = 200  # parentheses and operators in one another
+_MOST_LAYERS: Final = 10_000
+
+
+def layer_pattern(text: str, layers: int, option: str) -> tuple[bool, ...]:
+    """The layers that a pattern marks: every n-th for a number n, or those of its list."""
+    if re.fullmatch(r"[0-9]{1,9}", text) and int(text):
+        return tuple(layer % int(text) == 0 for layer in range(layers))
+    try:
+        marks = _value(ast.parse(text.strip(), mode="eval").body) if _KNOWN.fullmatch(text) else 0
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        marks = 0
+    if not isinstance(marks, list) or any(mark > 1 for mark in marks):
+        raise InputError(
+            f"{option} '{text}' cannot be read; expected a number above 0 or a pattern of 0 and 1"
+            " such as ([1]*3+[0]*1)*3"
+        )
+    if len(marks) != layers:
+        raise InputError(f"{option} '{text}' is of {len(marks)} layers, the model has {layers}")
+    return tuple(mark == 1 for mark in marks)
+
+
+def _value(node: ast.expr, depth: int = 0) -> list[int] | int:
+    """A list or a number; ValueError for anything else, and for what is too large."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.List):
+        numbers = [_value(one, _DEEPEST) for one in node.elts]
+        return [one for one in numbers if isinstance(one, int)]
+    if isinstance(node, ast.BinOp) and depth < _DEEPEST:
+        sides = [_value(side, depth + 1) for side in (node.left, node.right)]
+        lists = [side for side in sides if isinstance(side, list)]
+        times = [side for side in sides if isinstance(side, int)]
+        summed = isinstance(node.op, ast.Add) and not times
+        if summed or (isinstance(node.op, ast.Mult) and len(times) == 1):
+            whole = list(chain(*lists))
+            if len(whole) * sum(times, start=summed) <= _MOST_LAYERS:
+                return whole * sum(times, start=summed)
+    raise ValueError

@@ -9,8 +9,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from astrarium.configs.megatron.hybrid import segments_of, with_scans
-from astrarium.configs.megatron.layer_pattern import layer_pattern
+from astrarium.configs.megatron.hybrid import layer_pattern, segments_of, with_scans
 from astrarium.configs.settings import Settings
 from astrarium.errors import InputError
 from astrarium.model.build import Experts, Latent, Shape, query_key_norms
@@ -137,7 +136,7 @@ def _experts(s: Settings, ffn: int) -> Experts | None:
 
 
 def expert_layers(s: Settings, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: every n-th, or a pattern such as ([0]*3+[1]*58)."""
+    """The layers with experts: every n-th, or those of a pattern such as ([0]*3+[1]*58)."""
     if not s.count("num_experts"):
         return ()
     return layer_pattern(s.text("moe_layer_freq") or "1", layers, "moe_layer_freq")

@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from astrarium.configs.imported import Imported, Unknown
 from astrarium.configs.megatron.importing import of_settings
-from astrarium.configs.megatron.override_text import OVERRIDE
 from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
 from astrarium.configs.shell.launch import Launch
-from astrarium.configs.tables import table
-from astrarium.configs.values import leaves
+from astrarium.configs.values import OVERRIDE, leaves, table
 from astrarium.errors import InputError, did_you_mean
 from astrarium.strategy.options import megatron_options, megatron_version
 
@@ -23,8 +21,12 @@ _DECIDING: Final = ("model", "train", "ddp", "optimizer", "dataset")
 _PARTLY_DECIDING: Final = ("dist", "checkpoint")  # the order of ranks, what FSDP asks for
 # What Bridge calls differently from Megatron's namespace.
 _RENAMED: Final[Mapping[str, str]] = table("names")["bridge"]
-# Settings that only Bridge has, and that follow from others: how stages send, what pads.
-_FOLLOWS: Final = ("batch_p2p_comm", "should_pad_vocab")
+# Settings that only Bridge has, and that follow from others: how stages send, what pads, what fills
+# rows.
+_FOLLOWS: Final = (
+    *("batch_p2p_comm", "should_pad_vocab", "dataset_kwargs", "enable_offline_packing"),
+    *("packed_sequence_size", "pad_seq_to_mult"),
+)
 _LAYOUT: Final = "pipeline_model_parallel_layout"
 _UNSET: Final = ("null", "None", "")
 # Settings of a file that no option has, and what they are among the options.
@@ -45,7 +47,6 @@ def read_overrides(text: str, source: str) -> Imported:
 def read_pairs(
     pairs: Sequence[tuple[str, str]], source: str, launch: Launch | None = None
 ) -> Imported:
-    """Overrides by their names; `launch` is what starts them."""
     values: dict[str, str] = {}
     unknown: list[Unknown] = []
     known = {option.dest for option in megatron_options()}
@@ -77,7 +78,7 @@ def _stated_once(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _precision(name: str) -> dict[str, str]:
-    """Of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
+    """The precision of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
     out = {
         key: value for word, on in _PRECISIONS.items() if word in name for key, value in on.items()
     }

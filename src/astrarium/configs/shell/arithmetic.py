@@ -25,7 +25,6 @@ class UndecidedError(ValueError):
 
 
 def _wrapped(number: int) -> int:
-    """A number of 64 bits, as shells have it."""
     return (number + 2 ** (_BITS - 1)) % 2**_BITS - 2 ** (_BITS - 1)
 
 
@@ -83,10 +82,7 @@ class _Evaluator:
     """Goes through the tokens once; what is not taken is evaluated without effects."""
 
     def __init__(
-        self,
-        tokens: list[str],
-        value_of: Callable[[str], int],
-        assign: Callable[[str, int], None],
+        self, tokens: list[str], value_of: Callable[[str], int], assign: Callable[[str, int], None]
     ) -> None:
         self.tokens, self.at, self.depth = tokens, 0, 0
         self.value_of, self.assign, self.skips = value_of, assign, 0

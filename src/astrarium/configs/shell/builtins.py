@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from astrarium.configs.shell.expansion import marked, shown, unset_in
 from astrarium.configs.shell.nodes import Simple
-from astrarium.configs.tables import table
+from astrarium.configs.values import table
 
 if TYPE_CHECKING:
     from astrarium.configs.shell.script import _Reader

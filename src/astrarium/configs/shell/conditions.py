@@ -74,12 +74,12 @@ class _Test:
         return self.operators[at] if at < len(self.operators) else ""
 
     def _or(self) -> bool | None:
-        return self._joined(self._and, ("||", "-o"), decides=True)
+        return self._operands(self._and, ("||", "-o"), decides=True)
 
     def _and(self) -> bool | None:
-        return self._joined(self._not, ("&&", "-a"), decides=False)
+        return self._operands(self._not, ("&&", "-a"), decides=False)
 
-    def _joined(
+    def _operands(
         self, part: Callable[[], bool | None], signs: tuple[str, str], *, decides: bool
     ) -> bool | None:
         values = [part()]

@@ -10,8 +10,6 @@ from astrarium.value import Value
 
 
 class PartKind(StrEnum):
-    """What a part of a word is."""
-
     TEXT = "text"
     VARIABLE = "variable"  # what stands between ${ and }, or behind $
     ARITHMETIC = "arithmetic"  # what stands between $(( and ))
@@ -45,8 +43,6 @@ class Redirection(Value, frozen=True):
 
 
 class Simple(Value, frozen=True):
-    """Assignments and one command."""
-
     line: int
     assignments: tuple[Assignment, ...]
     words: tuple[Word, ...]

@@ -11,8 +11,8 @@ import re
 from typing import Final
 
 from astrarium.configs.shell import nodes
+from astrarium.configs.shell.lexer import WordParser
 from astrarium.configs.shell.nodes import PartKind, Simple, Statement, Word, WordPart, plain
-from astrarium.configs.shell.words import WordParser
 
 _REDIRECTIONS: Final = ("<", ">", ">>", "<<<", "&>", "&>>", ">&", "<&", "<>", ">|")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")
@@ -28,7 +28,6 @@ _ENDS: Final = ("then", "else", "elif", "fi", "do", "done", "esac", "}")
 
 
 def parse(text: str, where: str, line: int = 1) -> tuple[Statement, ...]:
-    """The statements of a script."""
     return Parser(text, where, line).script()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from astrarium.catalog.gpus import name_in
+from astrarium.export.features import lacks
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.run_length import CHECKPOINTS, usual_folder
@@ -39,7 +40,6 @@ Yaml = dict[str, Any]
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
-    """Manifests beside launch.sh."""
     start = {torchrun.SCRIPT: torchrun.script(job, program)}
     read = {**program.files, **start}
     software = f"{TARGET.label}, {program.software}"
@@ -55,7 +55,6 @@ def launch(job: Job, program: RankProgram) -> LaunchFiles:
 
 
 def jobset(job: Job, program: RankProgram) -> Yaml:
-    """The JobSet as data."""
     name = shared.job_name(job)
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -89,11 +88,7 @@ def _replicated_job(job: Job, program: RankProgram, nodes: shared.NamedNodes) ->
         "backoffLimit": 0,
         "template": {"spec": pod},
     }
-    return {
-        "name": nodes.name,
-        "replicas": 1,
-        **_within("template.spec", spec),
-    }
+    return {"name": nodes.name, "replicas": 1, **_within("template.spec", spec)}
 
 
 def _within(path: str, value: object) -> Yaml:
@@ -131,10 +126,7 @@ def trainjob(job: Job, program: RankProgram) -> Yaml:
         "containers": [{"name": RUNTIME_JOB, "volumeMounts": _mounts()}],
         "volumes": _volumes(job, program),
     }
-    patched = {
-        "name": RUNTIME_JOB,
-        **_within("template.spec.template.spec", pod),
-    }
+    patched = {"name": RUNTIME_JOB, **_within("template.spec.template.spec", pod)}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -161,7 +153,7 @@ def _command(numbered: str) -> list[str]:
 
 
 def _places(job: Job, program: RankProgram) -> dict[str, str]:
-    """Where software, data and checkpoints are; what is empty is for the user to fill in."""
+    """Places of software, data and checkpoints; the user fills in the empty ones."""
     own = dict.fromkeys(NAMED.findall(" ".join(program.data.own)), "")
     folder = usual_folder(job)
     kept = {CHECKPOINTS: f"{DATA_FOLDER}/{folder}"} if folder else {}
@@ -261,5 +253,9 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
 
 
 TARGET = Target(
-    name="kubernetes", title="JobSet", version="v1alpha2", launch=launch, lacks=shared.RENTS_NOTHING
+    name="kubernetes",
+    title="JobSet",
+    version="v1alpha2",
+    launch=launch,
+    lacks=lacks("existing nodes"),
 )

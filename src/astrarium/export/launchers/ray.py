@@ -11,15 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from astrarium.catalog.gpus import name_in
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
-from astrarium.export.launchers.shared import (
-    POOL_LABEL,
-    RENTS_NOTHING,
-    pool_labels,
-    pool_notes,
-)
+from astrarium.export.launchers.shared import POOL_LABEL, pool_labels, pool_notes
 from astrarium.export.program import LaunchFiles, RankProgram, filled
 from astrarium.export.target import Target
 from astrarium.plans.job import Job, NodeGroup
@@ -29,7 +24,6 @@ TYPE_LABEL: Final = "ray.io/accelerator-type"
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
-    """The script beside launch.sh."""
     files = {torchrun.SCRIPT: torchrun.script(job, program), SCRIPT: script(job, program)}
     where = "where RAY_ADDRESS names the cluster"
     return LaunchFiles(files, _command(program), where, tuple(_notes(job)))
@@ -97,9 +91,5 @@ TARGET = Target(
     title="Ray Train",
     version="2.60.0",
     launch=launch,
-    lacks={
-        **RENTS_NOTHING,
-        Feature.UNEQUAL_NODES: "a ScalingConfig gives every worker, which is a node, the same"
-        " number of GPUs",
-    },
+    lacks=lacks("existing nodes", "ray"),
 )

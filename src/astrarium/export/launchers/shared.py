@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram
 from astrarium.export.run_length import CHECKPOINTS
@@ -20,10 +19,6 @@ from astrarium.value import Value
 
 POOL_LABEL: Final = "astrarium.pool"  # that users give to nodes of pools of one GPU type
 LONGEST_NAME: Final = 24  # leaves room for what launchers append, of 63 letters
-NO_SPOT: Final = (
-    "it uses existing nodes and rents none, so it cannot ask for spot nodes. Export to skypilot,"
-    " which rents, or plan with {spot} never"
-)
 
 
 class NamedNodes(Value, frozen=True):
@@ -43,7 +38,6 @@ class NamedNodes(Value, frozen=True):
 
     @property
     def words(self) -> str:
-        """For a comment beside it."""
         last = self.first + self.group.nodes - 1
         nodes = f"nodes {self.first} to {last}" if last > self.first else f"node {self.first}"
         return f"{nodes}: {self.group.gpus_per_node} x {self.gpu} each"
@@ -68,11 +62,7 @@ def family(gpu: str) -> str:
 
 
 def pool_labels(job: Job, sort: Callable[[str], str]) -> dict[str, str]:
-    """Labels for pools that the launcher's names of GPU types do not tell apart, by pool.
-
-    `sort` gives what the launcher calls a GPU type, "" if that is not known. Users give the labels
-    to their nodes; pools of a type are not alike, or they would be one pool.
-    """
+    """Labels, by pool, for pools of one type; `sort` is the launcher's name of a GPU type."""
     pools = {group.pool.name: sort(group.pool.gpu.name) for group in job.nodes}
     if len(pools) == 1:
         return {}
@@ -88,7 +78,7 @@ def pool_labels(job: Job, sort: Callable[[str], str]) -> dict[str, str]:
 
 
 def pool_notes(labels: Mapping[str, str], how: str) -> Iterator[str]:
-    """Which nodes the user has to label; `how` is the way of the launcher."""
+    """Nodes that the user has to label; `how` is the way of the launcher."""
     if labels:
         named = ", ".join(f"`{value}` (pool {name})" for name, value in labels.items())
         yield (
@@ -125,7 +115,7 @@ def usual_values(program: RankProgram) -> dict[str, str]:
 
 
 def variable_notes(program: RankProgram, where: str) -> tuple[str, ...]:
-    """Which variables a file sets to what may not be so."""
+    """Variables that a file sets to guesses."""
     return tuple(
         f"{name} is `{usual_value(name)}` in {where}; change it if yours differs: {meaning}."
         for name, meaning in program.variables.items()
@@ -161,6 +151,3 @@ def _dumper() -> Any:  # noqa: ANN401  a class made from one of yaml's
 
     Dumper.add_representer(str, text)
     return Dumper
-
-
-RENTS_NOTHING: Final[Mapping[Feature, str]] = {Feature.SPOT: NO_SPOT}

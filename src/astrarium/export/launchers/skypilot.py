@@ -14,7 +14,7 @@ from astrarium.catalog.gpus import name_in, names_of
 from astrarium.catalog.prices import ANY_REGION, REGIONS, offers
 from astrarium.cluster.interconnect import Network
 from astrarium.errors import flag
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.run_length import CHECKPOINTS
@@ -188,8 +188,5 @@ TARGET = Target(
     version="0.14.1",
     launch=launch,
     nodes_refused=nodes_refused,
-    lacks={
-        Feature.SPOT_BESIDE: "nodes of a task are all spot or none, and tasks of a group come back"
-        " one by one, while all ranks have to start again together"
-    },
+    lacks=lacks("skypilot"),
 )

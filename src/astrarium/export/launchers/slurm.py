@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import LaunchFiles, RankProgram
@@ -31,7 +32,6 @@ def launch(job: Job, program: RankProgram) -> LaunchFiles:
 
 
 def script(job: Job, program: RankProgram) -> str:
-    """The text of the batch script."""
     parts = [
         "#!/usr/bin/env bash\n"
         + commented(header_lines(job, f"{TARGET.title}, {program.software}")),
@@ -106,4 +106,10 @@ def _notes(job: Job) -> Iterator[str]:
     yield from torchrun.mixed_notes(job)
 
 
-TARGET = Target(name="slurm", title="Slurm", version="", launch=launch, lacks=shared.RENTS_NOTHING)
+TARGET = Target(
+    name="slurm",
+    title="Slurm",
+    version="",
+    launch=launch,
+    lacks=lacks("existing nodes"),
+)

@@ -29,7 +29,6 @@ OVERRIDE: Final = re.compile(r"[A-Za-z_][\w.]*=")
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
-    """The script and how to call it."""
     notes = (*node_notes(job), *mixed_notes(job), *spot_notes(job, program))
     return on_every_node(job, program, script(job, program), notes)
 
@@ -52,7 +51,6 @@ def numbers_asked(job: Job) -> str:
 
 
 def script(job: Job, program: RankProgram) -> str:
-    """The text of launch.sh."""
     parts = [
         "#!/usr/bin/env bash\n" + commented(header_lines(job, program.software)),
         "set -euo pipefail\n" + 'cd "$(dirname "${BASH_SOURCE[0]}")"\n',
@@ -95,7 +93,7 @@ def _nodes(job: Job) -> Iterator[str]:
 
 
 def node_notes(job: Job) -> Iterator[str]:
-    """Which nodes are which: the order of nodes is that of the pipeline."""
+    """The numbers of the nodes, which follow the order of the pipeline."""
     if job.num_nodes == 1:
         return
     if len(job.nodes) == 1:

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import yaml_text
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
+from astrarium.export.software.model_facts import scan_needs
 from astrarium.export.software.peft import adapted, adapter_files, adapter_needs, adapter_notes
-from astrarium.export.software.scan_kernels import scan_needs
 from astrarium.export.target import Target
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -36,32 +36,8 @@ _ARGUMENTS: Final[Mapping[str, str]] = {
     "torch.optim.SGD": "lr=0.1, momentum=0.9",
 }
 
-_LACKS: Final[Mapping[Feature, str]] = {
-    Feature.PIPELINE: "it has no pipelines; export to megatron instead",
-    Feature.TENSOR_PARALLEL: "it splits only checkpoints that Transformers loads, and this release"
-    " does not combine that with FSDP",
-    Feature.EXPERT_PARALLEL: "its meshes have no axis for experts",
-    Feature.ZERO_0_SPLIT: "context parallelism shards parameters there",
-    Feature.ZERO_1: "FSDP2 also shards gradients; zero_stage 2 keeps weights whole and shards the"
-    " rest",
-    Feature.RECOMPUTE_MODULES: "layers are recomputed whole",
-    Feature.RECOMPUTE_GROUPS: "layers are recomputed one by one",
-    Feature.RECOMPUTE_SOME: "every layer is recomputed, or none",
-    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
-    Feature.REDUCE_APART: "FSDP2 and DDP reduce gradients beside the backward pass",
-    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
-    Feature.FP8: "its fp8 comes from other libraries, which scale differently from the plan",
-    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    Feature.GRAPHS: "its layers are launched one by one",
-    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
-    Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
-    Feature.UNEQUAL_NODES: "`accelerate launch` starts equally many processes on all machines",
-    **causal.NO_RUN_OF_ITS_OWN,
-}
-
 
 def settings(job: Job) -> dict[str, Any]:
-    """The content of the YAML file."""
     sharded = _is_sharded(job)
     kind = "FSDP" if sharded else "MULTI_GPU" if job.world_size > 1 else "NO"
     return {
@@ -128,12 +104,10 @@ _RENAMED: Final = {"fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_T
 
 
 def text(job: Job) -> str:
-    """The YAML file."""
     return yaml_text(job, TARGET.label, [settings(job)])
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     constants = {
         # Under FSDP2 it is the wrapper that recomputes.
         "RECOMPUTE": _recomputes(job) and not _is_sharded(job),
@@ -175,7 +149,6 @@ def _script_sets(job: Job) -> Iterator[str]:
 
 
 def _updated(job: Job, script: str) -> str:
-    """The script with the plan's optimizer."""
     made = find_optimizer(job.workload.optimizer).software["fsdp"]
     begin, end = script.index("torch.optim.AdamW("), script.index(_ADAMW_ENDS)
     own = f"{made}(\n        model.parameters(), {_ARGUMENTS[made]}"
@@ -187,7 +160,6 @@ def _updated(job: Job, script: str) -> str:
 
 
 def launch(job: Job, program: RankProgram) -> LaunchFiles:
-    """`accelerate launch` on every node."""
     alone = job.num_nodes == 1
     words = [f"exec accelerate launch --config_file {FILE}"]
     if not alone:
@@ -214,7 +186,7 @@ TARGET = Target(
     runtime=causal.RUNTIME,
     program=program,
     launch=launch,
-    lacks=_LACKS,
+    lacks=lacks("accelerate", "script"),
     model_refused=causal.causal_refused,
     optimizers="fsdp",
     finetunes=("lora", "qlora", "dora"),

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.export.features import Feature
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Files
 from astrarium.export.run_length import (
@@ -32,11 +31,6 @@ TRANSFORMERS: Final = "5.22.2"  # with which the models were built and counted
 RUNTIME: Final = "fsdp"
 KERNELS: Final = "eager kernels of torch, which models of Transformers run"
 
-NO_RUN_OF_ITS_OWN: Final[Mapping[Feature, str]] = {
-    Feature.RAMP: "the script's batch does not grow; no other plan helps, plan without"
-    " {rampup_batch}",
-    Feature.EVALUATION: "the script only trains; no other plan helps, plan without {eval_every}",
-}
 
 _FOLDER: Final = Path(__file__).parent / "data"
 _DATA: Final[Mapping[str, Any]] = json.loads((_FOLDER / "causal_models.json").read_bytes())
@@ -59,10 +53,7 @@ def layer_class(job: Job) -> str:
 
 
 def training_files(job: Job, software: str, template: str, extra: Mapping[str, object]) -> Files:
-    """The model and the script that trains it.
-
-    `template` is a file of this package's data; its constants are those of the plan and `extra`.
-    """
+    """The model, and the script of a `template` with the constants of the plan and `extra`."""
     text = (_FOLDER / template).read_text()
     strategy, work = job.strategy, job.workload
     constants: dict[str, object] = {
@@ -90,7 +81,6 @@ def without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def script_notes(job: Job) -> tuple[str, ...]:
-    """Notes on the script."""
     trial = (
         f" The plan states no number of tokens: it trains {TRIAL_ITERATIONS} steps."
         if is_trial(job)
@@ -105,7 +95,7 @@ def script_notes(job: Job) -> tuple[str, ...]:
 
 
 def _weights(job: Job) -> str:
-    """Which ones the script begins with."""
+    """The weights that the script begins with."""
     adapters = job.workload.adapters
     if adapters is None:
         return "random weights"

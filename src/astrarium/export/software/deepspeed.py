@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import estimate_note
 from astrarium.export.program import RankProgram
 from astrarium.export.software import causal_models as causal
-from astrarium.export.software.scan_kernels import scan_needs
+from astrarium.export.software.model_facts import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
@@ -35,27 +35,6 @@ _TESTED: Final = ("AdamW", "Lion")  # with ZeRO, by DeepSpeed
 
 _COMPILER: Final = ("a C++ compiler: the optimizer in host memory is built at the first start",)
 
-_LACKS: Final[Mapping[Feature, str]] = {
-    Feature.PIPELINE: "pipelines are made in code (PipelineModule), which splits layers by weight;"
-    " the JSON has no keys for them",
-    Feature.SEQUENCE_PARALLEL: "AutoTP keeps activations whole between its layers",
-    Feature.CONTEXT_PARALLEL: "its sequence parallelism (Ulysses) exchanges heads instead of keys"
-    " and values, and is set up in code",
-    Feature.EXPERT_TENSOR_BESIDE: "AutoEP with AutoTP needs sequence parallelism of the plan, which"
-    " AutoTP lacks",
-    Feature.KV_HEADS_COPIED: "AutoTP leaves ranks beyond the key/value heads without attention",
-    Feature.SHARD_GROUPS: "it divides over all data-parallel ranks (MiCS was removed)",
-    Feature.RECOMPUTE_MODULES: "models of Transformers are recomputed by whole layers",
-    Feature.RECOMPUTE_GROUPS: "models of Transformers are recomputed layer by layer",
-    Feature.RECOMPUTE_SOME: "models of Transformers recompute every layer or none",
-    Feature.FP8: "it trains in bf16 or fp16",
-    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    Feature.GRAPHS: "its layers are launched one by one",
-    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
-    Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
-    **causal.NO_RUN_OF_ITS_OWN,
-}
-
 
 def model_refused(job: Job) -> str:
     """Why the model cannot be trained, "" if it can."""
@@ -68,7 +47,6 @@ def model_refused(job: Job) -> str:
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """The content of the JSON file."""
     s = job.strategy
     zero: dict[str, Any] = {
         "stage": s.zero_stage,
@@ -119,7 +97,6 @@ def _gradients(job: Job) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     recompute = job.strategy.recompute.granularity is Granularity.FULL
     files = {
         FILE: json.dumps(settings(job), indent=2) + "\n",
@@ -151,7 +128,7 @@ TARGET = Target(
     version=VERSION,
     runtime=RUNTIME,
     program=program,
-    lacks=_LACKS,
+    lacks=lacks("deepspeed", "script"),
     model_refused=model_refused,
     optimizers="deepspeed",
 )

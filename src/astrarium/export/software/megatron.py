@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.catalog.runtimes import GRAPHS
-from astrarium.export.features import Feature, layers_of_stages
+from astrarium.catalog.runtimes import GRAPHS, offloaded_layers
+from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
@@ -28,9 +28,8 @@ from astrarium.export.run_length import (
 )
 from astrarium.export.software.megatron_hybrid import SCRIPT as HYBRID_SCRIPT
 from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer
-from astrarium.export.software.megatron_model import model_flags, model_refused
-from astrarium.export.software.megatron_rebuilt import Flags, words
-from astrarium.export.software.scan_kernels import scan_needs
+from astrarium.export.software.megatron_model import Flags, model_flags, model_refused, words
+from astrarium.export.software.model_facts import scan_needs
 from astrarium.export.target import Target
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.plans.job import Job
@@ -165,6 +164,8 @@ def _sharing(job: Job) -> Iterator[tuple[str, object]]:
         yield "data-parallel-sharding-strategy", SHARDING[strategy.zero_stage]
         yield "ckpt-format", "fsdp_dtensor"
         yield "init-model-with-meta-device", True
+    if moved := offloaded_layers(job.runtime, job.model.num_layers):
+        yield "cpu-offloading-num-layers", moved
     if strategy.offload_optimizer:
         yield "optimizer-cpu-offload", True
         yield "optimizer-offload-fraction", 1.0
@@ -214,7 +215,6 @@ def fixed_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def expert_messages(job: Job) -> Iterator[tuple[str, object]]:
-    """How tokens travel to experts."""
     messages = job.workload.expert_messages
     if job.strategy.ep == 1:
         messages = ExpertMessages.ALLTOALL
@@ -233,7 +233,6 @@ def _value(option: Option) -> object:
 
 
 def run_flags(job: Job) -> Iterator[tuple[str, object]]:
-    """The length of the run, its batches and its evaluations."""
     ramp, evaluation = ramp_of(job), evaluation_of(job)
     if ramp is None:
         yield "train-iters", iterations(job)
@@ -248,7 +247,6 @@ def run_flags(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def padded_vocabulary(job: Job) -> int:
-    """The vocabulary as Megatron pads it."""
     multiple = VOCABULARY_MULTIPLE * job.strategy.tp
     return -(-job.model.vocab // multiple) * multiple
 
@@ -294,7 +292,6 @@ def smoke(job: Job) -> tuple[str, ...]:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     return RankProgram(
         software=SOFTWARE,
         script=f'"$MEGATRON_PATH"/{HYBRID_SCRIPT if is_hybrid(job.model) else SCRIPT}',
@@ -335,18 +332,12 @@ def _notes(job: Job) -> Iterator[str]:
         )
 
 
-LACKS: Final[Mapping[Feature, str]] = {
-    Feature.OFFLOAD_SHARDS: "host memory holds the optimizer alone there (zero_stage 1)",
-    Feature.SHARD_GROUPS_ABOVE_ZERO_1: "instances of its distributed optimizer divide the states"
-    " of the optimizer alone (zero_stage 1)",
-    Feature.MTP_APART: "its layout has them all in one stage",
-}
 TARGET = Target(
     name="megatron",
     title="Megatron-LM",
     version=VERSION,
     program=program,
-    lacks=LACKS,
+    lacks=lacks("megatron"),
     model_refused=model_refused,
     optimizers="megatron",
     resumes=True,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from astrarium.export.software.scan_kernels import scan_of
+from astrarium.export.software.model_facts import scan_of
 from astrarium.model.blocks import Block, Model
 from astrarium.model.hybrids import parts_of
 from astrarium.model.scans import Recurrence
@@ -67,7 +67,6 @@ def pattern_of(model: Model, stages: Sequence[int] = ()) -> str:
 
 
 def scan_flags(model: Model, stages: Sequence[int] = ()) -> Iterator[tuple[str, object]]:
-    """Options of scans, and where they stand."""
     scan = scan_of(model)
     if scan is None:
         return

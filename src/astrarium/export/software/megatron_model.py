@@ -1,20 +1,23 @@
 """The model as options of Megatron-LM, or why `pretrain_gpt.py` cannot build it.
 
-Sizes come from the model's blocks, the rest from its config. `megatron_rebuilt` builds the model
-again from the options; both must be the same.
+Sizes come from the model's blocks, the rest from its config. The options are read back as those of
+a script are, and the model built again: a `difference` between the two refuses the export.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
+from astrarium.configs.megatron.importing import described
 from astrarium.export.features import layers_of_stages
 from astrarium.export.software import model_facts as facts
 from astrarium.export.software.megatron_hybrid import hybrid_refused, is_hybrid, scan_flags
-from astrarium.export.software.megatron_rebuilt import Flags, difference
-from astrarium.model.blocks import Attention, Block, Linear, Model
-from astrarium.model.build import PRE_NORMS, Architecture
+from astrarium.model import build
+from astrarium.model.blocks import Attention, Block, CustomBlock, Linear, Model
+from astrarium.model.build import PRE_NORMS
+from astrarium.model.hybrids import parts_of
 from astrarium.model.prediction import without_predictions
 from astrarium.plans.job import Job
 
@@ -36,51 +39,7 @@ LLAMA3_SCALING: Final = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-MLA_YARN: Final = {
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "original_max_position_embeddings": 4096,
-}
-
-_ARCHITECTURES: Final[Mapping[str, str]] = {
-    Architecture.ENCODER: "pretrain_gpt.py builds decoders, and this is an encoder",
-    Architecture.ENCODER_DECODER: "pretrain_gpt.py builds decoders, and this has an encoder too",
-    Architecture.VISION_ENCODER: "pretrain_gpt.py builds language models, and this reads images",
-    Architecture.MULTIMODAL: "pretrain_gpt.py builds language models, and this reads images too",
-    Architecture.CUSTOM: (
-        "a model file does not say which activation, positions and norms there are; give the"
-        " config.json of a decoder"
-    ),
-}
-_FAMILIES: Final[Mapping[str, str]] = {
-    "gemma": "Megatron gates with SiLU, not GELU, and does not scale the embedding",
-    "gemma2": "Megatron has no norms behind the sublayers and no soft caps on logits",
-    "gemma3_text": "Megatron has no norms behind the sublayers and does not scale the embedding",
-    "olmo2": "Megatron has its norms in front of the sublayers, not behind them",
-    "opt": "Megatron has no ReLU, and its position table does not begin at the third row",
-    "bloom": "Megatron has no linear biases on attention scores (ALiBi)",
-    "olmo3": "Megatron has its norms in front of the sublayers, not behind them",
-    "exaone4": "Megatron has its norms in front of the sublayers, not behind them",
-    "smollm3": "every fourth layer has no rotary positions, which this export does not write",
-    "granite": "Megatron does not scale embeddings, residuals and logits",
-    "granitemoe": "Megatron does not scale embeddings, residuals and logits",
-    "glm": "rotary positions of half a head are interleaved, which this export does not write",
-    "glm4": "Megatron has no norms behind the sublayers",
-    "cohere2": "Megatron has no layer norms without a shift, and does not scale logits",
-    "olmoe": "Megatron normalises queries and keys head by head, not over all heads together",
-    "minimax_m2": "Megatron normalises queries and keys head by head, not over all together",
-    "seed_oss": "its model was not compared with Megatron's",
-    "arcee": "its model was not compared with Megatron's",
-    "ernie4_5": "rotary positions are interleaved, which this export does not write",
-    "starcoder2": "its model was not compared with Megatron's",
-    "granitemoehybrid": "Megatron does not scale embeddings, residuals and logits",
-    "qwen3_5_text": "its model was not compared with Megatron's",
-    "phimoe": "Megatron's output layer has no bias, and its router does not sample",
-    "dbrx": "Megatron's layer norms have a shift, and it does not clip queries, keys and values",
-    "llama4_text": (
-        "Megatron has no attention in chunks, and norms of queries and keys in all layers or none"
-    ),
-}
+MLA_YARN: Final = {"beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 4096}
 
 
 def model_refused(job: Job) -> str:
@@ -89,7 +48,7 @@ def model_refused(job: Job) -> str:
 
 
 def _refused(model: Model, seq_length: int) -> str:
-    named = _ARCHITECTURES.get(model.architecture) or _FAMILIES.get(model.family)
+    named = facts.NOT_IN_MEGATRON.get(model.architecture) or facts.NOT_IN_MEGATRON.get(model.family)
     if named:
         return named
     model = without_predictions(model)
@@ -217,7 +176,6 @@ _STRUCTURE: Final[tuple[tuple[Callable[[Model, int], bool], str], ...]] = (
 
 
 def model_flags(job: Job) -> Flags:
-    """The options that describe the model."""
     stages = layers_of_stages(job.strategy)
     return dict(flags_of(job.model, job.workload.seq_length, stages))
 
@@ -394,9 +352,90 @@ def pattern(layers: list[bool]) -> str:
             runs.append((layer, 1))
     half = len(runs) // 2
     if half > 1 and len(runs) % 2 == 0 and runs == runs[:2] * half:
-        return f"({_joined(runs[:2])})*{half}"
-    return f"({_joined(runs)})"
+        return f"({_list_of(runs[:2])})*{half}"
+    return f"({_list_of(runs)})"
 
 
-def _joined(runs: list[tuple[int, int]]) -> str:
+def _list_of(runs: list[tuple[int, int]]) -> str:
     return "+".join(f"[{value}]*{count}" for value, count in runs)
+
+
+Flags = Mapping[str, object]  # option without dashes -> True, a value, or a list of them
+
+_PATTERN: Final = "hybrid-layer-pattern"
+
+
+def words(options: Flags) -> tuple[str, ...]:
+    return tuple(word for name, value in options.items() for word in _words(name, value))
+
+
+def _words(name: str, value: object) -> Iterator[str]:
+    yield f"--{name}"
+    if value is True:
+        return
+    yield from map(_text, value if isinstance(value, list) else [value])
+
+
+def _text(value: object) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def difference(model: Model, seq_length: int, flags: Flags) -> str:
+    """The difference between Megatron's model and the planned one; "" if there is none."""
+    shape, why = shape_of(flags, model.vocab)
+    if shape is None:
+        return why
+    built = build.assemble(model.name, model.family, build.Architecture.DECODER, shape)
+    if built.parameters != model.parameters:
+        return (
+            f"Megatron would build it with {built.parameters:,} parameters instead of"
+            f" {model.parameters:,}"
+        )
+    planned = _layers(model) if _PATTERN in flags else model.blocks
+    for layer, (own, other) in enumerate(zip(planned, built.blocks, strict=True)):
+        if not (isinstance(own, Block) and isinstance(other, Block)):
+            return f"layer {layer} is known by its size only"
+        if _weights(own) != _weights(other) or not _same_attention(own, other, seq_length):
+            return f"Megatron would build layer {layer} differently"
+    return ""
+
+
+def _weights(block: Block) -> tuple[Any, ...]:
+    """All that decides weights; the chunks of a scan are up to the kernels."""
+    norms = sorted((norm.width, norm.vectors, norm.groups) for norm in block.norms)
+    figures = (block.gated, block.experts_per_token, block.extra_parameters)
+    return block.linears, norms, figures, [replace(scan, chunk=1) for scan in block.scans]
+
+
+def _same_attention(own: Block, other: Block, seq_length: int) -> bool:
+    """A window beyond the end of the sequence counts as no window."""
+    seen = [
+        [
+            replace(one, window=one.window if one.window and one.window < seq_length else None)
+            for one in block.attentions
+        ]
+        for block in (own, other)
+    ]
+    return seen[0] == seen[1]
+
+
+def _layers(model: Model) -> tuple[Block | CustomBlock, ...]:
+    """Megatron's layers of a hybrid model: every part is one."""
+    return tuple(
+        part
+        for block in model.blocks
+        for part in (parts_of(block) if isinstance(block, Block) else (block,))
+    )
+
+
+def shape_of(flags: Flags, vocab: int) -> tuple[build.Shape | None, str]:
+    """The stack that the options describe, with what readers of scripts leave out; or why not."""
+    found = described(words(flags))
+    shape, biased = found.shape, "disable-bias-linear" not in flags
+    if shape is None:
+        return None, found.why_no_shape
+    experts = shape.experts and replace(
+        shape.experts, shared_bias=biased, router_bias=biased, bias=biased
+    )
+    sinks = shape.heads if flags.get("softmax-type") == "learnable" else 0
+    return replace(shape, vocab=vocab, experts=experts, extra_parameters=sinks), ""

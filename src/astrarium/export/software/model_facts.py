@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
+from astrarium.model.blocks import Block, Model
+from astrarium.model.scans import Recurrence, Scan
+from astrarium.plans.job import Job
 from astrarium.value import Value
 
 Values = Mapping[str, Any]
@@ -40,8 +43,6 @@ class Router(Value, frozen=True):
 
 
 class ModelFamily(Value, frozen=True):
-    """Facts that models of one `model_type` share."""
-
     normalization: str = RMS
     epsilon: Key = ("rms_norm_eps", 1e-6)
     activation: Key = ("hidden_act", "silu")
@@ -52,12 +53,19 @@ class ModelFamily(Value, frozen=True):
     router: Router | None = None
 
 
+class _Families(Value, frozen=True):
+    """The content of `data/model_families.json`."""
+
+    families: dict[str, ModelFamily]
+    others: dict[str, ModelFamily]
+    not_in_megatron: dict[str, str]  # by architecture or model_type: why
+
+
 _TABLES: Final = msgspec.json.decode(
-    (Path(__file__).parent / "data" / "model_families.json").read_bytes(),
-    type=dict[str, str | dict[str, ModelFamily]],
+    (Path(__file__).parent / "data" / "model_families.json").read_bytes(), type=_Families
 )
-FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["families"])
-_OTHER_FAMILIES: Final = cast("Mapping[str, ModelFamily]", _TABLES["others"])
+FAMILIES: Final = _TABLES.families
+NOT_IN_MEGATRON: Final = _TABLES.not_in_megatron
 
 
 def read(values: Values, key: Key) -> Any:  # noqa: ANN401  of the type of the default
@@ -134,7 +142,7 @@ def trained_facts(config: Mapping[str, Any]) -> Facts | None:
     """The facts of a config; None if its family is not known."""
     values = text_values(config)
     kind = str(values.get("model_type"))
-    family = FAMILIES.get(kind) or _OTHER_FAMILIES.get(kind)
+    family = FAMILIES.get(kind) or _TABLES.others.get(kind)
     return None if family is None else dict(_facts(values, family))
 
 
@@ -176,3 +184,22 @@ def _word(value: object) -> str:
     if value in (None, ""):
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+KERNELS: Final = {
+    Recurrence.SSD: "mamba-ssm and causal-conv1d",
+    Recurrence.DELTA: "flash-linear-attention and causal-conv1d",
+}
+
+
+def scan_of(model: Model) -> Scan | None:
+    """The scan that a model has; it has one in all layers with a scan."""
+    every = (scan for block in model.kinds if isinstance(block, Block) for scan in block.scans)
+    return next(every, None)
+
+
+def scan_needs(job: Job) -> Iterator[str]:
+    """Packages that the scans of a model need."""
+    scan = scan_of(job.model)
+    if scan is not None and scan.kind in KERNELS:
+        yield f"{KERNELS[scan.kind]}, which have the kernels of its scans, on every node"

@@ -26,7 +26,6 @@ _FROZEN: Final = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
 
 
 def adapter_files(job: Job) -> Files:
-    """The configuration of the adapters, where a plan has them."""
     adapters = job.workload.adapters
     if adapters is None:
         return {}

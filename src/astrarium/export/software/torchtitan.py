@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram, filled
 from astrarium.export.software import torchtitan_models as titan
@@ -42,11 +42,6 @@ _GATHERS: Final = (
     " ring, which needs less memory and hides the exchange behind attention.",
 )
 
-_LACKS: Final[Mapping[Feature, str]] = {
-    **titan.LACKS,
-    Feature.TIED_PIPELINE: "weights of two stages cannot be tied",
-    Feature.EXPERT_TENSOR_BESIDE: "experts that are dealt out are whole: etp must be 1",
-}
 
 _IMPORTS: Final = (
     "from torchtitan.components.loss import CrossEntropyLoss",
@@ -113,7 +108,6 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
 
 
 def module(job: Job) -> str:
-    """The text of the Python module."""
     flavor = flavor_of(job.model, VERSION)
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
@@ -178,7 +172,6 @@ def _python(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     arguments = ("--module", MODULE, "--config", FUNCTION)
     made = titan.titan_program(job, VERSION, arguments, {f"{MODULE}.py": module(job)})
     return replace(made, notes=(*made.notes, *_GATHERS)) if job.strategy.cp > 1 else made
@@ -190,7 +183,7 @@ TARGET = Target(
     version=VERSION,
     runtime=titan.RUNTIME,
     program=program,
-    lacks=_LACKS,
+    lacks=lacks("torchtitan", "torchtitan 0.3"),
     model_refused=model_refused,
     optimizers="torchtitan",
 )

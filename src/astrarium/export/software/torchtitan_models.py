@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import InputError
-from astrarium.export.features import Feature
 from astrarium.export.header import estimate_note
 from astrarium.export.program import Data, Files, RankProgram, filled
 from astrarium.export.run_length import (
@@ -95,7 +94,6 @@ def _facts(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def known_flavors(version: str) -> str:
-    """All flavors of a version, for the user to read."""
     by_family: dict[str, list[str]] = {}
     for row in _rows(version):
         by_family.setdefault(row["family"], []).append(row["names"][version])
@@ -220,35 +218,6 @@ DATASET: Final = "c4"
 FLOAT8: Final = "rowwise"  # torchao's recipe: 0.3.0 has no other but one that mixes formats
 RUNTIME: Final = "torchtitan"  # whose profile says what is assumed: layers and loss compiled
 
-LACKS: Final[Mapping[Feature, str]] = {
-    Feature.PIPELINE_INSIDE: "its mesh is pp x dp x cp x tp: stages are never neighbours",
-    Feature.EMPTY_STAGES: "its optimizer refuses a part of a model without parameters; a stage may"
-    " hold the embedding or the head alone",
-    Feature.ZERO_0_GROUPS: "context and expert parallelism always shard parameters there",
-    Feature.ZERO_1_ALONE: "FSDP2 also shards gradients if there is no pipeline; zero_stage 2 keeps"
-    " weights whole and shards the rest",
-    Feature.FEW_MICRO_BATCHES: "torch's 1F1B schedule needs a micro-batch for every stage",
-    Feature.KV_HEADS_COPIED: "tp must divide the key/value heads",
-    Feature.SEQUENCE_REMAINDER: "sequence and context parallelism deal out equal halves only",
-    Feature.EXPERT_TENSOR_ALONE: "without expert parallelism experts are split by tp",
-    Feature.RECOMPUTE_MODULES: "its selective checkpointing chooses operators, not modules",
-    Feature.RECOMPUTE_GROUPS: "full checkpointing covers layers one by one",
-    Feature.RECOMPUTE_SOME: "full checkpointing covers every layer",
-    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
-    Feature.REDUCE_APART_ALONE: "FSDP2 and DDP reduce gradients beside the backward pass",
-    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
-    Feature.SEND_APART: "torch's schedules always send beside computation",
-    Feature.FP16: "parameters are bfloat16 or float32",
-    Feature.FP8_EXPERTS: "float8 of experts is a converter of its own, which is not written",
-    Feature.REDUCED: "its moments are in fp32; plan with --numerics strict",
-    Feature.GRAPHS: "its layers are launched one by one",
-    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
-    Feature.EXPERT_MESSAGES: "it sends them all to all; plan with --expert-messages alltoall",
-    Feature.RAMP: "its batch does not grow; no other plan helps, plan without {rampup_batch}",
-    Feature.EVALUATION: "its validation reads a set of its own, whose length no plan says; plan"
-    " without {eval_every}",
-}
-
 
 def parallelism(job: Job, head: str) -> dict[str, Any]:
     """Degrees and pipeline; `head` is what the output projection is called."""
@@ -310,13 +279,8 @@ def overlaps_tensor(job: Job) -> bool:
 
 
 def titan_program(
-    job: Job,
-    version: str,
-    arguments: tuple[str, ...],
-    files: Files,
-    data: Data | None = None,
+    job: Job, version: str, arguments: tuple[str, ...], files: Files, data: Data | None = None
 ) -> RankProgram:
-    """The program of every process."""
     every = f"--checkpoint.interval {iterations_between(job)}"
     return RankProgram(
         software=f"torchtitan {version}",
@@ -342,7 +306,6 @@ def needs(version: str) -> tuple[str, ...]:
 
 
 def notes(job: Job) -> Iterator[str]:
-    """Notes for the user, for all versions."""
     s = job.strategy
     yield estimate_note(job, RUNTIME, "torchtitan with compiled layers")
     if job.workload.precision is Precision.FP8:

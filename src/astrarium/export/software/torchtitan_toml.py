@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, RankProgram
 from astrarium.export.software import torchtitan_models as titan
@@ -18,17 +18,9 @@ from astrarium.plans.job import Job
 VERSION: Final = "0.2.2"
 FILE: Final = "plan.toml"
 
-_LACKS: Final[Mapping[Feature, str]] = {
-    **titan.LACKS,
-    Feature.TENSOR_WITHOUT_SEQUENCE: "tensor parallelism always divides the sequence there too",
-    Feature.ZERO_0_SPLIT: "its DDP runs with nothing but data parallelism",
-    Feature.LONE_REPLICA: "without FSDP a split model trains in float32 only",
-    Feature.EXPERT_TENSOR_BETWEEN: "expert_tensor_parallel_degree is 1 or tp",
-}
-
 
 _FLOAT8: Final = {
-    "quantize.linear.float8": {"recipe_name": titan.FLOAT8, "filter_fqns": ["output"]},
+    "quantize.linear.float8": {"recipe_name": titan.FLOAT8, "filter_fqns": ["output"]}
 }
 
 
@@ -43,7 +35,6 @@ def model_refused(job: Job) -> str:
 
 
 def settings(job: Job) -> dict[str, dict[str, Any]]:
-    """All sections of the file."""
     flavor = flavor_of(job.model, VERSION)
     assert flavor is not None  # others are refused
     s = job.strategy
@@ -88,7 +79,6 @@ def _value(value: object) -> str:
 
 
 def program(job: Job) -> RankProgram:
-    """The program of every process."""
     data = Data(
         variable="DATASET_PATH",
         own=("--training.dataset_path", '"$DATASET_PATH"'),
@@ -104,6 +94,6 @@ TARGET = Target(
     version=VERSION,
     runtime=titan.RUNTIME,
     program=program,
-    lacks=_LACKS,
+    lacks=lacks("torchtitan", "torchtitan 0.2"),
     model_refused=model_refused,
 )

@@ -42,12 +42,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "intermediate_size": ("n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
     "moe_intermediate_size": ("moe_ffn_hidden_size",),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
-    "num_experts": (
-        "num_local_experts",
-        "n_routed_experts",
-        "num_moe_experts",
-        "moe_num_experts",
-    ),
+    "num_experts": ("num_local_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts"),
     "num_experts_per_tok": ("moe_router_topk", "moe_top_k"),
     "partial_rotary_factor": ("rotary_pct",),
     "sliding_window_pattern": ("_sliding_window_pattern",),
@@ -145,7 +140,6 @@ class Config:
         return self._values
 
     def count(self, key: str, *, least: int = 1, most: int = LARGEST_COUNT) -> int:
-        """Return a whole number that must be there."""
         value = self.get(key)
         if value is None:
             raise self.failure(key, f"missing; expected a whole number of at least {least}")
@@ -182,7 +176,6 @@ class Config:
         return value
 
     def layer_numbers(self, key: str, layers: int) -> frozenset[int]:
-        """Return a list of layer indices as a set."""
         numbers = self.items(key) or []
         for number in numbers:
             if isinstance(number, bool) or not isinstance(number, int):
@@ -211,7 +204,6 @@ class Config:
         return Config(value, defaults, self.source.within(key))
 
     def number(self, key: str) -> float:
-        """Return a positive number that must be there."""
         value = self.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.failure(key, f"expected a number, got {value!r}")
@@ -298,10 +290,7 @@ def alternating_windows(config: Config, layers: int) -> tuple[int | None, ...]:
 
 
 def stack(config: Config, half: str, hidden: int, ffn: int, vocab: int, positions: int) -> Shape:
-    """A stack with a bias on every weight, no gate and no rotation: one half, or a tower.
-
-    `half` begins the keys of its heads and layers; "" means the usual keys.
-    """
+    """A stack with biases, no gate and no rotation; `half` begins its keys, "": the usual ones."""
     heads_key, layers_key = (f"{half}_attention_heads", f"{half}_layers") if half else _USUAL
     heads = config.count(heads_key)
     if hidden % heads:

@@ -35,7 +35,7 @@ Trait: TypeAlias = Callable[[Config, Shape], Shape]
 
 
 def fixed(**fields: Any) -> Trait:  # noqa: ANN401  of a shape
-    """What all models of a family have."""
+    """Values that all models of a family have."""
     return lambda _, shape: replace(shape, **fields)
 
 
@@ -106,7 +106,6 @@ def cohere2(config: Config, shape: Shape) -> Shape:
 
 
 def exaone4(config: Config, shape: Shape) -> Shape:
-    """Where there is a window, it is as in Cohere 2."""
     if config.optional_count("sliding_window") is None:
         return shape
     return cohere2(config, shape)
@@ -359,7 +358,6 @@ FAMILIES: Final[Mapping[str, tuple[Trait, ...]]] = {
 
 
 def shape_of(kind: str, config: Config) -> Shape:
-    """The stack of a family, from its config."""
     return with_traits(config, base(config), FAMILIES[kind])
 
 

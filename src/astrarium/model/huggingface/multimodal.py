@@ -56,7 +56,7 @@ def llava(name: str, family: str, config: Config) -> Model:
     wide = _features(config) * seen.hidden
     bias = config.flag("multimodal_projector_bias")
     bridge = _bridge(config, seen, tokens, wide, (shape.hidden, shape.hidden), bias=bias)
-    return _joined(name, family, config, seen, bridge, shape)
+    return _with_tower(name, family, config, seen, bridge, shape)
 
 
 def _reading(kind: str, config: Config) -> build.Shape:
@@ -77,7 +77,7 @@ def gemma3(name: str, family: str, config: Config) -> Model:
     norm = Norm("projector_norm", seen.hidden)
     tokens = config.count("mm_tokens_per_image")
     bridge = _bridge(config, seen, tokens, seen.hidden, (shape.hidden,), bias=False, norm=norm)
-    return _joined(name, family, config, seen, bridge, shape)
+    return _with_tower(name, family, config, seen, bridge, shape)
 
 
 def llama4(name: str, family: str, config: Config) -> Model:
@@ -90,7 +90,7 @@ def llama4(name: str, family: str, config: Config) -> Model:
     widths = vision.count("projector_input_dim"), vision.count("projector_output_dim")
     shuffled = vision.count("intermediate_size")
     bridge = _bridge(config, seen, tokens, shuffled, (*widths, shape.hidden), bias=False)
-    return _joined(name, family, config, seen, bridge, shape)
+    return _with_tower(name, family, config, seen, bridge, shape)
 
 
 def qwen2_vl(name: str, family: str, config: Config) -> Model:
@@ -160,15 +160,11 @@ def _qwen(
     wide = square * shape.hidden
     widths = wide, reading.hidden
     bridge = _bridge(config, seen, side**2 // square, wide, widths, bias=True, norm=norm)
-    return _joined(name, family, config, seen, bridge, reading)
+    return _with_tower(name, family, config, seen, bridge, reading)
 
 
 def mllama(name: str, family: str, config: Config) -> Model:
-    """All tiles of an image are one sequence; text layers in between attend to them alone.
-
-    The projector reads several layers of the tower beside its end. Norm and tile positions
-    between the tower's two parts are counted at its beginning.
-    """
+    """All tiles of an image are one sequence, which text layers in between attend to."""
     vision = config.section("vision_config", TOWERS["mllama_vision_model"])
     seen = _mllama_tower(config, vision)
     text = config.section("text_config", DEFAULTS["mllama"])
@@ -180,7 +176,7 @@ def mllama(name: str, family: str, config: Config) -> Model:
     cross = _mllama_cross(shape, bridge.tokens(1))
     blocks = tuple(cross if layer in reading else own for layer in range(shape.layers))
     table = Embedding(shape.vocab + MLLAMA_EXTRA_TOKENS, shape.hidden)
-    return _joined(name, family, config, seen, bridge, shape, blocks, table)
+    return _with_tower(name, family, config, seen, bridge, shape, blocks, table)
 
 
 def _mllama_tower(config: Config, vision: Config) -> Tower:
@@ -311,7 +307,7 @@ def _bridge(
     )
 
 
-def _joined(
+def _with_tower(
     name: str,
     family: str,
     config: Config,

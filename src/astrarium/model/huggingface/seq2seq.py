@@ -27,11 +27,7 @@ BIASES_WITHOUT_KEYS = 2  # Whisper's queries and values have a bias, its keys ha
 
 
 def t5(name: str, family: str, config: Config) -> Model:
-    """T5: relative position tables, which belong to the first block of each half.
-
-    The v1.1 checkpoints have a head of their own (`tie_word_embeddings` false), which the
-    transformers 5 class overrides.
-    """
+    """T5: position tables in the first block of each half; v1.1 has a head of its own."""
     layers = config.count("num_hidden_layers", most=MOST_LAYERS)
     decoder_layers = layers
     if config.get("num_decoder_layers") is not None:
@@ -61,7 +57,7 @@ def t5(name: str, family: str, config: Config) -> Model:
     )
     head = Head(hidden, vocab, config.flag("tie_word_embeddings"), False, hidden)
     tables = Embedding(vocab, hidden), Embedding(vocab, hidden, shared=True)
-    return _joined(name, family, shape, halves, tables, head)
+    return _both_halves(name, family, shape, halves, tables, head)
 
 
 def bart(name: str, family: str, config: Config) -> Model:
@@ -72,13 +68,10 @@ def bart(name: str, family: str, config: Config) -> Model:
     encoder = replace(transformer_block(shape, None, False), name="encoder")
     reading = replace(_biased(config, "decoder", shape.max_seq_length), causal=True)
     decoder = _decoder(config, reading, None)
-    halves = (
-        _stack(encoder, encoder, shape.layers),
-        _stack(decoder, decoder, reading.layers),
-    )
+    halves = (_stack(encoder, encoder, shape.layers), _stack(decoder, decoder, reading.layers))
     tables = Embedding(vocab, hidden, own), Embedding(vocab, hidden, own, shared=True)
     head = Head(hidden, vocab, config.flag("tie_word_embeddings"))
-    return _joined(name, family, shape, halves, tables, head)
+    return _both_halves(name, family, shape, halves, tables, head)
 
 
 def whisper(name: str, family: str, config: Config) -> Model:
@@ -105,7 +98,7 @@ def whisper(name: str, family: str, config: Config) -> Model:
     )
     tied = config.flag("tie_word_embeddings")
     head = Head(hidden, vocab, tied, False, LAYER_NORM_VECTORS * hidden)
-    return _joined(name, family, shape, halves, tables, head)
+    return _both_halves(name, family, shape, halves, tables, head)
 
 
 def _biased(config: Config, half: str, positions: int) -> Shape:
@@ -135,7 +128,7 @@ def _stack(first: Block, others: Block, layers: int) -> tuple[Block, ...]:
     return (begin, *[others] * (layers - 1))
 
 
-def _joined(
+def _both_halves(
     name: str,
     family: str,
     shape: Shape,

@@ -19,7 +19,7 @@ from astrarium.plans.document import (
     WorkloadPart,
 )
 from astrarium.report.wording import (
-    MEMORY_CAUSES,
+    WORDS,
     TimeKind,
     layers_words,
     pipeline_words,
@@ -117,7 +117,6 @@ def _pool_share(plan: Plan, pool: PoolPart) -> PoolShare:
 
 
 def _paid(pool: PoolPart, used: int) -> int:
-    """GPUs of a pool that are paid for."""
     # Most explanations are of one pool, and need no arrays.
     import numpy as np
 
@@ -236,35 +235,9 @@ def losses(plan: Plan) -> tuple[Loss, ...]:
         "tied_table": tied_seconds(plan),
     }
     return tuple(
-        Loss(cause, *LOSSES[cause], seconds, seconds / plan.iteration_seconds)
+        Loss(cause, *WORDS.losses[cause], seconds, seconds / plan.iteration_seconds)
         for cause, seconds in found.items()
     )
-
-
-# What a loss is called, and what it means.
-LOSSES = {
-    "ideal": (
-        "ideal machine",
-        "all micro-batches at the summed speed of the stages: no waiting, no hand-over",
-    ),
-    "unequal_stages": (
-        "unequal stages",
-        "whole layers do not divide by speed; the others wait for the slowest stage",
-    ),
-    "pipeline_bubble": ("pipeline bubble", "the pipeline fills and drains"),
-    "pipeline_communication": (
-        "pipeline messages",
-        "activations handed on between stages that computation does not hide",
-    ),
-    "behind_the_passes": (
-        "behind the passes",
-        "gradients reduced, optimizer step, parameters gathered, once an iteration",
-    ),
-    "tied_table": (
-        "tied table",
-        "first and last stage hold the same table and exchange its gradients",
-    ),
-}
 
 
 SCHEMA = "astrarium.explanation/1"
@@ -366,7 +339,7 @@ def time_terms(plan: Plan) -> tuple[TimeTerm, ...]:
 def memory_terms(plan: Plan) -> tuple[MemoryTerm, ...]:
     """The causes of memory on the fullest stage, largest first."""
     stage = plan.fullest
-    terms = (MemoryTerm(key, *MEMORY_CAUSES[key], getattr(stage, key), 0.0) for key in MEMORY_KEYS)
+    terms = (MemoryTerm(key, *WORDS.memory[key], getattr(stage, key), 0.0) for key in MEMORY_KEYS)
     return tuple(
         MemoryTerm(t.cause, t.title, t.meaning, t.bytes, t.bytes / stage.capacity_bytes)
         for t in sorted(terms, key=lambda term: -term.bytes)
@@ -374,7 +347,7 @@ def memory_terms(plan: Plan) -> tuple[MemoryTerm, ...]:
 
 
 def _binds(plan: Plan, time: tuple[TimeTerm, ...]) -> Iterator[str]:
-    """What the iteration is spent on by kind, its largest single overhead, the memory left."""
+    """The kinds of work that bind, the largest single overhead, the memory left."""
     kinds = {kind: sum(term.share for term in time if term.kind is kind) for kind in TimeKind}
     first = max(kinds, key=lambda kind: kinds[kind])
     others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in TimeKind if kind is not first)
@@ -407,7 +380,7 @@ def _binds(plan: Plan, time: tuple[TimeTerm, ...]) -> Iterator[str]:
 
 
 def _remedies(plan: Plan, time: tuple[TimeTerm, ...]) -> tuple[str, ...]:
-    """What would make the largest overheads smaller."""
+    """Remedies for the largest overheads."""
     advice = [
         f"{term.title}: {remedy(term.cause, plan.strategy)}"
         for term in time

@@ -149,7 +149,7 @@ RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 def explanation_report(
     document: PlanDocument, explained: Explanation, width: int
 ) -> Iterator[RenderableType]:
-    """Where the time, memory and money of a plan go, its limits, and what would improve it."""
+    """Time, memory and money of a plan, its limits, and ways to improve it."""
     plan = explained.plan
     trains = {plan.finetune}
     yield header(document.workload, document.cluster, document.notes, trains=trains)
@@ -215,7 +215,6 @@ def bullets(lines: Sequence[str]) -> Iterator[RenderableType]:
 
 
 def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Iterator[RenderableType]:
-    """Two plans side by side."""
     first, second = names
     yield tables.title(f"A: {first}, plan {compared.first.rank}")
     yield from plan_lines(compared.first, compared.workloads[0])
@@ -233,7 +232,7 @@ def comparison_report(compared: PlanComparison, names: tuple[str, str]) -> Itera
     by_size = sorted(compared.time, key=lambda d: -max(d.first, d.second))
     yield _numbers(by_size, lambda d: (wording.time_cause(d.name).title, format_seconds))
     yield tables.title("Memory on the fullest stage by cause")
-    yield _numbers(compared.memory, lambda d: (wording.MEMORY_CAUSES[d.name][0], format_bytes))
+    yield _numbers(compared.memory, lambda d: (wording.WORDS.memory[d.name][0], format_bytes))
 
 
 def _texts(pairs: Mapping[str, tuple[str, str]]) -> RenderableType:

@@ -65,7 +65,6 @@ def document_of(
     compare: ComparePart | None = None,
     changes: Sequence[Change] | None = None,
 ) -> PlanDocument:
-    """The document of a search."""
     limits = limits or Limits()
     search = SearchPart(
         objective=objective,
@@ -165,7 +164,6 @@ def with_run_terms(document: PlanDocument, terms: RunTerms) -> PlanDocument:
 def document_without_plans(
     workload: Workload, cluster: Cluster, reference: str, error: str, notes: Sequence[str] = ()
 ) -> PlanDocument:
-    """The document of a search that found nothing."""
     return PlanDocument(
         SCHEMA,
         workload_part(workload, reference),
@@ -190,7 +188,6 @@ def sensitivity_part(change: Change) -> SensitivityPart:
 
 
 def compare_part(own: OwnPlan, answer: Plan, notes: Sequence[str] = ()) -> ComparePart:
-    """What the user has beside the answer."""
     plan = own.plan
     runs = plan is not None and plan.fits
 
@@ -225,7 +222,6 @@ def _front(
 def document_of_prediction(
     workload: Workload, cluster: Cluster, plan: Plan, reference: str, notes: Sequence[str] = ()
 ) -> PlanDocument:
-    """The document of one strategy that the user chose."""
     plans = (replace(plan, rank=1),)
     found = (
         *format_notes(workload, cluster, plan),
@@ -405,7 +401,7 @@ def cluster_part(cluster: Cluster) -> ClusterPart:
 
 
 def price_source(pool: Pool) -> str:
-    """Where the on-demand price of a pool comes from, with its date."""
+    """The source of the on-demand price of a pool, with its date."""
     if pool.usd_per_gpu_hour is None:
         return ""
     if pool.price_origin:
@@ -424,7 +420,6 @@ def price_source(pool: Pool) -> str:
 
 
 def _offer_words(pool: Pool) -> str:
-    """The offer that a price belongs to, and its source."""
     title = pool.price_origin
     if title in sources():
         title = sources()[title].title.partition(":")[0]
@@ -435,7 +430,7 @@ def _offer_words(pool: Pool) -> str:
 
 
 def measured_notes(model: Model, plan: Plan) -> tuple[str, ...]:
-    """What replaces the seconds that a model file lacks for the best plan, by GPU type."""
+    """Notes on missing seconds of a model file for the best plan, by GPU type."""
     parts = [part.timings for part in (*model.kinds, model.head) if part.timings]
     return tuple(
         note

@@ -36,10 +36,7 @@ class OptionsPart(Value, frozen=True):
 
 # Verdicts on what does not fit as predicted, but has options that save memory.
 _WITH_SAVINGS = {
-    True: (
-        "FITS with the least that these options save (not in the prediction):",
-        "bold green",
-    ),
+    True: ("FITS with the least that these options save (not in the prediction):", "bold green"),
     None: (
         "NOT SURE whether it fits: as predicted it does not, but it has options that save memory",
         "bold yellow",
@@ -116,7 +113,6 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
 
 
 def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]:
-    """Whether it starts and fits, and what it takes."""
     if document.conflicts:
         yield title("Would it run?")
         program = document.program.rpartition(" ")[0]

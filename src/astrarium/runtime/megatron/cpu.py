@@ -17,7 +17,6 @@ FACTORIES = ("arange", "empty", "full", "ones", "rand", "randn", "tensor", "zero
 
 
 def run_without_gpu() -> None:
-    """Send what asks for a GPU to the CPU."""
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     _replace_tensor_methods()

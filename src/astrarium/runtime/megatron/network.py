@@ -99,10 +99,7 @@ def _with_own_parts(spec: TransformerBlockSubmodules) -> TransformerBlockSubmodu
 
 def _config(job: TrainingJob, device: Device) -> TransformerConfig:
     from megatron.core.distributed import finalize_model_grads
-    from megatron.core.transformer.transformer_config import (
-        MLATransformerConfig,
-        TransformerConfig,
-    )
+    from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
     kind = MLATransformerConfig if job.shape.latent else TransformerConfig
     config = kind(

@@ -15,11 +15,11 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import Software, TrainingJob
-from astrarium.runtime.scaled.shapes import shape_of
 from astrarium.runtime.scaled.small import (
     PipelineCut,
     SmallCut,
     cut_of,
+    shape_of,
     small_cut,
     small_seq_length,
     small_shape,
@@ -45,11 +45,7 @@ GIVEN_UP = (
     *(("pp", SMALL_DEGREE), ("tp", 1), ("pp", 1)),
 )
 # What shards in the place of megatron-core, by the rules of runtimes.
-SHARDING = {
-    "fsdp": Software.FSDP2,
-    "torchtitan": Software.FSDP2,
-    "deepspeed": Software.DEEPSPEED,
-}
+SHARDING = {"fsdp": Software.FSDP2, "torchtitan": Software.FSDP2, "deepspeed": Software.DEEPSPEED}
 # Recomputed by kernels of TransformerEngine alone.
 NOT_RECOMPUTED = frozenset({RecomputeModule.MOE_ACT})
 
@@ -82,10 +78,7 @@ class ScaledJob(Value, frozen=True):
 def scaled(
     workload: Workload, strategy: Strategy, most_ranks: int, steps: int, rule_set: str = "megatron"
 ) -> ScaledJob:
-    """The job that at most `most_ranks` processes do in the place of a plan.
-
-    `rule_set` is that of the runtime that the plan is for: it runs its own where it can.
-    """
+    """The job of at most `most_ranks` processes for a plan made by the rules of `rule_set`."""
     software = _software(strategy, rule_set)
     shape = shape_of(workload.model)
     cut = _planned_cut(workload, strategy)
@@ -163,9 +156,7 @@ def _options(
     virtual = min(strategy.virtual_stages, SMALL_DEGREE) if pp > 1 else 1
     sequence = (strategy.sequence_parallel or latent) and tp > 1
     overlap = replace(
-        strategy.overlap,
-        p2p=virtual > 1 and (strategy.overlap.p2p or pp == SMALL_DEGREE),
-        tp=False,
+        strategy.overlap, p2p=virtual > 1 and (strategy.overlap.p2p or pp == SMALL_DEGREE), tp=False
     )
     small = replace(
         degrees,

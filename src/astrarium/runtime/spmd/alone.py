@@ -38,8 +38,6 @@ KEYS: Final = ("AutogradCPU", "AutogradCUDA")  # of tensors that the module comp
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came of some steps."""
-
     losses: tuple[float, ...]
     gradients: dict[str, Tensor]  # of the first step
     buffers: dict[str, Tensor]  # after the last
@@ -63,7 +61,6 @@ class ModuleAlone:
         self._steps_done = 0
 
     def load(self, folder: Path) -> None:
-        """Go on from a checkpoint."""
         from astrarium.runtime.spmd.train import Reader, set_groups
 
         reader = Reader(folder)

@@ -42,6 +42,7 @@ _NO_METHOD, _BLOCK = METHODS.index(Method.NONE), METHODS.index(Method.BLOCK)
 HALVINGS = 8  # of the interval that holds the least bottleneck
 _IMPOSSIBLE = -1e6  # layers of a stage that cannot be
 PROBES = (1, 2, 4, 8, 16, 32, 64)  # layers of the runs whose figures are asked for
+ENDED = (0, 1, len(PROBES) - 1)  # those that are asked for with an embedding or a head, too
 
 
 class LayerFigures(Value, frozen=True):
@@ -62,6 +63,9 @@ class LayerFigures(Value, frozen=True):
     least_weight: Floats
     most_room: Floats
     after: Floats  # (probes, rows, classes): seconds once an iteration
+    ends: Floats  # (2, rows, classes): seconds that embedding and head add to layers at least
+    end_bytes: Floats  # the same, bytes
+    head: Floats  # (3, rows, classes): seconds alone, with one layer, of every layer more
     hop: Floats  # (classes, rows, classes): seconds of a transfer from one to another
 
     def take(self, rows: Ints) -> LayerFigures:
@@ -78,7 +82,7 @@ class LayerFigures(Value, frozen=True):
 
     def faster_of(self, other: LayerFigures) -> LayerFigures:
         """The shorter seconds of both; bytes are the same."""
-        times = ("seconds", "again", "all_again", "after", "hop")
+        times = ("seconds", "again", "all_again", "after", "ends", "head", "hop")
         least = {n: np.minimum(getattr(self, n), getattr(other, n)) for n in times}
         return replace(self, **least, share=np.maximum(self.share, other.share))
 
@@ -87,19 +91,23 @@ class LayerRoom:
     """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
     places), or with policies in front.
 
-    in_flight: (2, rows, places), micro-batches and what to take off (`places_in_flight`).
+    in_flight: (2, rows, places), micro-batches and what to take off (`places_in_flight`); held:
+    bytes of embedding and head, of the same shape as what is found.
     """
 
-    def __init__(self, figures: LayerFigures, in_flight: Floats) -> None:
+    def __init__(
+        self, figures: LayerFigures, in_flight: Floats, held: Floats | float = 0.0
+    ) -> None:
         f, less = in_flight[:, :, None, :]
 
         def at(values: Floats) -> Floats:
             return values[..., None]
 
-        room = at(figures.most_room)
+        room = at(figures.most_room) - held
         self._seconds, self._all_again = at(figures.seconds), at(figures.all_again)
         self._fastest = self._seconds.min(axis=0)
-        self._fitting = at(figures.room) / (at(figures.weight) + f * at(figures.act))
+        of_policies = at(figures.room) - held
+        self._fitting = of_policies / (at(figures.weight) + f * at(figures.act))
         act, traded = at(figures.act[0]), f * at(figures.saved) / at(figures.again)
         all_in = at(figures.weight[0]) + f * act + traded * self._seconds[0]
         self._traded, self._at_rest = traded / all_in, (room + less * act) / all_in
@@ -121,7 +129,7 @@ class LayerRoom:
         some = np.minimum(self._at_rest + self._traded * turn, turn / self._seconds[0])
         some = np.minimum(some, self._inputs)
         grouped = np.minimum(turn / self._all_again, self._grouped)
-        most = np.maximum(np.maximum(plain, np.maximum(some, grouped)), 0.0)
+        most = np.maximum(plain, np.maximum(some, grouped))
         return np.minimum(most, turn / self._fastest)
 
 
@@ -164,7 +172,7 @@ def layer_figures(
         pool_gpus[rows],
         _probes(kinds),
     )
-    shape = (2, len(policies) + 1, copies, len(classes), kinds, len(PROBES))
+    shape = (2, len(policies) + 1, copies, len(classes), kinds, len(PROBES) + 2 * len(ENDED))
     every = {name: getattr(tables, name).reshape(shape) for name in _ASKED}
     hop = np.moveaxis(tables.hop[:copies].min(axis=3), 1, 0)
     return tuple(
@@ -180,8 +188,9 @@ def _figures(
     of: Mapping[str, Floats], tables: StageTables, work: Floats, hop: Floats
 ) -> LayerFigures:
     """From arrays of (policies and undivided states, rows, classes, kinds, probes)."""
-    forward, fixed, flight = (of[n][:-1] for n in ("forward", "fixed_bytes", "flight_bytes"))
-    seconds = forward + of["backward"][:-1]
+    inner = {name: values[..., : len(PROBES)] for name, values in of.items()}
+    forward, fixed, flight = (inner[n][:-1] for n in ("forward", "fixed_bytes", "flight_bytes"))
+    seconds = forward + inner["backward"][:-1]
     unit = work[:, None, :]
     weight = (fixed[..., 1] - fixed[..., 0]) / unit
     room = tables.capacity[:, None] - (2 * fixed[..., 0] - fixed[..., 1])
@@ -201,17 +210,39 @@ def _figures(
         all_again=(seconds[-1, ..., 0] / unit).min(axis=2),
         least_weight=np.maximum(weight.min(axis=(0, 3)), 1e-9),
         most_room=room.max(axis=(0, 3)),
-        after=np.moveaxis(of["after"].min(axis=(0, 3)), -1, 0),
+        after=np.moveaxis(inner["after"].min(axis=(0, 3)), -1, 0),
+        ends=_of_ends(of["forward"] + of["backward"]),
+        head=_of_head(of["forward"] + of["backward"], tables.ends),
+        end_bytes=np.minimum(
+            _of_ends(of["fixed_bytes"]), _of_ends(of["fixed_bytes"] + of["flight_bytes"])
+        ),
         hop=hop,
     )
 
 
+def _of_ends(values: Floats) -> Floats:
+    """What the embedding, and the head, add to few or many layers at least: (2, rows, classes)."""
+    inner, ended = values[:-1, ..., ENDED], values[:-1, ..., len(PROBES) :]
+    more = ended.reshape(*ended.shape[:-1], 2, len(ENDED)) - inner[..., None, :]
+    return np.moveaxis(np.maximum(more.min(axis=(0, 3, 5)), 0.0), -1, 0)
+
+
+def _of_head(values: Floats, ends: Floats) -> Floats:
+    """Seconds of a last stage: few layers may leave the device idle, of more each takes longer."""
+    of_few = values[:-1, ..., len(PROBES) + len(ENDED) :][..., :2]
+    more = (of_few[..., 1] - of_few[..., 0]) / (PROBES[1] - PROBES[0])
+    with_one, each = (of.min(axis=(0, 3)) for of in (of_few[..., 0], more))
+    alone = ends[..., 2:].sum(axis=2)[: len(with_one)]
+    return np.stack([alone, with_one, np.maximum(each, 1e-9 * with_one)])
+
+
 def _probes(kinds: int) -> Contents:
-    """Runs of few and many layers of every kind, in the middle of a model."""
-    numbers = np.array(PROBES, float)
+    """Runs of few and many layers of every kind: in the middle of a model, then at its ends."""
+    ended = [PROBES[i] for i in ENDED]
+    numbers = np.array([*PROBES, *ended, *ended], float)
     layers = (np.eye(kinds)[:, None, :] * numbers[:, None]).reshape(-1, kinds)
-    nowhere = np.zeros(len(layers), bool)
-    return Contents(np.zeros((0, 0), np.int64), layers, nowhere, nowhere)
+    end = np.tile(np.repeat((0, 1, 2), (len(PROBES), len(ENDED), len(ENDED))), kinds)
+    return Contents(np.zeros((0, 0), np.int64), layers, end == 1, end == 2)
 
 
 def _options(policies: Sequence[tuple[int, ...]], copies: int) -> Options:
@@ -265,24 +296,37 @@ def least_longest(
     stages: Ints,
     within: tuple[Floats, Floats],
     whole: Floats,
+    several: Bools,
     *,
     whole_layers: bool,
 ) -> Floats:
     """The least bottleneck of rows, if it is between two figures; the higher one if it is more.
 
-    room: (rows, classes), stages that a pool has room for. A stage has a layer.
+    room: (rows, classes), stages that a pool has room for. A stage has a layer; several: (rows, 1),
+    whether it has several chunks.
     """
     behind = np.arange(in_flight.shape[2]) >= room[..., None]
 
     def enough(of: LayerRoom, longest: Floats, rows: Ints) -> Bools:
-        most = of.most_layers(longest[:, None, None]) * (1 + 1e-9)
+        most = np.maximum(of.most_layers(longest[:, None, None]), 0.0) * (1 + 1e-9)
         if whole_layers:
             most = np.floor(most)
             most[most < 1] = _IMPOSSIBLE
         most[behind[rows]] = _IMPOSSIBLE
-        best = np.cumsum(-np.sort(-most.reshape(len(rows), behind[0].size), axis=1), axis=1)
+        best = -np.sort(-most.reshape(len(rows), behind[0].size), axis=1)
+        # Of several chunks, the first and the last stage may have no layer.
+        outer = several[rows] & (np.arange(best.shape[1]) >= stages[rows, None] - 2)
+        best = np.cumsum(np.where(outer, np.maximum(best, 0.0), best), axis=1)
         held = np.take_along_axis(best, stages[rows, None] - 1, axis=1)[:, 0]
+        if whole_layers:
+            held = held - beside_head(most[:, :, 0], longest, rows)
         return held >= whole[rows] * (1 - 1e-9)
+
+    def beside_head(most: Floats, longest: Floats, rows: Ints) -> Floats:
+        """Layers that the last stage cannot hold because of the head, wherever it lies."""
+        least = np.where(several[rows], 0.0, 1.0)
+        held = layers_beside_head(figures.head[:, rows], longest[:, None], least)
+        return np.maximum(np.maximum(most, least) - held, 0.0).min(axis=1)
 
     held = LayerRoom(figures, in_flight)
     every = np.arange(len(stages))
@@ -297,6 +341,14 @@ def least_longest(
         high, low = np.where(done, middle, high), np.where(done, low, middle)
     found[rows] = low
     return found
+
+
+def layers_beside_head(head: Floats, turn: Floats, least: Floats) -> Floats:
+    """How many layers a last stage holds if it takes so long: (rows, classes)."""
+    alone, with_one, each = head
+    held = np.floor((turn - with_one) / each * (1 + 1e-9) + 1e-9) + 1.0
+    held = np.where((held < 1) & (turn * (1 + 1e-9) >= alone), 0.0, held)
+    return np.where(held < least, _IMPOSSIBLE, held)
 
 
 def least_seconds_of_options(
@@ -322,11 +374,13 @@ def least_seconds_of_options(
     least = held.seconds.min(axis=(1, 2)) * whole / stages * batches
     most = np.where(np.isfinite(worst), worst - after, 4 * least)
     whole = whole[:, None] * (1 - 1e-9)
-    through = _one_way(held, laid, whole, most / batches)
+    through = _one_way(held, pool_of, laid, whole, most / batches)
     done = warm_up_passes(stages, batches)[:, None, :] - 1
     rest = np.maximum(batches[:, None, None] - (1 + done * held.share[..., None]), 1e-9)
     several = virtual > 1  # chunks of any size: not known what a rank does before its turns
-    trip = np.where(several, round_trip_bound(through, hop, stages, batches, virtual), 0.0)
+    at_end = held.head[0][:, pool_of[:, -1]].min(axis=1)
+    trip = round_trip_bound(through, hop, stages, batches, virtual, at_end)
+    trip = np.where(several, trip, 0.0)
     least = np.maximum(least, links)
     possible = np.isfinite(through) & (np.maximum(least, trip) <= most)
     through = np.where(several & possible, 0.0, through)
@@ -386,6 +440,7 @@ def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) 
 
 def _one_way(
     held: OptionRoom | AnyOptionRoom,
+    pool_of: Ints,
     laid: Floats,
     whole: Floats,
     turns: Floats,
@@ -397,8 +452,10 @@ def _one_way(
     layers = held.layers(turns[:, None, None]).transpose(1, 0, 2)
     full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
     able = full.sum(axis=2) >= whole
-    fewest = held.least.min() * laid.sum(axis=1)
-    return np.where(able, least_sum(held.seconds[:, :, 0], full, fewest, whole), np.inf).min(axis=1)
+    fewest = np.einsum("osp,s->op", laid, held.least.min(axis=(0, 1)))
+    ends = held.ends[0][:, pool_of[:, 0]] + held.ends[1][:, pool_of[:, -1]]
+    through = least_sum(held.seconds[:, :, 0], full, fewest, whole) + ends
+    return np.where(able, through, np.inf).min(axis=1)
 
 
 class AnyOptionRoom:
@@ -410,22 +467,59 @@ class AnyOptionRoom:
     update_steps = (3, 12)  # to the seconds that passes and update share
 
     def __init__(self, figures: LayerFigures, virtual: Ints, in_flight: Floats) -> None:
-        self._room = LayerRoom(figures, in_flight)
+        places = in_flight.shape[2]
+        self._room = LayerRoom(figures, in_flight, _at_the_ends(figures.end_bytes, places))
+        self.ends, self.head = figures.ends, figures.head
         self.seconds = figures.seconds.min(axis=0)[..., None]
         self.share = figures.share
         self.virtual = virtual[:, None, None]
-        self.least = np.ones(self.virtual.shape)
+        self.least = _least_layers(np.ones(self.virtual.shape), self.virtual, places)
 
     def take(self, cases: Ints) -> AnyOptionRoom:
         found = copy(self)
         for name, values in vars(self).items():
-            setattr(found, name, values.take(cases) if name == "_room" else values[cases])
+            taken = values[:, cases] if name in _OF_ENDS else None
+            taken = values.take(cases) if name == "_room" else taken
+            setattr(found, name, values[cases] if taken is None else taken)
         return found
 
     def layers(self, turn: Floats) -> Floats:
         """Of a stage that takes so long: (cases, pools, stages)."""
-        most = np.floor(self._room.most_layers(turn) * (1 + 1e-9) + 1e-9)
-        return np.where(most < self.least, _IMPOSSIBLE, most)
+        most = self._room.most_layers(_beside_head(turn, self))
+        most = np.floor(most * (1 + 1e-9) + 1e-9)
+        return _with_head(most, turn, self)
+
+
+def _at_the_ends(of_ends: Floats, places: int) -> Floats:
+    """What embedding and head have at the first and the last place: (rows, pools, places)."""
+    found = np.zeros((*of_ends.shape[1:], places))
+    found[..., 0], found[..., -1] = of_ends
+    return found
+
+
+def _least_layers(each: Floats, virtual: Ints, places: int) -> Floats:
+    """Of several chunks, those of the first and the last stage may hold no layer."""
+    found = np.repeat(each, places, axis=2)
+    found[..., [0, -1]] *= virtual == 1
+    return found
+
+
+_OF_ENDS = ("ends", "head")
+
+
+def _with_head(most: Floats, turn: Floats, held: OptionRoom | AnyOptionRoom) -> Floats:
+    """Layers of stages, fewer of the last one, if all are possible."""
+    last = layers_beside_head(held.head, turn[..., -1], held.least[:, :, -1])
+    most[..., -1] = np.minimum(most[..., -1], last)
+    return np.where(most < held.least, _IMPOSSIBLE, most)
+
+
+def _beside_head(turn: Floats, held: OptionRoom | AnyOptionRoom) -> Floats:
+    """What the head leaves of the turn of the last stage: (cases, pools, stages)."""
+    left = np.repeat(turn, held.least.shape[2] // turn.shape[2], axis=2)
+    left = left + np.zeros_like(held.ends[1])[..., None]
+    left[..., -1] -= held.ends[1]
+    return left
 
 
 class OptionRoom:
@@ -464,14 +558,19 @@ class OptionRoom:
         self.virtual = virtual[:, None, None]
         f, less = in_flight[:, :, None, :]
         each = options.recompute_layers[:, None, None]
-        self.least = lightest
-        self.alike = np.full(self.least.shape, work.shape[1] == 1)
+        places = in_flight.shape[2]
+        self.ends = np.stack([of.ends for of in figures])[kept, :, place].swapaxes(0, 1)
+        self.head = np.stack([of.head for of in figures])[kept, :, place].swapaxes(0, 1)
+        held = np.stack([of.end_bytes for of in figures])[kept, :, place].swapaxes(0, 1)
+        held = _at_the_ends(held, places)
+        self.least = _least_layers(lightest, self.virtual, places)
+        self.alike = np.full(lightest.shape, work.shape[1] == 1)
         # Of layers that differ, the lightest are redone at least, the heaviest at most.
         self.redone = np.where(full, each * self.virtual * lightest, 0)
         self.twice, self.redoing = self.seconds + self.again, self.redone * self.again
         spared = np.where(full, each * self.virtual * heaviest, 0)
         self.grouped = full & (options.method != _BLOCK)[:, None, None]
-        room = np.where(full, at("most_room"), at("room"))
+        room = np.where(full, at("most_room"), at("room")) - held
         weight = np.where(full, at("least_weight"), at("weight"))
         inputs, saved, act = at("least_act"), at("saved"), at("act")
         self.fitting = np.empty(np.broadcast_shapes(room.shape, f.shape))
@@ -487,15 +586,17 @@ class OptionRoom:
     def take(self, cases: Ints) -> OptionRoom:
         found = copy(self)
         for name, values in vars(self).items():
-            setattr(found, name, values[cases])
+            setattr(found, name, values[:, cases] if name in _OF_ENDS else values[cases])
         return found
 
     def layers(self, turn: Floats) -> Floats:
         """Of a stage that takes so long: (cases, pools, stages)."""
+        left = _beside_head(turn, self)
         some = np.maximum(
-            np.minimum(self.redone, turn / self.twice), (turn - self.redoing) / self.seconds
+            np.minimum(self.redone, left / self.twice), (left - self.redoing) / self.seconds
         )
-        some = np.where(self.grouped, turn / self.all_again, some)
+        some = np.where(self.grouped, left / self.all_again, some)
         most = np.minimum(some, self.fitting) * (1 + 1e-9)
-        most = np.where(self.alike, np.floor(most + 1e-9), most)
-        return np.where(most < self.least, _IMPOSSIBLE, most)
+        if not self.alike.all():
+            return np.where(most < self.least, _IMPOSSIBLE, most)
+        return _with_head(np.floor(most + 1e-9), turn, self)

@@ -32,6 +32,7 @@ class Ramps(Value, frozen=True):
 
     layer: Floats  # (rows, pools): seconds of both passes of a layer
     rest: Floats  # (rows, places): passes after the first micro-batch is back, never rising
+    head: Floats  # (2, rows): seconds of the head, alone and in addition to layers
     hop: Floats  # (rows,): seconds of a transfer between stages
     stages: Ints
     batches: Ints
@@ -45,9 +46,9 @@ class Ramps(Value, frozen=True):
         columns = {
             name: getattr(self, name)[rows]
             for name in self.__struct_fields__
-            if name not in ("most", "outer", "num_layers")
+            if name not in ("head", "most", "outer", "num_layers")
         }
-        return replace(self, **columns)
+        return replace(self, head=self.head[:, rows], **columns)
 
     def enough(self, counts: Floats, passes: Floats, left: Floats) -> Bools:
         """Whether so many stages on each pool hold all layers: (rows,).
@@ -57,13 +58,15 @@ class Ramps(Value, frozen=True):
         turn = (passes / self.batches)[:, None]
         updated = self.most[(self.update <= left[:, None, None]).sum(axis=2)]
         alone = np.minimum(np.floor(turn / self.layer * (1 + ROUNDING) + ROUNDING), updated)
-        through = self._through(counts, np.where(counts > 0, alone, 0.0))
+        through = self._through(counts, np.where(counts > 0, alone, 0.0)) + self.head[1]
         filled = self._filled(counts) > 0
         able = np.isfinite(through) & ~(filled & (alone < 1)).any(axis=1)
         single = self.virtual == 1
-        trip = round_trip_bound(through, self.hop, self.stages, self.batches, self.virtual)
-        able &= single | (trip <= passes * (1 + ROUNDING))
+        numbers = self.stages, self.batches, self.virtual
+        trip = round_trip_bound(through, self.hop, *numbers, self.head[0])
         before = np.where(able & single, through + (2 * self.stages - 2) * self.hop, 0.0)
+        trip = np.where(single, before + (self.batches - 1) * self.head[0], trip)
+        able &= trip <= passes * (1 + ROUNDING)
         at = np.minimum((passes - before)[:, None] / self.rest, turn)
         held = np.floor(at[:, None, :] / self.layer[:, :, None] * (1 + ROUNDING) + ROUNDING)
         held = np.minimum(held, updated[:, :, None])
@@ -122,6 +125,10 @@ def ramps_of(
     stages, batches = degrees.pp, degrees.num_micro_batches
     share = np.maximum(*(of.share for of in figures)).max(axis=1)[:, None]
     hop = np.minimum(*(of.hop for of in figures)).min(axis=(0, 2))
+    head = [
+        np.minimum(*(part[at] for part in parts))
+        for at, parts in ((0, [of.head for of in figures]), (1, [of.ends for of in figures]))
+    ]
     warm_up = stages[:, None] - np.arange(int(stages.max(initial=1)))
     warm_up = np.minimum(warm_up, batches[:, None])
     rest = np.maximum(batches[:, None] - (1 + (warm_up - 1) * share), ROUNDING)
@@ -130,6 +137,7 @@ def ramps_of(
     return Ramps(
         layer=layer,
         rest=rest,
+        head=np.stack(head).min(axis=2),
         hop=hop,
         stages=stages,
         batches=batches,

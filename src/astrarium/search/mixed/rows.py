@@ -380,6 +380,7 @@ class RowBounds:
                 stages,
                 (lowest, highest),
                 whole,
+                (virtual > 1)[:, None],
                 whole_layers=len(self.numbers) == 1,
             )
             single = pipeline_bound(longest, speed, taken, batches, waits)

@@ -291,7 +291,9 @@ class Bundle(Value, frozen=True, dict=True):
         able = full.sum(axis=2) >= whole
         through = np.where(able, least_sum(rate, full, fewest, whole), np.inf).min(axis=1)
         hop = self._least_hop(rows)
-        trip = np.where(v > 1, round_trip_bound(through, hop, stages, batches, v), 0.0)
+        head = self.tables.ends[rows][..., 2:].sum(axis=2)[:, self.class_of[:, -1]].min(axis=1)
+        trip = round_trip_bound(through, hop, stages, batches, v, head)
+        trip = np.where(v > 1, trip, 0.0)
         # With several chunks of any size nothing is known of what a rank does before its turns.
         several = (v > 1) & np.isfinite(through)
         before = np.where(several, 0.0, through + hop * (2 * stages - 2))

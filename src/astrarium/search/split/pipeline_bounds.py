@@ -226,15 +226,21 @@ def interleaved_speed(
 
 
 def round_trip_bound(
-    once: Floats, hop: Floats, stages: Ints | int, batches: Ints, virtual: Ints
+    once: Floats,
+    hop: Floats,
+    stages: Ints | int,
+    batches: Ints,
+    virtual: Ints,
+    head: Floats | float = 0.0,
 ) -> Floats:
     """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
 
-    once: of one micro-batch on all ranks; hop: the fastest link. Two figures out of the chains of
-    `cost.chains.plain_chains` for the last chunks: that of the last rank, which is the way of a
-    micro-batch to the end and back, and the mean over all ranks.
+    once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
+    part of `once`. Two figures out of the chains of `cost.chains.plain_chains` for the last chunks:
+    that of the last rank, which is the way of a micro-batch to the end and back, with the last
+    chunks of all others in between, and the mean over all ranks.
     """
-    there_and_back = once + 2 * (virtual * stages - 1) * hop
+    there_and_back = once + 2 * (virtual * stages - 1) * hop + (batches - 1) * head
     mean = batches / stages * once + (2 * (virtual - 1) * stages + stages - 1) * hop
     return np.maximum(there_and_back, mean)
 

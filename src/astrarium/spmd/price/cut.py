@@ -56,7 +56,6 @@ class Cut(Value, frozen=True, dict=True):
         return tuple(tuple(map(tuple, level.tolist())) for level in self.placed)
 
     def local_shape(self, shape: tuple[int, ...], node: int, placement: Placement) -> Shape:
-        """The shape of a node's value by column."""
         sizes: list[Floats | float] = [float(size) for size in shape]
         for level, layout in enumerate(placement):
             if layout.is_shard:
@@ -65,10 +64,7 @@ class Cut(Value, frozen=True, dict=True):
         return tuple(sizes)
 
     def scaled(self, level: int, factor: float) -> Cut:
-        """Every column with so many times its share of the axes of a level, at most all.
-
-        A column without any share counts as one with an equal share.
-        """
+        """Every column with a multiple of its share of a level, of an equal one if it has none."""
         shares = self.shares[level]
         base = np.where(shares > 0, shares, 1.0 / self.placed[level].shape[1])
         changed = list(self.shares)
@@ -77,7 +73,6 @@ class Cut(Value, frozen=True, dict=True):
 
 
 def cut_of(axes: Axes, divisions: Sequence[Division], devices: Devices) -> Cut:
-    """The shares of a division for these devices."""
     placed = tuple(_shares(division) for division in divisions)
     by_device = [
         share[:, devices.coordinates[level]] for level, share in enumerate(placed)
@@ -143,7 +138,6 @@ class _Itself:
 
 
 def facts_of(graph: Graph) -> Facts:
-    """The facts of a graph."""
     return _facts(_Itself(graph))
 
 

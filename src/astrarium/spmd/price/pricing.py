@@ -14,18 +14,21 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.spmd.graph import DTYPE_BYTES, PARAMETER, Graph
-from astrarium.spmd.price.compute import Bill, update_seconds
 from astrarium.spmd.price.cut import Cut, axis_of_choice, axis_of_layout, facts_of
 from astrarium.spmd.price.devices import Devices
 from astrarium.spmd.price.memory import STATE_BYTES, Kept, extra_kept_bytes, is_parameter
-from astrarium.spmd.price.messages import (
-    HOWS,
-    SYNC_BYTES,
-    Mailbox,
-    MessageRequest,
-    exchanged_share,
+from astrarium.spmd.price.messages import HOWS, SYNC_BYTES, Mailbox, MessageRequest, exchanged_share
+from astrarium.spmd.price.work import (
+    Bill,
+    LocalCall,
+    Size,
+    Tensor,
+    call_of,
+    is_view,
+    stream,
+    terms_of,
+    update_seconds,
 )
-from astrarium.spmd.price.work import LocalCall, Size, Tensor, call_of, is_view, stream, terms_of
 from astrarium.spmd.program import Conversion, Instruction, Priced
 from astrarium.spmd.rules import (
     ALL_REDUCE,
@@ -51,7 +54,7 @@ _SUM_BYTES = 3.0  # tensors read and written to add one to another
 
 
 class PriceSettings(Value, frozen=True):
-    """What a program does beside its graph."""
+    """Settings of a program beside its graph."""
 
     micro_batches: int = 1
     optimizer: str = "adam"
@@ -83,15 +86,13 @@ class Prices(Value, frozen=True, dict=True):
 
     @cached_property
     def seconds(self) -> Floats:
-        """Of the slowest device, by item: all meet after every instruction."""
+        """Seconds of the slowest device, by item: all meet after every instruction."""
         computed = (self.passes.sum(axis=0) + self.update).max(axis=1)
         total: Floats = computed + self.message_passes.sum(axis=0)
         return total
 
 
 class Pricer:
-    """Collects items and prices them."""
-
     def __init__(self, graph: Graph, cut: Cut, devices: Devices, settings: PriceSettings) -> None:
         self.graph, self.cut, self.devices, self.settings = graph, cut, devices, settings
         self.kept: Kept = facts_of(graph).kept
@@ -182,7 +183,6 @@ class Pricer:
     def conversion_of(
         self, node: int, before: Placement, after: Placement, hows: Ints
     ) -> Conversion:
-        """The instruction for a priced conversion."""
         level = changed_level(before, after)
         gradient = self.graph.nodes[node].needs_gradient
         forward, backward = operations(before[level], after[level], gradient=gradient)
@@ -323,12 +323,7 @@ class Pricer:
         return exchanged_share(*rows)
 
     def _copied(
-        self,
-        node: int,
-        level: int,
-        operation: str,
-        ends: tuple[Placement, Placement],
-        axis: int,
+        self, node: int, level: int, operation: str, ends: tuple[Placement, Placement], axis: int
     ) -> Size | None:
         """Bytes that a device reads and writes around a message, or instead of one."""
         have, want = (self._local(node, end).bytes for end in ends)

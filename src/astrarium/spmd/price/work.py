@@ -1,25 +1,30 @@
-"""FLOPs and bytes of every operator and pass, from the shapes that a device sees.
+"""FLOPs, bytes and seconds of every operator and pass, from the shapes that a device sees.
 
 An operator is a list of terms: matrix products, attention, kernels bound by memory. Sizes are
-numbers or arrays (one entry for each device), whole or not; nothing here knows of devices or
-seconds. Backward terms are there only for gradients that are needed, each on its own.
+numbers or arrays (one entry for each device), whole or not. Backward terms are there only for
+gradients that are needed, each on its own. Most operators are data: bytes read and written, in
+whole tensors. Operators that no table names are one kernel that reads its inputs and writes its
+result.
 
-Most operators are data: what is read and written, in whole tensors. Operators that no table
-names are taken as one kernel that reads its inputs and writes its result.
+A `Bill` collects terms with the item that they belong to, stacked by kind of kernel, and each
+operator model prices each kind in one call. A core of which a job has a share takes longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from astrarium.arrays import Floats
-from astrarium.cost.efficiency import GemmRole, Pointwise
+from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.kernels import BACKWARD_PRODUCTS
+from astrarium.cost.laws import LawModel
 from astrarium.spmd.graph import DTYPE_BYTES, Graph, Node
+from astrarium.spmd.price.devices import Devices, usable_format
 from astrarium.value import Value
 
 Size: TypeAlias = Floats | float
@@ -31,7 +36,7 @@ STREAM: Final = "stream"  # bytes read and written
 
 
 class Kernel(Value, frozen=True):
-    """What terms have in common that are priced by one call of the operator model."""
+    """The common part of terms that one call of the operator model prices."""
 
     kind: str  # one of the above, or the value of a `Pointwise`
     dtype: str = "float32"
@@ -41,14 +46,12 @@ class Kernel(Value, frozen=True):
 
 
 class Term(Value, frozen=True):
-    """One kernel of an operator."""
-
     kernel: Kernel
     sizes: tuple[Size, ...]
 
     @property
     def flops(self) -> Size:
-        """Of its matrix products; other kernels count as memory traffic."""
+        """FLOPs of its matrix products; other kernels count as memory traffic."""
         if self.kernel.kind == GEMM:
             return 2.0 * _product(self.sizes)
         if self.kernel.kind == ATTENTION:
@@ -60,7 +63,6 @@ class Term(Value, frozen=True):
 
     @property
     def moved_bytes(self) -> Size:
-        """Bytes read and written at least."""
         element = DTYPE_BYTES[self.kernel.dtype]
         if self.kernel.kind == GEMM:
             batch, m, n, k = self.sizes
@@ -76,8 +78,6 @@ class Term(Value, frozen=True):
 
 
 class Tensor(Value, frozen=True, dict=True):
-    """A value as one device has it."""
-
     shape: Shape
     dtype: str
 
@@ -177,10 +177,7 @@ def call_of(
 
 
 def makes_copy(graph: Graph, index: int) -> bool:
-    """Whether a reshape has to copy: what it reads was turned round and never put in order.
-
-    Kernels of attention write their result so that heads turned back lie in order.
-    """
+    """Whether a reshape copies: its input was transposed, and not by attention."""
     node = graph.nodes[index]
     if operator_name(node.op) not in _MAY_COPY or not graph.inputs[index]:
         return False
@@ -308,7 +305,7 @@ def _transposed(call: LocalCall) -> list[Term]:
 
 
 def _convolution(call: LocalCall) -> list[Term]:
-    """As a product without ever writing the unfolded input."""
+    """A convolution as a product, without writing the unfolded input."""
     weight, out = call.inputs[1], call.output
     places = out.shape[0] * _product(out.shape[2:])
     groups = call.inputs[0].shape[1] / _at_least_one(weight.shape[1])
@@ -430,3 +427,101 @@ _SPECIAL: Final[Mapping[str, Callable[[LocalCall], list[Term]]]] = {
     "embedding": _embedding,
     "cross_entropy_loss": _cross_entropy,
 }
+
+
+_HALF: Final = ("bf16", "fp16")
+_LARGE: Final = (8.0, 32.0, 32.0, 4096.0, 4096.0, 128.0, 128.0)  # sizes of attention
+_LARGE_PRODUCT: Final = 8192.0
+_FITTED_BYTES: Final = 2.0  # of an element of the kernels that `Pointwise` was fitted to
+# Read and written for a parameter: Adam its value, gradient and two moments; plain descent the
+# first two.
+UPDATE_BYTES: Final = {"adam": 28.0, "adamw": 28.0, "sgd": 12.0}
+
+
+@dataclass
+class Bill:
+    """Terms of items, to be priced together; sizes are arrays over columns of devices."""
+
+    columns: int
+    _sizes: dict[Kernel, list[Floats]] = field(default_factory=dict)
+    _owners: dict[Kernel, list[int]] = field(default_factory=dict)
+
+    def add(self, item: int, term: Term, times: float = 1.0) -> None:
+        """Charge a term to an item; `times` counts calls, not sizes."""
+        sizes = np.empty((len(term.sizes) + 1, self.columns))
+        for row, size in enumerate(term.sizes):
+            sizes[row] = size
+        sizes[-1] = times
+        self._sizes.setdefault(term.kernel, []).append(sizes)
+        self._owners.setdefault(term.kernel, []).append(item)
+
+    def seconds(self, devices: Devices, classes: list[int], items: int) -> Floats:
+        """Seconds by pass, item and column; `classes` is the class of each column."""
+        total = np.zeros((2, items, self.columns))
+        by_class = {one: np.flatnonzero(np.array(classes) == one) for one in set(classes)}
+        for kernel, collected in self._sizes.items():
+            sizes = np.stack(collected, axis=1)  # [size, term, column]
+            seconds = np.empty(sizes.shape[1:])
+            for one, columns in by_class.items():
+                model = devices.operators[one]
+                seconds[:, columns] = kernel_seconds(model, kernel, sizes[:-1][:, :, columns])
+            seconds *= sizes[-1] * devices.compute_ratio
+            np.add.at(total[int(kernel.backward)], self._owners[kernel], seconds)
+        return total
+
+
+def kernel_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Floats:
+    """Seconds of calls of one kernel: `sizes` is [size, ...]."""
+    if kernel.kind == GEMM:
+        return _gemm_seconds(model, kernel, sizes)
+    if kernel.kind == ATTENTION:
+        return _attention_seconds(model, kernel, sizes)
+    if kernel.kind == STREAM:
+        return model.streaming(sizes[0])
+    # Kernels were fitted to 16-bit elements on GPUs; laws of cores to their own.
+    wide = 1.0 if isinstance(model, LawModel) else DTYPE_BYTES[kernel.dtype] / _FITTED_BYTES
+    return model.pointwise(
+        Pointwise(kernel.kind), sizes[0] * wide, backward=kernel.backward, fused=False
+    )
+
+
+def update_seconds(model: OperatorModel, parameters: Floats, optimizer: str) -> Floats:
+    """Seconds that a tensor of so many parameters adds to the update of all tensors."""
+    moved = UPDATE_BYTES[optimizer]
+    growth = model.optimizer_step(2.0 * parameters, moved) - model.optimizer_step(parameters, moved)
+    if isinstance(model, LawModel):
+        lighter = moved / UPDATE_BYTES["adam"]  # the law was measured with Adam
+        return np.where(parameters > 0, model.tensor_seconds + growth * lighter, 0.0)
+    return growth
+
+
+def _gemm_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Floats:
+    batch, m, n, k = sizes
+    dtype = usable_format(model, kernel.dtype)
+    single = batch == 1.0
+    if np.all(single):
+        return model.gemm(m, n, k, dtype=dtype, role=kernel.role)
+    several = model.grouped_gemm(batch, m, n, k, dtype=dtype, role=kernel.role)
+    if np.any(single):
+        several = np.where(single, model.gemm(m, n, k, dtype=dtype, role=kernel.role), several)
+    return np.where(batch > 0, several, 0.0)
+
+
+def _attention_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Floats:
+    """Kernels were fitted to 16-bit formats; others are limited by their products or by memory."""
+    dtype = usable_format(model, kernel.dtype)
+    if isinstance(model, LawModel) or dtype in _HALF:
+        return model.attention(*sizes, causal=kernel.causal, backward=kernel.backward)
+    term = Term(kernel, tuple(sizes))
+    by_products = term.flops / _attention_rate(model, kernel, dtype)
+    return np.maximum(by_products, model.streaming(term.moved_bytes))
+
+
+def _attention_rate(model: OperatorModel, kernel: Kernel, dtype: str) -> float:
+    """FLOP/s of large attention: the share of products that it reaches in 16 bits."""
+    half = next(name for name in (*_HALF, dtype) if name in model.gpu.peak_flops)
+    seconds = model.attention(*_LARGE, causal=kernel.causal, backward=kernel.backward)
+    fitted = float(Term(kernel, _LARGE).flops / seconds)
+    side = np.array(_LARGE_PRODUCT)
+    own, others = (model.gemm(side, side, side, dtype=name) for name in (dtype, half))
+    return fitted * float(others / own)

@@ -90,6 +90,4 @@ DESCRIBED: Final[dict[str, Callable[[Call], Pattern | None]]] = {
     "scaled_dot_product_attention": _attention,
     "embedding": notation("_e, ... -> ...e"),
 }
-OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {
-    "embedding": _embedding_rows,
-}
+OTHERS: Final[dict[str, Callable[[Call], Iterator[ShardRule]]]] = {"embedding": _embedding_rows}

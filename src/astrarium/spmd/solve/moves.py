@@ -32,7 +32,7 @@ class Move(NamedTuple):
 
 
 class MoveStage(Value, frozen=True):
-    """What a position of the search has to do with: places in states before and after."""
+    """A position of the search: places in states before and after."""
 
     live: tuple[int, ...]  # values in the state before it
     reads: tuple[int, ...]  # where the values read are in the state
@@ -41,8 +41,6 @@ class MoveStage(Value, frozen=True):
 
 
 class Moves:
-    """The moves of a network."""
-
     def __init__(self, network: PartNetwork) -> None:
         self.network = network
         self.components = network.places[0].part.prices.shape[1]
@@ -69,12 +67,11 @@ class Moves:
         return self.stages[position].live if position < len(self.stages) else ()
 
     def after(self, position: int, state: State, move: Move) -> State:
-        """The state that a move leads to."""
         return self._after[position](state + move.leaves)
 
 
 def _taker(places: tuple[int, ...]) -> Callable[[State], State]:
-    """What takes these places of a state: the search does nothing more often."""
+    """A function that takes these places of a state: the search does nothing more often."""
     if len(places) > 1:
         return itemgetter(*places)
     return lambda state: tuple(state[place] for place in places)

@@ -62,7 +62,6 @@ class Piece:
     sizes: tuple[int, ...]
 
     def of(self, whole: Tensor) -> Tensor:
-        """The box as a tensor of its own."""
         return whole[self.slices].clone(memory_format=torch.contiguous_format)
 
     def of_rows(self, rows: Tensor) -> Tensor:
@@ -74,7 +73,7 @@ class Piece:
         return prod(self.sizes)
 
     def common(self, other: Piece) -> Piece | None:
-        """What two boxes of one tensor share; None if nothing."""
+        """The common part of two boxes of one tensor; None if there is none."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = map(min, self.ends, other.ends)
         sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -103,7 +102,6 @@ class Cutter:
     program: DeviceProgram
 
     def piece(self, node: int, placement: Placement, rank: int) -> Piece:
-        """What a rank has of a node in a layout."""
         program = self.program
         shape = program.graph.nodes[node].shape
         found = local_pieces(shape, node, placement, program.axes, program.divisions, rank)
@@ -112,7 +110,7 @@ class Cutter:
         )
 
     def parts(self, node: int, placement: Placement, level: int, rank: int) -> Parts | None:
-        """How a level divides what the levels outside of it left a rank; None if it does not."""
+        """The division by a level of what outer levels left to a rank; None if there is none."""
         layout, program = placement[level], self.program
         if not layout.is_shard:
             return None

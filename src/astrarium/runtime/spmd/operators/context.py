@@ -11,12 +11,7 @@ from torch import Tensor
 from astrarium.spmd.capture import torch_arguments
 from astrarium.spmd.graph import Node
 from astrarium.spmd.program import DeviceProgram
-from astrarium.spmd.rules import (
-    Piece,
-    Placement,
-    ShardRule,
-    local_pieces,
-)
+from astrarium.spmd.rules import Piece, Placement, ShardRule, local_pieces
 
 
 class Context(Protocol):
@@ -25,9 +20,7 @@ class Context(Protocol):
     @property
     def program(self) -> DeviceProgram: ...
     @property
-    def rank(self) -> int:
-        """Its number in the mesh."""
-        ...
+    def rank(self) -> int: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -35,7 +28,7 @@ class Context(Protocol):
     def seed(self) -> int: ...
     @property
     def step(self) -> int:
-        """Which random numbers are to be drawn: differs between steps and micro-batches."""
+        """The number of the drawing: it differs between steps and micro-batches."""
         ...
 
     def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
@@ -86,6 +79,6 @@ class OperatorRun:
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """As torch takes them, with tensors in place of references."""
+        """The arguments for torch, with tensors in place of references."""
         given = iter(self.inputs)
         return torch_arguments(self.node, lambda _: next(given), self.context.device)
