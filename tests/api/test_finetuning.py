@@ -59,9 +59,11 @@ def test_a_plan_with_adapters_is_written_for_peft(tmp_path: Path) -> None:
     compile(script, "train.py", "exec")
     assert "model = with_adapters(config)" in script
     assert "if one.requires_grad" in script
-    for target in ("megatron", "deepspeed", "bridge"):
+    for target in ("megatron", "deepspeed"):
         with pytest.raises(InputError, match=r"dora: it is written for training of all weights"):
             found.best.export(target, tmp_path / target)
+    with pytest.raises(InputError, match=r"written for lora, dora, on modules that it divides"):
+        found.best.export("bridge", tmp_path / "bridge")
 
 
 def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_frozen_weights_have_the_number_format_of_the_plan(
         ),
         (
             {"finetune": "lora", "precision": "fp8"},
-            r"precision fp8: plans with adapters are in bf16 or fp16; choose one, or finetune full",
+            r"precision fp8: with adapters, fsdp trains in bf16 or fp16; choose one, or runtime",
         ),
         (
             {"finetune": "qlora", "numerics": "reduced"},

@@ -127,6 +127,17 @@ export interface Pareto {
   readonly tied_with?: readonly number[];
 }
 
+export interface Pivot {
+  readonly rows: string;
+  readonly columns: string;
+  readonly value: string;
+  readonly is_lower_better: boolean;
+  readonly row_keys: readonly string[];
+  readonly column_keys: readonly string[];
+  readonly cells: readonly (readonly (number | null)[])[];
+  readonly scenarios: readonly (readonly (string | null)[])[];
+}
+
 export interface Plan {
   readonly rank: number;
   readonly gpus: Readonly<Record<string, number>>;
@@ -235,6 +246,14 @@ export interface Run {
   readonly budget_chance?: number | null;
 }
 
+export interface ScenarioTrade {
+  readonly scenario: string;
+  readonly asked: Readonly<Record<string, string>>;
+  readonly gpus: string;
+  readonly seconds: number;
+  readonly usd: number;
+}
+
 export type Schedule = "1f1b" | "interleaved";
 
 export interface Search {
@@ -324,6 +343,20 @@ export interface Strategy {
   readonly overlap: Overlap;
   readonly schedule: Schedule;
   readonly stages: readonly Stage[];
+}
+
+export interface SweepDocument {
+  readonly schema: string;
+  readonly scenarios: number;
+  readonly status: Readonly<Record<string, number>>;
+  readonly messages: Readonly<Record<string, number>>;
+  readonly cpu_seconds: number;
+  readonly varies: Readonly<Record<string, readonly string[]>>;
+  readonly figures: readonly string[];
+  readonly pivot: Pivot | null;
+  readonly best: readonly Readonly<Record<string, unknown>>[];
+  readonly front: readonly ScenarioTrade[];
+  readonly front_is_of_runs: boolean;
 }
 
 export interface TimelineDocument {

@@ -191,7 +191,7 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
-    """What plans leave free; what is predicted is not always right."""
+    """Memory that plans leave free, as predictions are not always right."""
     if given.memory_margin is None:
         asked = given.fit_chance
         return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
@@ -319,7 +319,7 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
 
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
-    """Which price or network, changed by how much, changes the answer."""
+    """The changes of a price or network that would change the answer."""
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
@@ -336,7 +336,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
 def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
-    """What was found, compared with what the user has if that was asked."""
+    """The answer as a document, compared with the user's own if that was asked."""
     found = document_of(
         planned,
         reference=question.reference,
@@ -407,7 +407,7 @@ def prediction(given: AskedValues) -> PlanDocument:
 
 
 def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
-    """What no file of the software can say; code of one's own may."""
+    """Notes on choices that no file of the software can express."""
     if program.parses_as_megatron or not program.rules:
         return ()  # refused, or not known
     reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
@@ -415,10 +415,7 @@ def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tupl
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
-    """One strategy as if it were an answer to `astrarium plan`, and what it breaks.
-
-    Without a document if it makes no plan; the second is empty if it could be an answer.
-    """
+    """One strategy as if it were an answer, if it makes a plan, and the flags it breaks."""
     question = read(given)
     asked = question.asked
     assert given.strategy is not None
@@ -436,7 +433,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
-    """What keeps a plan from being an answer, in words."""
+    """Reasons why a plan cannot be an answer."""
     from astrarium.report.plan.text import lacking_words
 
     found = [f"{flag('rule')} '{rule}' drops it" for rule in rules]

@@ -1,15 +1,12 @@
 """GPU types and instances: their figures, links and prices.
 
 Peaks are dense, with fp32 accumulation; memory is the total that CUDA or HIP reports. Link figures
-are per GPU and direction. A core of a processor, `CPU-core`, is a device as well; it is not listed
-among the GPU types, and its times need a profile.
+are per GPU and direction. `CPU-core`, a core of a processor, is a device that lists leave out; its
+times need a profile. A type is found by its name or an alias; case, spaces, hyphens, underscores,
+the vendor's brand and "GB" against "G" make no difference, so the names of `nvidia-smi` work.
 
-A type is found by its name or an alias. Case, spaces, hyphens, underscores, the vendor's brand and
-"GB" against "G" make no difference, so the names of `nvidia-smi` work.
-
-Instances are nodes that can be rented or bought. Their prices are medians over the regions of the
-cloud, for the whole node, in US dollars, taken from the price book (`prices`). Storage and reserved
-contracts are not included.
+Instances are nodes to rent or buy. Their prices are medians over the regions of the cloud, for the
+whole node, in US dollars, from the price book (`prices`), without storage and reserved contracts.
 """
 
 from __future__ import annotations

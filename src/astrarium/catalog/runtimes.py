@@ -142,6 +142,9 @@ class Runtime(Value, frozen=True):
     router_launch_seconds: float  # both passes together, where experts are routed to
     expert_launch_seconds: float  # likewise for each expert on the rank
     latent_launch_seconds: float  # likewise where keys and values come from latent widths
+    kernel_choice_seconds: float  # for a product of a size whose kernel is not remembered
+    kernels_remembered: float
+    expert_rows_met: float  # numbers of rows that experts had before what is timed began
     cast_launch_seconds: float  # additional, for a layer of 8-bit products, both passes together
     router_cast_launch_seconds: float  # likewise where experts are routed to
     expert_cast_launch_seconds: float  # likewise for each expert on the rank
@@ -236,8 +239,7 @@ def with_reduced_states(runtime: Runtime) -> Runtime:
 
 # Share of expert messages that cost nothing beside another micro-batch, as Megatron runs them: the
 # median that NVIDIA's runs on H100 imply, 0.37 to 0.45 in four of Qwen3-235B on 256 (all to all)
-# and 0.36 in one of DeepSeek-V3 on 1,024 (DeepEP). DeepSeek's own schedule, which cuts layers more
-# finely, hid 0.72.
+# and 0.22 in one of DeepSeek-V3 on 1,024 (DeepEP).
 HIDDEN_MESSAGES: Final = 0.4
 # The merged schedule runs one chunk further ahead (`get_pp_rank_microbatches`): with pp 4 and two
 # virtual stages 12 instead of 11 on the first rank, fewer with more of either.

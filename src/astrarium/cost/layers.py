@@ -33,7 +33,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.ends import dealt
-from astrarium.cost.feedforward import OUTPUT_BIAS_LAUNCHES, add_experts, add_mlp
+from astrarium.cost.feedforward import OUTPUT_BIAS_LAUNCHES, add_experts, add_mlp, new_products
 from astrarium.cost.measured import correct, measured_shards
 from astrarium.cost.scans import add_scan
 from astrarium.cost.tally import (
@@ -244,6 +244,7 @@ def _extra_launches(layer: Tally, block: Block) -> Floats:
         if any(linear.bias and linear.module is Module.EXPERTS for linear in block.linears):
             each *= 1 + OUTPUT_BIAS_LAUNCHES
         seconds += runtime.router_launch_seconds + each * local
+        seconds += runtime.kernel_choice_seconds * new_products(layer, block)
         if layer.scaled:
             seconds += runtime.router_cast_launch_seconds
             seconds += runtime.expert_cast_launch_seconds * local

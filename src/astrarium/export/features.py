@@ -437,6 +437,6 @@ def asked_by(job: Job) -> dict[Feature, str]:
 
 
 def lacks(*groups: str) -> dict[Feature, str]:
-    """What these groups of `data/lacks.json` lack, with the reasons for the user."""
+    """The features that these groups of `data/lacks.json` lack, with reasons for the user."""
     reasons = json.loads((Path(__file__).parent / "data" / "lacks.json").read_bytes())
     return {Feature[name]: why for group in groups for name, why in reasons[group].items()}

@@ -94,7 +94,7 @@ def slower_as_run_by(job: Job, target: Target) -> float:
 
 
 def _runtime_of(job: Job, targets: Sequence[Target]) -> Runtime:
-    """What runs the files: that of the software, or the one of Megatron's that the plan is for."""
+    """The runtime of the files: that of the software, or Megatron's own of the plan."""
     own = job.runtime
     usual = next((find_runtime(one.runtime) for one in targets if not one.is_launcher), own)
     keeps = own.parses_as_megatron and usual.parses_as_megatron
@@ -328,7 +328,7 @@ def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
 
 
 def _pools(strategy: Strategy) -> list[str]:
-    """Those of all stages in their order; once for neighbours that are alike."""
+    """The pools of all stages in their order; once for neighbours that are alike."""
     each = (" and ".join(dict(stage.pools)) for stage in strategy.ordered_stages)
     return [names for names, _ in groupby(each)]
 

@@ -25,7 +25,8 @@ class Target(Value, frozen=True):
     `lacks` maps features that it cannot express to a reason for the user. `model_refused` says why
     a model cannot be built, "" if it can; `nodes_refused` says the same for the nodes of a plan.
     `optimizers` is its name in `catalog/data/optimizers.json`, "" if it is written with AdamW
-    alone; `finetunes` are the kinds of fine-tuning that it is written for.
+    alone; `finetunes` are the kinds of fine-tuning that it is written for, `modules` whose names of
+    modules it takes (`Adapters.names`).
     `runtime` has the most similar kernels; a plan must fit by it as well. Software that `resumes`
     can start from its checkpoints. Training software has a `program`; it is started by torchrun,
     unless it has a `launch` of its own. A launcher only has a `launch`, which starts any program;
@@ -42,6 +43,7 @@ class Target(Value, frozen=True):
     nodes_refused: Callable[[Job], str] = lambda job: ""
     optimizers: str = ""
     finetunes: tuple[str, ...] = ()
+    modules: str = ""
     resumes: bool = False
     runtime: str = MEGATRON
 
@@ -73,6 +75,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "torchtitan-0.2": "software.torchtitan_toml",
     "deepspeed": "software.deepspeed",
     "accelerate": "software.accelerate",
+    "torchtune": "software.torchtune",
     "torchrun": "launchers.torchrun",
     "slurm": "launchers.slurm",
     "kubernetes": "launchers.kubernetes",
@@ -97,7 +100,7 @@ _WAY_OUT: Final = "`astrarium fit` names what would make it fit"
 
 
 def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What is refused of a plan that does not fit, as predicted or as the target runs it."""
+    """A refusal of a plan that does not fit, as predicted or as the target runs it."""
     if not job.plan.fits:
         why = f"is predicted, which is more than it has; {_WAY_OUT}"
         return (Refusal(Feature.MEMORY, f"{format_bytes(job.plan.peak_bytes)} on a GPU", why),)
@@ -136,11 +139,12 @@ def _training_refusals(job: Job, target: Target, asked: Mapping[Feature, str]) -
         words = [name for name in optimizer_names() if _writes(target, name)]
         why = f"it is written with {', '.join(words)}; plan with {flag('optimizer')} {words[0]}"
         yield Refusal(Feature.OPTIMIZER, asked[Feature.OPTIMIZER], why)
-    if adapters is not None and adapters.kind not in target.finetunes:
+    if adapters is None:
+        return
+    if adapters.kind not in target.finetunes or adapters.names != target.modules:
         kinds = ", ".join(target.finetunes) or "training of all weights alone"
-        why = (
-            f"it is written for {kinds}; plan with {flag('finetune')} full, or export to accelerate"
-        )
+        own = ", on modules that it divides otherwise" * (adapters.kind in target.finetunes)
+        why = f"it is written for {kinds}{own}; plan with {flag('finetune')} full, or for it"
         yield Refusal(Feature.ADAPTERS, asked[Feature.ADAPTERS], why)
 
 

@@ -41,7 +41,7 @@ class Numerics(StrEnum):
 
 
 class ExpertMessages(StrEnum):
-    """How tokens travel to experts on other ranks, and back."""
+    """The way of tokens to experts on other ranks, and back."""
 
     ALLTOALL = "alltoall"  # a copy for each expert, while nothing else runs
     OVERLAPPED = "overlapped"  # the same, beside the passes of another micro-batch

@@ -51,7 +51,7 @@ class Job(Value, frozen=True):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What the model was built from: the content of a config.json or a model file."""
+        """The content of the config.json or model file behind the model."""
         return self.model.config or {}
 
     @property
@@ -78,7 +78,7 @@ class Job(Value, frozen=True):
 
 
 def runtime_of(plan: Plan) -> Runtime:
-    """What a plan was priced for; Megatron, if nothing runs it."""
+    """The runtime that priced a plan; Megatron, if nothing runs it."""
     return find_runtime(*plan.runtimes[:1])
 
 

@@ -198,7 +198,7 @@ def measured_program_report(run: MeasuredProgram) -> Iterator[RenderableType]:
 
 
 def dry_report(run: DryRun, width: int) -> Iterator[RenderableType]:
-    """What each stage holds and takes, the worst misjudgement last."""
+    """Memory and time of each stage, the worst misjudgement last."""
     gpus = "1 GPU" if run.planned_gpus == 1 else f"{run.planned_gpus} GPUs"
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
     yield Text(

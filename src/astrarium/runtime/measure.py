@@ -110,10 +110,7 @@ def measure_plan(
     timeout_seconds: float,
     progress: Progress,
 ) -> MeasuredRun:
-    """Train as the plan says, on a core for each of its ranks.
-
-    `predict` gives the seconds of an iteration of what is run; None for those of the plan.
-    """
+    """Train as planned, a core for each rank; `predict` gives seconds of what is run."""
     installed = versions()
     strangers = {pool.gpu.name for pool in job.cluster.pools if not pool.gpu.is_processor}
     if strangers:

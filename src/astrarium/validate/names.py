@@ -156,7 +156,10 @@ STATED: Final = (
     ),
     Statement(r"\bfused (ce|cross[- ]entropy|loss)\b", fuses=frozenset({"cross_entropy"})),
     # Experts of a fixed size go with a plain all-to-all.
-    Statement(r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b", (("dispatch", "copy"),)),
+    Statement(
+        r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b|tokens sent all to all",
+        (("dispatch", "copy"),),
+    ),
     # ZeRO inside nodes only.
     Statement(
         r"\bzero[- ]?(stage[- ]?)?\d?( sharded)? over \d+ ranks", (("broadcast_seconds", 0.0),)

@@ -135,7 +135,9 @@ def _waits_for_host(plan: Plan) -> bool:
 def _key(scenario: Scenario) -> tuple[object, ...]:
     """Equal for scenarios that share a cost model. Models are built once for equal sizes."""
     work = scenario.workload
-    return (id(work.model), work.seq_length, work.precision, scenario.pool, scenario.runtime)
+    asked = (work.numerics, work.expert_imbalance, work.expert_messages)
+    machines = (scenario.pool, scenario.runtime)
+    return (id(work.model), work.seq_length, work.precision, *asked, *machines)
 
 
 def _predict_group(

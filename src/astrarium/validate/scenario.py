@@ -35,6 +35,7 @@ from astrarium.validate.readings import as_run, runtime_as_run
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import (
     MemoryReport,
+    expert_imbalance_of,
     expert_messages_of,
     flag_of,
     memory_report_of,
@@ -120,6 +121,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         batch.dp * batch.micro_batch * batch.num_micro_batches,
         precision=resolve_precision(row, gpu),
         numerics=numerics_of(row),
+        expert_imbalance=expert_imbalance_of(row),
         expert_messages=expert_messages_of(row),
     )
     pool = _pool(gpu, degrees.gpus, _machines(row, gpu))

@@ -199,7 +199,7 @@ def _strategy(given: str) -> Mapping[str, Any]:
 
 
 def field_of(error: AstrariumError, body: Body) -> str | None:
-    """Where in the request the mistake is, by the name under which the request has it."""
+    """The place of the mistake, by the name under which the request has it."""
     found = error.part
     if found == "gpus" and body.get("gpus") is None and body.get("pools") is not None:
         return "pools"
@@ -433,9 +433,10 @@ def _sweep(body: Body, tell: Tell | None) -> Answer:
     from astrarium.sweep.folder import SweepFolder
 
     folder = SweepFolder.there(Path(body["path"]))
-    rows = sweep.where(_rows(folder.path, folder.state()), [str(one) for one in body["where"]])
-    keys = body.get("rows"), body.get("columns")
-    document = sweep.sweep_document(rows, keys, body.get("value") or sweep.PREFERRED, body["top"])
+    conditions = [str(one) for one in body.get("where", ())]
+    rows = sweep.where(_rows(folder.path, folder.state()), conditions)
+    keys, value = (body.get("rows"), body.get("columns")), body.get("value") or sweep.PREFERRED
+    document = sweep.sweep_document(rows, keys, value, body.get("top", 1))
     return compressed(Answer(OK, encoded(to_builtins(document))), body)
 
 

@@ -97,7 +97,7 @@ async def _heartbeat(send: Send) -> None:
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What some work gives; if the client leaves first, the work is ended, and gives nothing."""
+    """The result of some work; if the client leaves first, the work is ended."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -139,7 +139,7 @@ _PROBLEMS: Final[Mapping[int, str]] = {
 
 
 def responses(name: str, description: str, **problems: str) -> dict[int | str, dict[str, Any]]:
-    """What a route returns: a document, or errors; `problems` have other schemas ("s409")."""
+    """The document or errors of a route; `problems` have other schemas ("s409")."""
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": description, "content": _json(name)}
     }

@@ -136,7 +136,7 @@ class SweepRequest(BaseModel):
     columns: Annotated[StrictStr, Field(max_length=200)] | None = None
     value: Annotated[StrictStr, Field(max_length=200)] | None = None
     where: Texts = Field(default_factory=list)
-    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
+    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
 
 
 class ExportRequest(Chosen):
@@ -148,7 +148,7 @@ class ExportRequest(Chosen):
 
 
 def complaint(errors: Sequence[Any]) -> Answer:
-    """What is wrong with a body that does not have the form of a request."""
+    """The error of a body that does not have the form of a request."""
     first = errors[0]
     # Of a value that may be a number, a text or a list, the branches stand behind its key.
     key = [part for part in first["loc"] if part != "body" and not _is_branch(part)]

@@ -106,7 +106,7 @@ def numerics_of(s: Settings) -> Numerics:
 
 
 def expert_messages_of(s: Settings) -> ExpertMessages:
-    """Of the flex dispatcher's backends DeepEP alone is predicted."""
+    """The messages of experts; of the flex dispatcher's backends only DeepEP is known."""
     overlapped = s.flag("overlap_moe_expert_parallel_comm")
     if s.text("moe_token_dispatcher_type") == "flex":
         return ExpertMessages.DEEPEP_OVERLAPPED if overlapped else ExpertMessages.DEEPEP
@@ -181,10 +181,7 @@ def _shards_by_fsdp(s: Settings) -> bool:
 
 
 def uneven_chunks(s: Settings) -> list[int]:
-    """Layers of every chunk if stages differ; empty if all are alike.
-
-    Layers that predict further tokens are on the last stage unless a layout says otherwise.
-    """
+    """Layers of every chunk if stages differ, further predictions in the last; else empty."""
     if "pipeline_model_parallel_layout" in s:
         return layout_chunks(s.text("pipeline_model_parallel_layout"))
     counts = [len(segment) for segment in segments_of(s)]
@@ -234,7 +231,7 @@ def virtual_stages(s: Settings) -> int:
 
 
 def zero_stage(s: Settings) -> int:
-    """What data-parallel ranks share."""
+    """The ZeRO stage of these settings."""
     if s.flag("deepspeed"):
         # Its optimizer for bf16 shards the states by itself, at every stage.
         return max(s.count("zero_stage") or 0, int(s.flag("bf16")))

@@ -15,11 +15,11 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import Software, TrainingJob
-from astrarium.runtime.scaled.shapes import shape_of
 from astrarium.runtime.scaled.small import (
     PipelineCut,
     SmallCut,
     cut_of,
+    shape_of,
     small_cut,
     small_seq_length,
     small_shape,
@@ -78,10 +78,7 @@ class ScaledJob(Value, frozen=True):
 def scaled(
     workload: Workload, strategy: Strategy, most_ranks: int, steps: int, rule_set: str = "megatron"
 ) -> ScaledJob:
-    """The job that at most `most_ranks` processes do in the place of a plan.
-
-    `rule_set` is that of the runtime that the plan is for: it runs its own where it can.
-    """
+    """The job of at most `most_ranks` processes for a plan made by the rules of `rule_set`."""
     software = _software(strategy, rule_set)
     shape = shape_of(workload.model)
     cut = _planned_cut(workload, strategy)

@@ -37,7 +37,7 @@ from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds
-from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
+from astrarium.search.single.open_layouts import OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import Space, Wave
@@ -118,7 +118,7 @@ class Search:
         top: int,
         known: Sequence[float] = (),
     ) -> None:
-        self._claim = Claim.ALL
+        self._claim, self._near, self._lifts = Claim.ALL, np.inf, True
         self.model, self.space, self.objective = model, space, objective
         self.limits, self.top = limits, top
         # Scores of plans found elsewhere: only what would be among the best of all is looked for.
@@ -131,8 +131,14 @@ class Search:
         self._open = OpenRows()
         self._size = 0  # strategies of the waves so far
 
-    def run(self, claim: Claim = Claim.ALL) -> SearchResult:
-        self._claim = claim
+    def run(
+        self, claim: Claim = Claim.ALL, *, near: float = np.inf, lifts: bool = True
+    ) -> SearchResult:
+        """near: what scores worse than the best by this factor is not looked for.
+
+        lifts: whether linear programs narrow the gap; they change no plan.
+        """
+        self._claim, self._near, self._lifts = claim, near, lifts
         self.compare()
         return self.dealt()
 
@@ -436,6 +442,15 @@ class Search:
         return map(family_of, *(column[rows].tolist() for column in columns))
 
     @property
+    def proves(self) -> bool:
+        """Whether the gap is to be as narrow as can be."""
+        return self._lifts and self._claim not in UNPROVED
+
+    def per_second(self, degrees: Degrees) -> Floats:
+        """The score of an iteration of a second."""
+        return self.score(np.ones(len(degrees)), np.zeros(len(degrees)), degrees)
+
+    @property
     def _deals_freely(self) -> bool:
         """Whether layers that are alike may be dealt in ways that have no name."""
         return self._may_deal and len(self.model.workload.model.kinds) == 1
@@ -446,38 +461,35 @@ class Search:
         return is_timed and not self.space.equal_splits
 
     def _deal(self) -> None:
-        """Deal the layers anew of what could be better than the best plan."""
+        """Deal the layers anew of what could be better than the best plan, then say by how much."""
         if not self._may_deal or (self._claim is Claim.ANY_PLAN and self.state.best):
             return
         if not self._deals_freely:
             self._move_cuts()
-        chosen = self._left_open()
-        if chosen is not None and self._deals_freely:
+        table = self._open.below(self._best_score(), self.score)
+        if table is None:
+            return
+        self.state.least_open, chosen = left_open(self, table, self._best_score())
+        if chosen is None:
+            return
+        seconds = chosen.score / self.per_second(chosen.degrees)
+        if self._deals_freely:
             from astrarium.search.single.redealing import redealt
 
             found = redealt(self, chosen, self._best_score())
             self._keep_redealt([] if found is None else [found])
+        score = seconds * self.per_second(chosen.degrees)  # a front expects more of it by now
+        if self.proves:
+            from astrarium.search.single.redealing import with_better_bounds
+
+            score = with_better_bounds(self, chosen, score, self._best_score())
+        self.state.least_open = min(self.state.least_open, float(score.min()))
 
     def _move_cuts(self) -> None:
         if any(found.strategy.virtual_stages > 1 for found in self.state.best.values()):
             from astrarium.search.single.redealing import with_moved_cuts
 
             self._keep_redealt(with_moved_cuts(self))
-
-    def _left_open(self) -> Candidates | None:
-        """What could be better if its layers were dealt in other ways, with its bounds lifted."""
-        best = self._best_score()
-        table = self._open.below(best, self.score)
-        if table is None:
-            return None
-        self.state.least_open, chosen = left_open(self, table, best)
-        if chosen is None or self._claim in UNPROVED:
-            return chosen
-        from astrarium.search.single.redealing import with_better_bounds
-
-        chosen = with_better_bounds(self, chosen, best)
-        self.state.least_open = min(self.state.least_open, float(chosen.score[0]))
-        return chosen
 
     def _keep_redealt(self, found: Sequence[Redealt]) -> None:
         for one in found:
@@ -558,7 +570,8 @@ class Search:
 
     def _worst_kept(self) -> float:
         scores = sorted([*self._known, *(found.score for found in self.state.best.values())])
-        return scores[self.top - 1] if len(scores) >= self.top else float("inf")
+        worst = scores[self.top - 1] if len(scores) >= self.top else float("inf")
+        return min(worst, scores[0] * self._near) if scores else worst
 
     def ranked(self) -> list[Found]:
         best = self.state.best

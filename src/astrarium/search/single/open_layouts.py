@@ -243,8 +243,7 @@ def _scored(
 
 def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:
     """Whatever the degrees, what takes longer has no better score."""
-    once = search.score(np.ones(len(degrees)), np.zeros(len(degrees)), degrees)
-    return best / float(once.min(initial=np.inf))
+    return best / float(search.per_second(degrees).min(initial=np.inf))
 
 
 def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Options) -> Bools:

@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
 MOST_LIFTING, MOST_LIFTING_UNEQUAL = 6_500, 14_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
-HOPEFUL, OF_EACH = 64, 4  # strategies that are filled, and those with the same layout
-KEPT = 4  # plans that are dealt anew, whatever their bounds
+HOPEFUL, OF_EACH = 32, 4  # strategies that are filled, and those with the same layout
 TWINS = 0.01  # part by which the times of pipelines of one shape may differ that are dealt alike
-DEALT = 12  # strategies whose layers are moved until nothing is gained
+DEALT = 6  # strategies whose layers are moved until nothing is gained
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
 MOVED, MOST_MOVES, RUNS = 4, 12, 40  # plans of unequal layers, moves of each, runs of cuts drawn
@@ -55,14 +54,13 @@ class Redealt(Value, frozen=True):
     peak: Floats  # of all rows
 
 
-def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
-    """What is left open, with better bounds of what promises most: the least first."""
-    bounds, one = DealingBounds(), np.ones(len(chosen))
+def with_better_bounds(search: Search, chosen: Candidates, score: Floats, best: float) -> Floats:
+    """The scores that what is left open could reach, of what promises most bounded better."""
+    bounds, per_second = DealingBounds(), search.per_second(chosen.degrees)
     most_work, enough_of_all = MOST_LIFTING, best * (1 - SMALL_GAIN)
-    if len(search.model.layers_of_kind) > 1:  # whose order decides about no plan
+    if len(search.model.layers_of_kind) > 1:
         most_work = MOST_LIFTING_UNEQUAL
         enough_of_all = min(enough_of_all, search.state.least_open)
-    per_second = search.score(one, np.zeros(len(chosen)), chosen.degrees)
     alike = {number: rows for rows in _of_one_size(chosen.degrees) for number in rows.tolist()}
     known: dict[int, tuple[KindRings, int]] = {}
 
@@ -78,16 +76,14 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
             ring = bounds.least_of_kinds(ring, enough - tied, rounds)
         return float((ring + tied) * per_second[number])
 
-    score = lifted(chosen.score.tolist(), lift, enough_of_all, lambda: bounds.work < most_work)
-    found = replace(chosen, score=np.array(score))
-    return found.take(np.argsort(found.score, kind="stable"))
+    return np.array(lifted(score.tolist(), lift, enough_of_all, lambda: bounds.work < most_work))
 
 
 def redealt(search: Search, chosen: Candidates, best: float) -> Redealt | None:
     """What is left open and what is kept, dealt anew; None if nothing fits."""
     hopeful = chosen.take(_first_of_each(chosen, best * (1 - SMALL_GAIN)))
     # What is good already may be better, too.
-    kept = [_candidate(found) for found in search.ranked()[:KEPT] if found.strategy.pp > 1]
+    kept = [_candidate(found) for found in search.ranked()[:1] if found.strategy.pp > 1]
     free = [one for one in kept if may_be_free(search, one.degrees, one.virtual, one.options)[0]]
     every = Candidates.joined([hopeful, *free])
     return _dealt_anew(search, every, best * (1 + MOST_GAIN)) if len(every) else None
@@ -165,7 +161,7 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
     num_layers, planner = model.planner.num_layers, model.planner
     best = _best(search, degrees, every, limit)
     # Where memory is scarce, slower ways may be those that fit.
-    once = search.score(np.ones(len(degrees)), np.zeros(len(degrees)), degrees)
+    once = search.per_second(degrees)
     to_beat = np.where(chosen.covers_heavier, limit / (1 + MOST_GAIN) / once, np.inf)
     ways = dealt_together([every[row] for row in best], num_layers, to_beat[best].tolist())
     found = [

@@ -27,7 +27,7 @@ from astrarium.value import Value
 
 
 class Holding(StrEnum):
-    """What devices hold of a tensor; see the table above."""
+    """The part of a tensor on a device; see the table above."""
 
     REPLICATE = "replicate"
     COPIED = "copied"
@@ -131,17 +131,13 @@ _OPERATIONS: Final = {
 
 
 def operations(before: TensorLayout, after: TensorLayout, *, gradient: bool) -> tuple[str, str]:
-    """What is done to a value, and to its gradient if it has one."""
+    """The operation on a value, and that on its gradient if it has one."""
     forward, backward = _OPERATIONS[before.spread, after.spread]
     return forward, backward if gradient else NONE
 
 
 def is_possible(before: Placement, after: Placement) -> bool:
-    """Whether a level can go from one to the other without the levels inside of it.
-
-    It cannot where they divide the same dimension again: their pieces are of what this level gave,
-    so they are put together first, and cut again afterwards.
-    """
+    """Whether one level can change alone: inner levels must not divide the same dimension."""
     level = changed_level(before, after)
     ends = {before[level], after[level]}
     return not any(layout.is_shard and layout in ends for layout in after[level + 1 :])
