@@ -348,7 +348,7 @@ def _compare(prediction: Prediction, measured: float | None) -> Comparison:
     plans = [
         plan
         for plan in _search(scenario, prediction.row.global_batch or 1, _of_then(prediction))
-        if not unmeasured(plan.strategy, experts=experts)
+        if not unmeasured(plan, experts=experts)
     ]
     theirs = prediction.plan.iteration_seconds
     faster = sum(plan.iteration_seconds < theirs * (1 - 1e-9) for plan in plans)
