@@ -25,8 +25,7 @@ from astrarium.configs.neighbours import beside
 from astrarium.configs.settings import Described
 from astrarium.configs.shell.expansion import shown
 from astrarium.configs.shell.launch import Launch, flags_of
-from astrarium.configs.tables import table
-from astrarium.configs.values import Values, leaves
+from astrarium.configs.values import Values, leaves, table
 from astrarium.model.lengths import Packing
 
 PROGRAM: Final = "torchtune 0.6.1"
@@ -115,7 +114,7 @@ def _read(
         if values.get(key) is not None
     )
     as_if = tuple(_as_if(v))
-    counted = {one.option for one in (*used, *as_if)}
+    counted = {one.option for one in used} | {one.option for one in as_if}
     return Imported(
         source=source,
         program=PROGRAM,

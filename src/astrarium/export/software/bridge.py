@@ -230,7 +230,7 @@ def program(job: Job) -> RankProgram:
     header, adapters = commented(header_lines(job, SOFTWARE)), job.workload.adapters
     listed = {OVERRIDES: header + "".join(f"{line}\n" for line in words)}
     if adapters is None:
-        started = {
+        started: dict[str, Any] = {
             "script": '"$BRIDGE_PATH"/scripts/training/run_recipe.py',
             "arguments": ("--recipe", recipe_of(job), *words),
             "data": _PRETRAINING,

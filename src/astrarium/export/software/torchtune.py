@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import flag
-from astrarium.export.features import Feature
+from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import RankProgram
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
-from astrarium.export.software.causal_models import NO_RUN_OF_ITS_OWN
 from astrarium.export.software.published import published_as, why_unpublished
 from astrarium.export.target import Target
 from astrarium.model.adapters import adapted_modules
@@ -32,30 +31,6 @@ _DATA: Final[Mapping[str, Any]] = json.loads(
     (Path(__file__).parent / "data" / "torchtune.json").read_bytes()
 )
 CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = _DATA["configs"]  # by names of the catalog
-
-_LACKS: Final[Mapping[Feature, str]] = {
-    **dict.fromkeys(
-        (Feature.TENSOR_PARALLEL, Feature.PIPELINE, Feature.CONTEXT_PARALLEL),
-        "its recipes divide weights with FSDP2 alone",
-    ),
-    Feature.EXPERT_PARALLEL: "its models have no experts",
-    Feature.ZERO_0_GROUPS: "its recipes always divide weights",
-    Feature.ZERO_1: "FSDP2 also shards gradients",
-    Feature.SHARD_GROUPS: "all ranks divide together",
-    Feature.RECOMPUTE_MODULES: "layers are recomputed whole",
-    Feature.RECOMPUTE_GROUPS: "layers are recomputed one by one",
-    Feature.RECOMPUTE_SOME: "every layer is recomputed, or none",
-    Feature.OFFLOAD_STATES: "offloading moves parameters and gradients along (zero_stage 3)",
-    Feature.REDUCE_APART: "FSDP2 reduces gradients beside the backward pass",
-    Feature.GATHER_APART: "FSDP2 always gathers parameters ahead",
-    Feature.FP16: "it trains in bf16 or fp32",
-    Feature.FP8: "it trains in bf16",
-    Feature.REDUCED: "weights and moments are bf16 there; plan with --runtime torchtune",
-    Feature.GRAPHS: "its layers are launched one by one",
-    Feature.MTP: "it trains the model alone; plan without --mtp-layers",
-    Feature.EXPERT_MESSAGES: "its models have no experts",
-    **NO_RUN_OF_ITS_OWN,
-}
 
 
 def config_of(job: Job) -> str:
@@ -179,7 +154,7 @@ TARGET = Target(
     version=VERSION,
     runtime=RUNTIME,
     program=program,
-    lacks=_LACKS,
+    lacks=lacks("torchtune", "script"),
     model_refused=model_refused,
     finetunes=("lora", "qlora", "dora"),
     modules="torchtune",
