@@ -150,6 +150,11 @@ def test_other_rows_are_read_as_they_are(tmp_path: Path) -> None:
             "activations_on_host",
             0,
         ),
+        (
+            {"framework": "Megatron-Bridge FSDP", "pp": "1", "model": "Llama 3.1 405B"},
+            "activations_on_host",
+            0.75,
+        ),
         ({"framework": "Megatron-Bridge", "pp": "1"}, "activations_on_host", 0),
         (
             {"framework": "Megatron-Bridge", "precision": "fp8 blockwise"},

@@ -376,8 +376,8 @@ def _host_memory(question: Question, planned: Planned) -> tuple[str, ...]:
     states = HOST_BYTES * planned.workload.model.parameters * strategy.shard_groups
     on_node = states / strategy.gpus * max(pool.gpus_per_node for pool in pools)
     return (
-        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, whose size is not known;"
-        " state host_memory_gib in a cluster file",
+        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, and the size of that"
+        " memory is not known; state host_memory_gib in a cluster file",
     )
 
 
