@@ -141,6 +141,16 @@ def test_other_rows_are_read_as_they_are(tmp_path: Path) -> None:
         ({"framework": "DeepSpeed ZeRO-3 + Megatron-LM"}, "checkpoints_on_host", True),
         ({"framework": "Megatron-FSDP (ZeRO-3)"}, "checkpoints_on_host", False),
         (
+            {"framework": "Megatron-Bridge FSDP", "pp": "1", "model": "LLAMA3_70B", "gpu": "GB200"},
+            "activations_on_host",
+            0.5,
+        ),
+        (
+            {"framework": "Megatron-Bridge FSDP", "pp": "1", "model": "LLAMA3_8B"},
+            "activations_on_host",
+            0,
+        ),
+        (
             {"framework": "Megatron-Bridge FSDP", "pp": "1", "model": "Llama 3.1 405B"},
             "activations_on_host",
             0.75,

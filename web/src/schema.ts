@@ -356,7 +356,7 @@ export interface SweepDocument {
   readonly varies: Readonly<Record<string, readonly string[]>>;
   readonly figures: readonly string[];
   readonly pivot: Pivot | null;
-  readonly best: readonly (Readonly<Record<string, unknown>>)[];
+  readonly best: readonly Readonly<Record<string, unknown>>[];
   readonly front: readonly ScenarioTrade[];
   readonly front_is_of_runs: boolean;
 }
