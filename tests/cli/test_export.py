@@ -130,3 +130,52 @@ def test_bad_input(run: Run, arguments: tuple[str, ...], message: str) -> None:
     result = run("export", *arguments)
     assert result.exit_code == 2
     assert message in words(result.stderr)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--gpus", "h100:8", "--seq-length", "262144", "--global-batch", "16"),
+        ("--gpus", "b200:8", "--global-batch", "64", "--precision", "fp4"),
+    ],
+    ids=["activations in host memory", "fp4"],
+)
+@pytest.mark.usefixtures("project")
+def test_what_plan_recommends_is_as_good_when_it_is_read_back(
+    run: Run, flags: tuple[str, ...]
+) -> None:
+    run("plan", "llama-3.1-8b", *flags, "--top", "1", "--prefer", "fastest", "--out", "made")
+    assert run("export", "made", "--to", "megatron", "--out", "files").exit_code == 0
+    read = json.loads(run("explain", "files/launch.sh", *flags[:2], "--json").stdout)
+    assert read["runs"]
+    assert not read["options"]["as_if"]
+    own, best = read["fit"]["plan"], read["answer"]["plans"][0]
+    assert best["strategy"] == own["strategy"]
+    assert read["faster"] == 1
+    said = run("explain", "files/launch.sh", *flags[:2]).stdout
+    assert "plan 1 saves nothing: yours is as good" in said
+    assert "times as fast" not in said
+
+
+@pytest.mark.usefixtures("project")
+def test_software_of_both_plans_is_named_where_it_differs(run: Run) -> None:
+    flags = ("--gpus", "h100:8")
+    run(
+        "plan",
+        "llama-3.1-8b",
+        *flags,
+        "--global-batch",
+        "64",
+        "--runtime",
+        "torchtune",
+        "--out",
+        "made",
+    )
+    assert run("export", "made", "--to", "torchtune", "--out", "files").exit_code == 0
+    lines = run("explain", "files/launch.sh", *flags).stdout.splitlines()
+    assert ["runtime", "torchtune", "megatron"] in [line.split() for line in lines]
+
+
+def test_help_names_every_target(run: Run) -> None:
+    said = run("export", "--help").stdout
+    assert all(f"{name}," in said or f"{name}." in said for name in target_names())

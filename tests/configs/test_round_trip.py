@@ -21,7 +21,7 @@ from astrarium.export.target import Target, find_target, refusals, target_names
 from astrarium.model.blocks import Model
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.document import strategy_from_dict
-from astrarium.strategy.types import RecomputeModule, Strategy
+from astrarium.strategy.types import Granularity, RecomputeModule, Strategy
 
 Facts = Mapping[str, Any]
 SLOW: Final = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -214,7 +214,13 @@ def test_folders_of_every_target_are_read_back(name: str, program: str, tmp_path
     """The file that starts the training, with all that lies beside it; "": the program's own."""
     software = find_target(program)
     target = find_target(name) if name else software
-    strategy = {"tp": 1, "pp": 1, "micro_batch": 1, "zero_stage": 2 if program != "megatron" else 1}
+    strategy = {
+        "tp": 1,
+        "pp": 1,
+        "micro_batch": 1,
+        "zero_stage": 2 if program != "megatron" else 1,
+        "recompute": "full",
+    }
     gpus, batch = 16, 128
     one = job_of(
         document("llama-3.1-8b", f"h100:{gpus}", strategy, seq_length=4096, global_batch=batch)
@@ -230,6 +236,8 @@ def test_folders_of_every_target_are_read_back(name: str, program: str, tmp_path
     assert described.seq_length == 4096
     assert read.batch(gpus) == batch
     keys = read.strategy_of(32, gpus)
+    found = strategy_from_dict(keys, where="read", gpus=gpus, global_batch=batch, layers=32)
+    assert found.recompute.granularity is Granularity.FULL
     assert (keys.get("tp", 1), keys.get("pp", 1), keys["micro_batch"]) == (1, 1, 1)
     assert figures_of(read.model())["parameters"] == one.model.parameters
 

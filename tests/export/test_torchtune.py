@@ -31,7 +31,7 @@ def test_recipes_are_those_of_what_trains() -> None:
     [
         ("llama-2-70b", None, "no distributed configuration of all weights"),
         ("qwen3-8b", None, "none has its sizes"),
-        ("llama-3.1-8b", Adapters(Finetune.LORA), "on modules that it divides otherwise"),
+        ("llama-3.1-8b", Adapters(Finetune.LORA), "other modules; plan with --runtime torchtune"),
     ],
 )
 def test_what_it_has_no_configuration_for_is_refused(

@@ -24,8 +24,9 @@ from astrarium.report.plan.imported import (
 )
 from astrarium.search.comparison import OwnPlan, compared
 from astrarium.search.fit import fit
-from astrarium.search.outcome import Limits, Mode, Objective
-from astrarium.search.planner import check_runtime, plan
+from astrarium.search.offload import with_offload
+from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Mode, Objective
+from astrarium.search.planner import Planned, check_runtime, plan
 from astrarium.search.refusals import why_refused
 from astrarium.strategy.types import Strategy
 from astrarium.value import Value, replace
@@ -100,7 +101,7 @@ def _strategy(
 
 def document(case: ReviewedConfig) -> ImportDocument:
     fit = _fit(case)
-    answer, error = _answer(case)
+    answer, error = _answer(case, fit)
     asked, imported = case.asked, case.imported
     unsure = imported.savings() if fit is not None and not fit.fits else {}
     fits = fit is not None and (fit.fits or _fits_with(fit, tuple(unsure.values())))
@@ -185,17 +186,37 @@ def _planned_for(case: ReviewedConfig) -> Runtime:
     return usual if case.asked.workload.adapters is None else other
 
 
-def _answer(case: ReviewedConfig) -> tuple[PlanDocument | None, str]:
-    """The best plan for the same GPUs and workload, with the configuration beside it."""
+def _answer(case: ReviewedConfig, fit: FitDocument | None) -> tuple[PlanDocument | None, str]:
+    """The best plan for the same GPUs and workload, with the configuration beside it.
+
+    It fits as surely as other plans or as the configuration, where any does.
+    """
     asked, objective, limits = case.asked, Objective.THROUGHPUT, Limits()
-    try:
-        planned = plan(
+    own_chance = fit.plan.fit_chance if fit is not None and fit.plan and fit.fits else None
+    surely = KeptFree(fit_chance=min(DEFAULT_FIT_CHANCE, own_chance or DEFAULT_FIT_CHANCE))
+
+    def under(runtime: Runtime, kept_free: KeptFree = surely) -> Planned:
+        return plan(
             asked.workload,
             asked.cluster,
             objective=objective,
+            kept_free=kept_free,
             tuning=case.tuning,
-            runtime=_planned_for(case),
+            runtime=runtime,
         )
+
+    def usual() -> Planned:
+        try:
+            return under(runtime)
+        except NoFeasiblePlanError:
+            return under(runtime, KeptFree())
+
+    runtime = _planned_for(case)
+    try:
+        if runtime == find_runtime():
+            planned = with_offload(asked.workload, asked.cluster, usual, under)
+        else:
+            planned = usual()
     except (InputError, NoFeasiblePlanError) as error:
         return None, str(error)
     refused = "; ".join(case.conflicts)

@@ -12,7 +12,7 @@ from astrarium.cli.shell import command, typed
 
 @command("replan", "json", "out")
 def replan(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -> None:  # noqa: ANN401
-    """Adapt a running plan to GPUs that were lost, gained or slowed down.
+    """Adapt a running plan to lost, gained or slower GPUs.
 
     Three answers are compared with all that they cost: stay, reshape on the same GPUs, or move. The
     exit code is 1 if no plan fits what is left.

@@ -94,7 +94,7 @@ def show(
     plot: str | None,
     json: bool,
 ) -> None:
-    """Show what a sweep found: a table over two of its keys, and the best scenarios."""
+    """Show a table over two keys of a sweep, and its best scenarios."""
     from astrarium.documents import write_atomic_bytes
     from astrarium.report import sweep as report
     from astrarium.sweep.folder import SweepFolder

@@ -214,7 +214,8 @@ def read_own(launch: Launch, source: str) -> Imported:
     described.model = str(config) if config else None
     _read_training(described, text, launch.folder)
     strategy = {"micro_batch": stated.get("MICRO_BATCH", 1)}
-    strategy["recompute"] = "full" if stated.get("RECOMPUTE") else "none"
+    if stated.get("RECOMPUTE"):  # otherwise the settings say it
+        strategy["recompute"] = "full"
     described.strategy |= strategy
     gpus = described.gpus
     if described.global_batch is None and gpus:

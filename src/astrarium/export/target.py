@@ -12,6 +12,7 @@ from astrarium.catalog.optimizers import ADAMW, find_optimizer, optimizer_names
 from astrarium.errors import InputError, did_you_mean, flag, with_flags
 from astrarium.export.features import Feature, asked_by, lacks
 from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.model.adapters import facts
 from astrarium.model.workload import Workload
 from astrarium.plans.job import Job
 from astrarium.units import format_bytes
@@ -146,8 +147,11 @@ def _training_refusals(job: Job, target: Target, asked: Mapping[Feature, str]) -
         return
     if adapters.kind not in target.finetunes or adapters.names != target.modules:
         kinds = ", ".join(target.finetunes) or "training of all weights alone"
-        own = ", on modules that it divides otherwise" * (adapters.kind in target.finetunes)
-        why = f"it is written for {kinds}{own}; plan with {flag('finetune')} full, or for it"
+        why = f"it is written for {kinds}; plan with {flag('finetune')} full, or choose another"
+        if adapters.kind in target.finetunes:
+            software = {one.get("modules", ""): name for name, one in facts()["runtimes"].items()}
+            way = f"plan with {flag('runtime')} {software[target.modules]}"
+            why = f"it divides the weights with adapters into other modules; {way}"
         yield Refusal(Feature.ADAPTERS, asked[Feature.ADAPTERS], why)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from astrarium.errors import flag
 from astrarium.export.features import lacks
-from astrarium.export.header import commented, header_lines
+from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.program import RankProgram
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.export.software.published import published_as, why_unpublished
@@ -140,6 +140,7 @@ def program(job: Job) -> RankProgram:
 
 
 def _notes(job: Job) -> Iterator[str]:
+    yield estimate_note(job, RUNTIME, "torchtune, which trains in bf16 alone")
     yield (
         f"The configuration is {config_of(job)}; {OVERRIDES} lists what the plan changes in it. All"
         " other settings, such as the learning rate and the data (Alpaca), are its own."

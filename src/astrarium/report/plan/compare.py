@@ -45,7 +45,8 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
     yield Text(saved_words(own, answer, compare))
     if own.gpus == answer.gpus and (causes := causes_words(own, answer)):
         yield Text(causes)
-    if not _differ(own, answer):
+    took = [(plan.iteration_seconds, plan.train_seconds) for plan in (own, answer)]
+    if took[0] != took[1] and not _differ(own, answer):
         yield Text("the predicted times are too close to tell the two apart", "dim")
 
 
@@ -59,6 +60,8 @@ def _table(document: PlanDocument, own: Plan, answer: Plan, compare: ComparePart
         rows.append(("cloud", *clouds, ""))
     strategies = [strategy_words(plan.strategy, experts=experts) for plan in both]
     rows.append(("strategy", *strategies, ""))
+    if own.runtimes != answer.runtimes:
+        rows.append(("runtime", *(", ".join(plan.runtimes) for plan in both), ""))
     stages = [pipeline_words(plan) for plan in both]
     if strategies[0] == strategies[1] and stages[0] != stages[1]:
         rows.append(("stages", *stages, ""))

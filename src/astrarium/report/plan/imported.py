@@ -142,7 +142,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
 
 
 def _gain(document: ImportDocument) -> Iterator[RenderableType]:
-    if document.faster is None:
+    if document.faster is None or document.faster == 1:  # the comparison says so
         return
     words = f"plan 1 is {document.faster:.2f} times as fast"
     if document.faster < 1:

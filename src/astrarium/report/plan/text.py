@@ -413,9 +413,7 @@ def search_words(search: SearchPart) -> str:
     """The number of strategies considered, and whether the best is proved optimal."""
     proof = "proved optimal under the cost model"
     if not search.optimal:
-        gap = (
-            "less than 0.1 %" if search.bound_gap < LEAST_GAP else tables.percent(search.bound_gap)
-        )
+        gap = tables.percent(max(search.bound_gap, LEAST_GAP))
         proof = f"not proved optimal: at most {gap} from the best"
     aside = f"; not searched: {search.left_out}" if search.left_out else ""
     return (
