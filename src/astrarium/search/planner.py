@@ -69,7 +69,7 @@ from astrarium.search.pools import (
     search_pool,
     teams,
 )
-from astrarium.search.recommended import Recommendation, recommended
+from astrarium.search.recommended import Recommendation, briefly, near_tie, recommended
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
 from astrarium.strategy.types import Strategy
@@ -136,10 +136,12 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     prefer: Prefer = Prefer.FASTEST,
     progress: Progress = no_progress,
     runtime: Runtime | None = None,
+    brief: bool = False,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most `most_types` pools. `progress` hears how far the search is.
+    A job uses at most `most_types` pools. `progress` hears how far the search is. `brief` answers
+    with the same plans, of which only the first has all its twins, and with a wider gap.
     """
     limits, runtime = limits or Limits(), runtime or find_runtime()
     check_runtime(runtime, workload, cluster)
@@ -158,6 +160,8 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         telling(progress, runs, objective, limits, top),
         runtime,
     )
+    if brief:
+        asked = briefly(asked, cluster, top)
     searched, front, plans = _feasible(asked, runs, limits, most_types)
     shown = listed(plans, objective)
     choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
@@ -229,6 +233,8 @@ def _feasible(
     check_headway(plans)
     if not plans:
         raise _refusal(asked, runs, most_types, searched.results, on_front, limits)
+    if asked.near < (near := near_tie(plans, asked)):  # wider than it usually is
+        return _feasible(replace(asked, near=near), runs, limits, most_types)
     return searched, on_front if front else (), plans
 
 

@@ -166,6 +166,8 @@ class Asked(Value, frozen=True):
     limits: Limits
     progress: Progress = no_progress
     runtime: Runtime = field(default_factory=find_runtime)
+    near: float = np.inf  # what takes longer than the best by this factor is not looked for
+    lifts: bool = True  # whether linear programs narrow the gap
 
     def model(self, pool: Pool) -> CostModel:
         """The cost model of a pool alone."""
@@ -336,8 +338,9 @@ def _searched(
     if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
         claim = Claim.ALL  # nobody solves the others
     search = _search(asked, model, space, known)
-    given = space.offload, tuple(known), claim
-    result = _once(asked, model, given, lambda: search.run(claim))
+    near, lifts = asked.near, asked.lifts
+    given = space.offload, tuple(known), claim, near, lifts
+    result = _once(asked, model, given, lambda: search.run(claim, near=near, lifts=lifts))
     return _plans(model, result), result
 
 
