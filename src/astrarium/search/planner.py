@@ -30,7 +30,6 @@ from astrarium.errors import (
     refusal,
 )
 from astrarium.model.adapters import check_finetuning
-from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.fields import constant_fields
 from astrarium.search.formats import runnable
@@ -63,6 +62,7 @@ from astrarium.search.pools import (
     Asked,
     Together,
     fastest_at,
+    ideal_seconds,
     paid,
     peak_flops,
     search_each,
@@ -140,8 +140,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most `most_types` pools. `progress` hears how far the search is. `brief` answers
-    with the same plans, of which only the first has all its twins, and with a wider gap.
+    A job uses at most `most_types` pools. `brief` proves less about the same first plan.
     """
     limits, runtime = limits or Limits(), runtime or find_runtime()
     check_runtime(runtime, workload, cluster)
@@ -160,15 +159,13 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         telling(progress, runs, objective, limits, top),
         runtime,
     )
-    if brief:
-        asked = briefly(asked, cluster, top)
-    searched, front, plans = _feasible(asked, runs, limits, most_types)
+    how = briefly(asked, cluster, top) if brief else asked
+    searched, front, plans = _feasible(how, runs, limits, most_types)
     shown = listed(plans, objective)
     choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
     results = searched.results
-    rejected = sum((result.rejected for result in results), Counter())
     first = shown if choice is None else before_others(choice.plan, shown)
-    rejected[Rejection.SLOWER] += max(len(searched.plans) - searched.of_front - len(first[:top]), 0)
+    rejected = _rejected(searched, len(first[:top]))
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -275,6 +272,12 @@ def with_margin(
     return replace(cluster, pools=pools)
 
 
+def _rejected(searched: _Searched, shown: int) -> Counter[Rejection]:
+    rejected = sum((result.rejected for result in searched.results), Counter())
+    rejected[Rejection.SLOWER] += max(len(searched.plans) - searched.of_front - shown, 0)
+    return rejected
+
+
 def _priced(results: Sequence[SearchResult], rejected: Counter[Rejection]) -> int:
     """Strategies of the space whose time was asked for."""
     space = sum(result.space for result in results)
@@ -288,18 +291,10 @@ def _faster_alone(asked: Asked, cluster: Cluster, best: Plan) -> Plan | None:
     found = best
     freely = replace(asked, objective=Objective.TIME, top=1, limits=Limits())
     for pool in sorted(cluster.pools, key=lambda pool: -peak_flops(asked, pool)):
-        if _ideal_seconds(asked, pool) < found.iteration_seconds:
+        if ideal_seconds(asked, pool) < found.iteration_seconds:
             plans, _ = search_pool(freely, pool, [found.iteration_seconds])
             found = min((found, *plans), key=lambda plan: plan.iteration_seconds)
     return None if found is best else found
-
-
-def _ideal_seconds(asked: Asked, pool: Pool) -> float:
-    """An iteration with all GPUs of a pool at their peak all the time."""
-    if any(isinstance(kind, CustomBlock) for kind in asked.workload.model.kinds):
-        return 0.0  # measured layers are not bound by their stated FLOPs
-    flops = asked.workload.flops_per_iteration * min(asked.tuning.compute, 1.0)
-    return flops / peak_flops(asked, pool)
 
 
 def _refusal(

@@ -16,6 +16,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import Spot
 from astrarium.cost.tuning import Tuning
+from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
 from astrarium.search.listing import Progress, listed, no_progress
@@ -278,6 +279,14 @@ def fastest_at(asked: Asked, pool: Pool, known: Plan) -> Plan:
 
 def peak_flops(asked: Asked, pool: Pool) -> float:
     return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
+
+
+def ideal_seconds(asked: Asked, pool: Pool) -> float:
+    """An iteration with all GPUs of a pool at their peak all the time."""
+    if any(isinstance(kind, CustomBlock) for kind in asked.workload.model.kinds):
+        return 0.0  # measured layers are not bound by their stated FLOPs
+    flops = asked.workload.flops_per_iteration * min(asked.tuning.compute, 1.0)
+    return flops / peak_flops(asked, pool)
 
 
 def _space(asked: Asked, model: CostModel, *, offload: bool | None = None) -> Space:
