@@ -142,11 +142,10 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
 
     A job uses at most `most_types` pools. `brief` proves less about the same first plan.
     """
-    limits, runtime = limits or Limits(), runtime or find_runtime()
+    limits, runtime, begin = limits or Limits(), runtime or find_runtime(), time.perf_counter()
     check_runtime(runtime, workload, cluster)
     cluster = with_margin(workload, cluster, kept_free, runtime)
     _check_request(workload, cluster, mode, limits, most_types)
-    begin = time.perf_counter()
     runs = Runs(workload, cluster, terms or RunTerms(), tuning, runtime)
     asked = Asked(
         workload,
