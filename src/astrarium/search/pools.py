@@ -16,6 +16,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import Spot
 from astrarium.cost.tuning import Tuning
+from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
 from astrarium.search.listing import Progress, listed, no_progress
@@ -166,6 +167,8 @@ class Asked(Value, frozen=True):
     limits: Limits
     progress: Progress = no_progress
     runtime: Runtime = field(default_factory=find_runtime)
+    near: float = np.inf  # what takes longer than the best by this factor is not looked for
+    lifts: bool = True  # whether linear programs narrow the gap
 
     def model(self, pool: Pool) -> CostModel:
         """The cost model of a pool alone."""
@@ -278,6 +281,14 @@ def peak_flops(asked: Asked, pool: Pool) -> float:
     return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.dtype]
 
 
+def ideal_seconds(asked: Asked, pool: Pool) -> float:
+    """An iteration with all GPUs of a pool at their peak all the time."""
+    if any(isinstance(kind, CustomBlock) for kind in asked.workload.model.kinds):
+        return 0.0  # measured layers are not bound by their stated FLOPs
+    flops = asked.workload.flops_per_iteration * min(asked.tuning.compute, 1.0)
+    return flops / peak_flops(asked, pool)
+
+
 def _space(asked: Asked, model: CostModel, *, offload: bool | None = None) -> Space:
     return Space(
         model.workload,
@@ -336,8 +347,9 @@ def _searched(
     if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
         claim = Claim.ALL  # nobody solves the others
     search = _search(asked, model, space, known)
-    given = space.offload, tuple(known), claim
-    result = _once(asked, model, given, lambda: search.run(claim))
+    near, lifts = asked.near, asked.lifts
+    given = space.offload, tuple(known), claim, near, lifts
+    result = _once(asked, model, given, lambda: search.run(claim, near=near, lifts=lifts))
     return _plans(model, result), result
 
 
