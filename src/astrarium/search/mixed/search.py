@@ -248,7 +248,7 @@ class PartitionSearch:
         groups: dict[Key, list[tuple[float, int, PlacedRow]]] = defaultdict(list)
         for number, row in enumerate(rows):
             for gpus in self.rows.likely_gpus(row):
-                if self._is_known(gpus):
+                if self.plans.best and self._is_known(gpus):
                     continue
                 opened = PlacedRow(row, gpus)
                 groups[(*opened.group, row.virtual == 1)].append(
