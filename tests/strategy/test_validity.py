@@ -316,6 +316,7 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Any]]] = {
     "no_module_recompute": ("fsdp", ALONE, SELECTIVE),
     "recompute_every_layer": ("torchtitan", TITAN, FULL),
     "offload_of_shards": ("fsdp", {**ALONE, "zero_stage": 2}, {"offload_optimizer": True}),
+    "no_microscaling": ("torchtitan", TITAN, {"precision": "mxfp8"}),
     "no_fp8": ("deepspeed", ZERO, {"precision": "fp8"}),
     "fp8_of_experts": ("torchtitan", {**TITAN, **EXPERTS, "etp": 2}, {"precision": "fp8"}),
     "no_fp16": ("torchtitan", TITAN, {"precision": "fp16"}),

@@ -210,7 +210,7 @@ export interface Pool {
   readonly slowdown?: number;
 }
 
-export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";
+export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8" | "mxfp8";
 
 export interface Ramp {
   readonly start: number;

@@ -116,7 +116,7 @@ def choice(place: str, *, without: Sequence[str] = (), also: Sequence[str] = ())
 
 def precision_or_best(name: str, given: Given) -> str:
     """A number format, or the word for all that plans may choose among."""
-    read = choice("model.workload:Precision", without=("fp32", "fp4"), also=(BEST,))
+    read = choice("model.workload:Precision", without=("fp32",), also=(BEST,))
     return read(name, given)
 
 

@@ -371,7 +371,11 @@ class Feature(Enum):
         {**_MORE_SHARED, **_BF16},
     )
     FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
-    FP4 = "fp4", _precision(Precision.FP4), {**_MORE_SHARED, **_BF16}
+    MICROSCALED = (
+        "scales of few elements",
+        lambda job: f"precision {p}" if (p := job.workload.precision).is_microscaled else "",
+        {**_MORE_SHARED, **_BF16},
+    )
     REDUCED = (
         "gradients and moments in bf16",
         lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",

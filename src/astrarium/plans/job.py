@@ -235,7 +235,7 @@ def _check_nodes(nodes: Sequence[NodeGroup], where: str) -> None:
         needed = sum(group.nodes for group in nodes if group.pool.name == pool.name)
         if needed > pool.nodes:
             raise InputError(
-                f"{where}: stages on pool {pool.name} are not neighbours and share a node, whose"
-                f" ranks would have to be apart ({needed} nodes instead of {pool.nodes}); put the"
-                " stages of a pool next to each other"
+                f"{where}: stages on pool {pool.name} are not neighbours and share a node. The"
+                f" ranks of that node would have to be apart ({needed} nodes instead of"
+                f" {pool.nodes}); put the stages of a pool next to each other"
             )

@@ -107,7 +107,7 @@ Kind = TypeVar("Kind", bound=AskedValues)
 
 
 def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
-    """What a body asks; `table` has the flags of the command."""
+    """The question of a body; `table` has the flags of the command."""
     given = {name: body[name] for name in table if body.get(name) is not None}
     if body.get("pools") is not None:
         _read_pools(body["pools"], given)

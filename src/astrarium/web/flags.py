@@ -40,7 +40,7 @@ class PoolRow(BaseModel):
 
 
 class RequestBody(BaseModel):
-    """What a plan and a prediction are asked about beside their flags."""
+    """Questions to a plan and a prediction beside their flags."""
 
     model_config = ConfigDict(extra="forbid")
 
