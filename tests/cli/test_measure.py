@@ -110,7 +110,9 @@ def test_what_is_run_is_what_is_predicted(run: Run, profile: Path, asked: dict[s
     refused = run("run", "plan.json", "--measure")
     assert refused.exit_code == 2
     says = " ".join(refused.stderr.split())
-    assert "run as ZeRO 1, so that weights and gradients are whole on every rank; the plan's" in says
+    assert (
+        "run as ZeRO 1, so that weights and gradients are whole on every rank; the plan's" in says
+    )
     assert "estimate is not of that: give --profile" in says
     assert not asked
     document = json.loads(
