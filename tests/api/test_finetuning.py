@@ -34,7 +34,7 @@ def test_ways_to_fine_tune_stand_side_by_side() -> None:
     search = found.document.search
     assert search is not None
     assert search.space == sum(search.rejected.values()) + len(plans)
-    by_kind = {one.finetune: one for one in plans}
+    by_kind = {str(one.finetune): one for one in plans}
     alone = astrarium.plan("llama-3.1-8b", finetune="qlora", **EIGHT)
     assert alone.best.strategy == by_kind["qlora"].strategy
 

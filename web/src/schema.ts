@@ -51,6 +51,8 @@ export interface Evaluation {
 
 export type ExpertMessages = "alltoall" | "deepep" | "deepep-overlapped" | "overlapped";
 
+export type Finetune = "dora" | "full" | "lora" | "qlora";
+
 export interface FitDocument {
   readonly schema: string;
   readonly workload: Workload;
@@ -158,7 +160,7 @@ export interface Plan {
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
-  readonly finetune?: string | null;
+  readonly finetune?: Finetune | null;
   readonly fit_chance?: number | null;
   readonly twins?: readonly Twin[];
 }
@@ -354,7 +356,7 @@ export interface SweepDocument {
   readonly varies: Readonly<Record<string, readonly string[]>>;
   readonly figures: readonly string[];
   readonly pivot: Pivot | null;
-  readonly best: readonly (Readonly<Record<string, unknown>>)[];
+  readonly best: readonly Readonly<Record<string, unknown>>[];
   readonly front: readonly ScenarioTrade[];
   readonly front_is_of_runs: boolean;
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Final
@@ -64,6 +64,7 @@ COMPARE_LOSSES = "quality: {}; compare losses of your model before a long run"
 COMPARED_RUNTIMES = ("megatron", "megatron-bridge", "torchtitan", "fsdp", "deepspeed")
 
 
+LONG_UPDATE: Final = 0.25  # of an iteration
 HOST_BYTES: Final = 16  # of a parameter, as the rule offload_needs_host_memory counts them
 
 
@@ -380,7 +381,22 @@ def document(
 
 
 def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
-    """A note on host memory that plan 1 needs, where the size of nodes is not known."""
+    """What an optimizer in host memory takes: much of the time, or memory of unknown size."""
+    return tuple(_slow_updates(planned)) + _host_memory(question, planned)
+
+
+def _slow_updates(planned: Planned) -> Iterator[str]:
+    plan = planned.plans[0]
+    share = plan.breakdown_seconds["optimizer"] / plan.iteration_seconds
+    if plan.strategy.offload_optimizer and share > LONG_UPDATE:
+        yield (
+            f"the update in host memory takes {100 * share:.0f} % of an iteration: more GPUs or a"
+            f" larger {flag('global_batch')} make it a smaller part"
+        )
+
+
+def _host_memory(question: Question, planned: Planned) -> tuple[str, ...]:
+    """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
     strategy = planned.plans[0].strategy
     pools = [
         pool for pool in question.asked.cluster.pools if pool.gpu.name in planned.plans[0].gpus
@@ -390,8 +406,8 @@ def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
     states = HOST_BYTES * planned.workload.model.parameters * strategy.shard_groups
     on_node = states / strategy.gpus * max(pool.gpus_per_node for pool in pools)
     return (
-        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, whose size is not known;"
-        " state host_memory_gib in a cluster file",
+        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, and the size of that"
+        " memory is not known; state host_memory_gib in a cluster file",
     )
 
 

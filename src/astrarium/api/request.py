@@ -179,7 +179,7 @@ def _with_predictions(asked: AskedValues, loaded: Model) -> Model:
 
 
 def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
-    """How tokens reach experts; flags about them are refused for models without experts."""
+    """The way of tokens to experts; flags about them are refused for models without experts."""
     messages = asked.expert_messages or ExpertMessages.ALLTOALL
     if loaded.max_experts:
         return messages

@@ -199,7 +199,7 @@ def find_runtime(name: str = DEFAULT) -> Runtime:
 
 
 def offloaded_layers(runtime: Runtime, layers: int) -> int:
-    """How many layers' activations a runtime of `OFFLOADS` moves to host memory; 0 of others."""
+    """The number of layers whose activations a runtime of `OFFLOADS` moves to the host; or 0."""
     return round(OFFLOADS.get(runtime.name, 0.0) * layers)
 
 

@@ -102,9 +102,10 @@ def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
     number = re.search(r"\d+", lowered)
     if "block" in lowered and number:
         return Recompute(Granularity.FULL, Method.BLOCK, int(number[0]))
-    if re.search(r"layer|\bop\b|per-op|sac", lowered) and "select" in lowered:
+    by_layer = re.search(r"layer(?!norm)", lowered)
+    if "select" in lowered and (by_layer or re.search(r"\bop\b|per-op|sac", lowered)):
         every_second = max(layers // (2 * chunks), 1)
-        redone = every_second if "layer" in lowered else operator_wise(layers, chunks)
+        redone = every_second if by_layer else operator_wise(layers, chunks)
         return Recompute(Granularity.FULL, Method.BLOCK, redone)
     if "select" in lowered or "core_attn" in lowered:
         return Recompute(Granularity.SELECTIVE, modules=_modules(lowered))

@@ -169,6 +169,12 @@ class CostModel:
         other.fabric = fabric
         return other
 
+    def with_pool(self, pool: Pool) -> CostModel:
+        """The same for a pool of which more memory is kept free."""
+        other = copy(self)
+        other.pool = pool
+        return other
+
     @property
     def peak_flops(self) -> float:
         """The GPU's own figure for the number format of the matrix products."""

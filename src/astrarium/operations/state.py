@@ -146,7 +146,7 @@ def moved(
     clusters: tuple[Cluster, Cluster],
     sizes: Sequence[StateBytes],
 ) -> MovedState:
-    """What has to move from one layout to another; `alive` ranks of `before` keep their GPUs.
+    """State that moves from one layout to another; `alive` ranks of `before` keep their GPUs.
 
     Bytes that a GPU gets cross the network of its node, of which the busiest decides; with one
     node in all they cross the links of a GPU. Senders share what they send evenly.
@@ -182,7 +182,7 @@ def _held(layout: RankLayout, sizes: Sequence[StateBytes]) -> Floats:
 
 
 def _had(before: RankLayout, after: RankLayout, old: Ints, common: Floats) -> Floats:
-    """What every rank holds already; `old` is its rank before, -1 for a GPU that held nothing."""
+    """State that every rank holds already; `old` is its rank before, -1 for a GPU without any."""
     had = np.zeros(len(after.stage))
     ranks = np.flatnonzero(old >= 0)
     old = old[ranks]

@@ -193,7 +193,7 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         precision=workload.precision,
         runtimes=() if lacking else (model.pools[0].runtime.name,),
         megatron_lacks=lacking,
-        finetune=None if workload.adapters is None else workload.adapters.kind.value,
+        finetune=None if workload.adapters is None else workload.adapters.kind,
         fit_chance=min(
             fit_chance(
                 stage.peak_bytes,

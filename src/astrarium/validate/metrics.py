@@ -75,7 +75,7 @@ class Sweep(Value, frozen=True):
 
 
 class Metrics(Value, frozen=True):
-    """What a group of rows shows; None where it has no rows of the kind."""
+    """The figures of a group of rows; None where it has no rows of the kind."""
 
     name: str
     rows: int
