@@ -35,7 +35,7 @@ from astrarium.search.remembered import remembered
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
-from astrarium.search.single import Block, Search
+from astrarium.search.single import LayoutRows, Search
 from astrarium.search.space import Space
 from astrarium.strategy.validity import rules_of
 from astrarium.value import Value
@@ -313,7 +313,7 @@ class NearTie:
         self._model, self._offload = asked.model(pool), on_host or asked.offloads
 
     @cached_property
-    def _layouts(self) -> tuple[Space, list[Block]]:
+    def _layouts(self) -> tuple[Space, list[LayoutRows]]:
         space = _space(self._asked, self._model, offload=self._offload)
         return space, _search(self._asked, self._model, space, self._known).expanded()
 
