@@ -15,6 +15,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import highspy
 import numpy as np
@@ -31,7 +32,7 @@ DIGITS = 1e5
 def least(pp: int, virtual: int, groups: int) -> float:
     """Seconds of a micro-batch group over those of ranks that never wait."""
     passes, batches = 2 * pp * virtual, groups * pp
-    solver = highspy.Highs()
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("presolve", "off")
     solver.addVars(passes + 1, np.zeros(passes + 1), np.full(passes + 1, np.inf))
