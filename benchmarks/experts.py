@@ -110,7 +110,7 @@ SUMMARY = """Of {runs} configurations that ran, {fit} are predicted to fit; of {
 time, {inside} lie in their interval. Of {stated} whose choices are all stated, **{tied} are in the
 near-tie of ours** ({share:.0f} %, goal 80 %): the 80 % interval of the predicted ratio holds 1. If
 all of them were as fast as ours, about four of five would be. In {surely} the odds that ours is
-really faster are below 2 to 1; {near} are predicted within 5 % of ours, {close} within 10 %, {much}
+really faster are below 3 to 1; {near} are predicted within 5 % of ours, {close} within 10 %, {much}
 more than {claim:.0f} % slower. What ours do otherwise where they are outside the near-tie:
 
 {classes}

@@ -55,7 +55,8 @@ def list_type(schema: Mapping[str, Any]) -> str:
     if "prefixItems" in schema:
         return f"readonly [{', '.join(type_of(one) for one in schema['prefixItems'])}]"
     inner = type_of(schema["items"])
-    return f"readonly {f'({inner})' if ' ' in inner else inner}[]"
+    is_one = " " not in inner or inner.startswith("Readonly<")
+    return f"readonly {inner if is_one else f'({inner})'}[]"
 
 
 def declared(name: str, schema: Mapping[str, Any]) -> Iterator[str]:

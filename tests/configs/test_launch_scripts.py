@@ -678,3 +678,17 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read_config(str(path))
     assert not made.exists()
+
+
+def test_accelerates_own_file_says_who_shards(script: Read, tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+        "  fsdp_reshard_after_forward: true\n  fsdp_activation_checkpointing: true\n"
+    )
+    start = "accelerate launch --config_file fsdp.yaml train.py --max_seq_length 512"
+    read = script(
+        f"{start} --model_name_or_path facebook/opt-1.3b --per_device_train_batch_size 4\n"
+    )
+    assert (read.described.runtime, read.described.gpus) == ("fsdp", 8)
+    assert read.strategy_of(24, 8)["zero_stage"] == 3
+    assert read.strategy_of(24, 8)["recompute"] == "full"

@@ -51,6 +51,8 @@ export interface Evaluation {
 
 export type ExpertMessages = "alltoall" | "deepep" | "deepep-overlapped" | "overlapped";
 
+export type Finetune = "dora" | "full" | "lora" | "qlora";
+
 export interface FitDocument {
   readonly schema: string;
   readonly workload: Workload;
@@ -158,7 +160,7 @@ export interface Plan {
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
-  readonly finetune?: string | null;
+  readonly finetune?: Finetune | null;
   readonly fit_chance?: number | null;
   readonly twins?: readonly Twin[];
 }
@@ -208,7 +210,7 @@ export interface Pool {
   readonly slowdown?: number;
 }
 
-export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";
+export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8" | "mxfp8";
 
 export interface Ramp {
   readonly start: number;

@@ -116,7 +116,7 @@ def choice(place: str, *, without: Sequence[str] = (), also: Sequence[str] = ())
 
 def precision_or_best(name: str, given: Given) -> str:
     """A number format, or the word for all that plans may choose among."""
-    read = choice("model.workload:Precision", without=("fp32", "fp4"), also=(BEST,))
+    read = choice("model.workload:Precision", without=("fp32",), also=(BEST,))
     return read(name, given)
 
 
@@ -238,7 +238,7 @@ def gpu_counts(name: str, given: Given) -> dict[str, int]:
     """GPUs by what they are called: TYPE:N,... or a mapping; also several of them."""
     found: Counter[str] = Counter()
     for entry in entries(given):
-        pairs = [entry] if isinstance(entry, tuple) else map(_at_colon, entry.split(","))
+        pairs = [entry] if isinstance(entry, tuple) else map(_at_colon, str(entry).split(","))
         for gpu, number_of in pairs:
             if not gpu or number_of == "":
                 raise refusal(name, f" '{spelled(entry)}': expected TYPE:N such as a100:8")

@@ -179,7 +179,7 @@ def _with_predictions(asked: AskedValues, loaded: Model) -> Model:
 
 
 def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
-    """How tokens reach experts; flags about them are refused for models without experts."""
+    """The way of tokens to experts; flags about them are refused for models without experts."""
     messages = asked.expert_messages or ExpertMessages.ALLTOALL
     if loaded.max_experts:
         return messages
@@ -235,9 +235,12 @@ def _on_beside(workload: Workload) -> Iterator[str]:
         kept = f"the weights of {trained.name} without adapters: a forward pass, no memory"
     if beside.pairs:
         batch = workload.global_batch
-        yield f"reference {frozen.name}: {kept}; {batch:,} sequences are {batch // 2:,} pairs"
+        pairs = f"{batch:,} sequences are {batch // 2:,} pairs"
+        yield f"reference {frozen.name}: {kept}; {pairs}; generation, as of RL, is out of scope"
         return
-    yield f"teacher {frozen.name}: {kept}; all its logits are in the loss"
+    yield (
+        f"teacher {frozen.name}: {kept}; all its logits are in the loss; generation is out of scope"
+    )
     if frozen.vocab != trained.vocab:
         yield (
             f"vocabularies of {frozen.vocab:,} and {trained.vocab:,}: a loss over logits needs one"

@@ -105,7 +105,7 @@ def _judge(
 def _answers(
     arguments: Sequence[str] | None, set_: Sequence[str] | None, vocab_size: int | None
 ) -> Answers:
-    """What the command line says about what a script leaves open."""
+    """The answers of the command line to the questions that a script leaves open."""
     from os import environ
 
     from astrarium.api.imports import answers

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SweepGroup(CommandGroup):
-    """What is no command of the group is the file of a sweep."""
+    """A word that is no command of the group is the file of a sweep."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = next((word for word in args if not word.startswith("-")), None)

@@ -33,7 +33,7 @@ MOST_STALE: Final = 4  # prices that are named one by one
 
 
 class Power(Value, frozen=True):
-    """What owned machines cost: the price of power, and how much is drawn for a board's watt.
+    """The costs of owned machines: the price of power, and how much is drawn for a board's watt.
 
     The rest of the node and the cooling of the hall are in it (`cost.energy`), as in the energy of
     a run.

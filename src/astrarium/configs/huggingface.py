@@ -146,8 +146,8 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
                 " paste that file in its place, and choose the model",
             )
         )
-    stage = read.described.strategy["zero_stage"]
-    return {"zero_stage": str(stage)} if stage else {}, processes or read.described.gpus
+    is_fsdp = any(one.option == "distributed_type" and one.value == "FSDP" for one in read.used)
+    return _sharding_of(read, is_fsdp=is_fsdp), processes or read.described.gpus
 
 
 def _by_variables(launch: Launch, source: str) -> dict[str, Any]:
@@ -155,10 +155,16 @@ def _by_variables(launch: Launch, source: str) -> dict[str, Any]:
     settings = settings_of(launch.environment)
     if settings is None:
         return {}
-    strategy = read_accelerate(settings, source).described.strategy
+    read = read_accelerate(settings, source)
+    return _sharding_of(read, is_fsdp=settings["distributed_type"] == "FSDP")
+
+
+def _sharding_of(read: Imported, *, is_fsdp: bool) -> dict[str, Any]:
+    """The flags that stand for accelerate's settings."""
+    strategy = read.described.strategy
     stage = strategy["zero_stage"]
     flags = {"gradient_checkpointing": "true"} if strategy.get("recompute") == "full" else {}
-    if settings["distributed_type"] == "FSDP":
+    if is_fsdp:
         return {**flags, "fsdp": next(word for word in _STAGES if _STAGES[word] == stage)}
     return {**flags, **({"zero_stage": str(stage)} if stage else {})}
 

@@ -198,7 +198,7 @@ def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
 
 
 def _zero_stage(v: _File, gpus: int | None = None) -> int:
-    """What ranks share: weights unless they are kept until the update, gradients if no pipeline."""
+    """Ranks share weights unless they are kept until the update; gradients if no pipeline."""
     shards = v.shards(gpus)
     if shards == 1 and v.degree("context_parallel") == 1:
         return 0

@@ -134,7 +134,7 @@ def _modules(values: Mapping[str, Any], v: Values) -> Iterator[str]:
 
 
 def _as_if(v: Values) -> Iterator[AsIf]:
-    """What is switched on that is not modelled, or not what is modelled."""
+    """Settings in use that are not modelled, or modelled otherwise."""
     for key, (usual, why) in _KEYS["as_if"].items():
         given = v.text(key, usual).lower()
         if given != usual:

@@ -37,13 +37,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
-from astrarium.cost.groups import (
-    by_rank,
-    copies_group,
-    data_ranks,
-    dense_group,
-    message_calls,
-)
+from astrarium.cost.groups import by_rank, copies_group, data_ranks, dense_group, message_calls
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs
@@ -137,7 +131,9 @@ class CostModel:
         self.pool = pool
         measured = tuning.runtime if pool.gpu.is_processor else ""
         self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
-        self.runtime = as_asked(self.runtime, workload.numerics, workload.expert_messages)
+        self.runtime = as_asked(
+            self.runtime, workload.numerics, workload.expert_messages, workload.precision
+        )
         self.runtime = with_optimizer(self.runtime, workload.optimizer)
         self.optimizer = find_optimizer(workload.optimizer)
         self.tuning = tuning
@@ -167,10 +163,16 @@ class CostModel:
         other.fabric = fabric
         return other
 
+    def with_pool(self, pool: Pool) -> CostModel:
+        """The same for a pool of which more memory is kept free."""
+        other = copy(self)
+        other.pool = pool
+        return other
+
     @property
     def peak_flops(self) -> float:
         """The GPU's own figure for the number format of the matrix products."""
-        return self.pool.gpu.peak_flops[self.workload.precision.value]
+        return self.pool.gpu.peak_flops[self.workload.precision.dtype]
 
     def shard_costs(self, degrees: Degrees, gpus: Ints | None = None) -> ShardCosts:
         """`gpus`: how many of this pool are in use, by default all that the degrees ask for."""

@@ -12,13 +12,7 @@ from astrarium.catalog.optimizers import find_optimizer
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster.interconnect import overlap_profile
 from astrarium.cost.collectives import Fabric
-from astrarium.cost.efficiency import (
-    GRADIENT_BYTES,
-    NARROW,
-    GemmRole,
-    OperatorModel,
-    Pointwise,
-)
+from astrarium.cost.efficiency import GRADIENT_BYTES, NARROW, GemmRole, OperatorModel, Pointwise
 from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, Linear, Module, Split
@@ -137,7 +131,7 @@ class Tally:
     ) -> None:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
         self.runtime, self.tuning = runtime, tuning
-        self.dtype = workload.precision.value
+        self.dtype = workload.precision.dtype
         self.element_bytes = workload.precision.element_bytes
         # Of an element that a product keeps where nothing else keeps it in 16 bits.
         self.input_bytes = float(self.element_bytes)

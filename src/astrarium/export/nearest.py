@@ -152,7 +152,7 @@ def _plans(
     pools = values_of(job, "pools", lacking) or (pools_in_use(job),)
     for precision, names in product(precisions, pools):
         cluster = job.cluster.part([pool for pool in job.cluster.pools if pool.name in names])
-        if any(precision.value not in pool.gpu.peak_flops for pool in cluster.pools):
+        if any(precision.dtype not in pool.gpu.peak_flops for pool in cluster.pools):
             continue
         work = replace(job.workload, precision=precision)
         gpus = sum(group.gpus for group in job.nodes if group.pool.name in names)

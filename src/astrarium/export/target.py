@@ -12,6 +12,7 @@ from astrarium.catalog.optimizers import ADAMW, find_optimizer, optimizer_names
 from astrarium.errors import InputError, did_you_mean, flag, with_flags
 from astrarium.export.features import Feature, asked_by, lacks
 from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.model.workload import Workload
 from astrarium.plans.job import Job
 from astrarium.units import format_bytes
 from astrarium.value import Value
@@ -22,8 +23,9 @@ MEGATRON: Final = "megatron"  # what plans are made for unless another runtime i
 class Target(Value, frozen=True):
     """Software, in the version that its exports were checked with.
 
-    `lacks` maps features that it cannot express to a reason for the user. `model_refused` says why
-    a model cannot be built, "" if it can; `nodes_refused` says the same for the nodes of a plan.
+    `lacks` maps features that it cannot express to a reason for the user. `workload_refused` says
+    why no plan for a workload can be written, "" if one can, and `model_refused` why this plan's
+    model cannot be built; `nodes_refused` says the same for the nodes of a plan.
     `optimizers` is its name in `catalog/data/optimizers.json`, "" if it is written with AdamW
     alone; `finetunes` are the kinds of fine-tuning that it is written for, `modules` whose names of
     modules it takes (`Adapters.names`).
@@ -39,6 +41,7 @@ class Target(Value, frozen=True):
     program: Callable[[Job], RankProgram] | None = None
     launch: Callable[[Job, RankProgram], LaunchFiles] | None = None
     lacks: Mapping[Feature, str] = field(default_factory=dict)
+    workload_refused: Callable[[Workload], str] = lambda work: ""
     model_refused: Callable[[Job], str] = lambda job: ""
     nodes_refused: Callable[[Job], str] = lambda job: ""
     optimizers: str = ""
@@ -128,7 +131,7 @@ def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
         found += _training_refusals(job, target, asked)
     if nodes := target.nodes_refused(job):
         found.append(Refusal(Feature.NODES, asked[Feature.NODES], nodes))
-    model = target.model_refused(job)
+    model = target.workload_refused(job.workload) or target.model_refused(job)
     return (*([Refusal(None, job.model.name, model)] if model else []), *found)
 
 

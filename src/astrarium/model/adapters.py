@@ -36,7 +36,7 @@ OF_EXPERTS: Final = {ALL_LINEAR, "mlp"}  # groups that software may not have of 
 
 
 class Finetune(StrEnum):
-    """What trains."""
+    """The weights that train."""
 
     FULL = "full"
     LORA = "lora"

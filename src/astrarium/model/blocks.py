@@ -291,7 +291,7 @@ class CustomBlock(Value, frozen=True, dict=True):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What follows the last block: final norm, transforms, the projection to `outputs`.
+    """The part behind the last block: final norm, transforms, the projection to `outputs`.
 
     `tied` heads reuse the token table: no parameters of their own in the model, but a copy on
     the last pipeline stage. `outputs` is the vocabulary for language models, classes for ViT.

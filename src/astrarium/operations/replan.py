@@ -48,7 +48,7 @@ from astrarium.value import Value, replace
 
 
 class Reaction(StrEnum):
-    """What a job can do."""
+    """The choices of a job."""
 
     STAY = "stay"  # the same split with the replicas that are left
     RESHAPE = "reshape"  # the GPUs that are left, split otherwise

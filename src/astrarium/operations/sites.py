@@ -35,7 +35,7 @@ class Sites(Value, frozen=True):
 
 
 class SitesOutcome(Value, frozen=True):
-    """What the sites train together.
+    """The training of the sites together.
 
     `every_iteration_tokens_per_second` is plain data parallelism over the same links,
     `outer_state_bytes` what a site keeps beside.

@@ -57,7 +57,7 @@ class RankLayout(Value, frozen=True):
 
 def state_bytes(workload: Workload, runtime: Runtime, *, divided: bool) -> tuple[StateBytes, ...]:
     """Bytes of the weights, and of the optimizer states; `divided`: weights are, too."""
-    runtime = as_asked(runtime, workload.numerics, workload.expert_messages)
+    runtime = as_asked(runtime, workload.numerics, workload.expert_messages, workload.precision)
     runtime = with_optimizer(runtime, workload.optimizer)
     model = workload.model
     dense, expert = [float(model.embedding.parameters)], [0.0]
@@ -89,10 +89,7 @@ def layout_of(strategy: Strategy, cluster: Cluster) -> RankLayout:
     in_stage = data * s.tp + tensor
     expert, copy = in_stage % experts, in_stage // experts
     copies = max(s.shard_ranks * s.tp // experts, 1)
-    dense = (
-        (tensor, s.tp),
-        (tensor * s.shard_ranks + data % s.shard_ranks, s.tp * s.shard_ranks),
-    )
+    dense = ((tensor, s.tp), (tensor * s.shard_ranks + data % s.shard_ranks, s.tp * s.shard_ranks))
     others = (expert, experts), (expert * copies + copy % copies, experts * copies)
     states = [dense[s.zero_stage >= 1], others[s.zero_stage >= 1]]
     weights = [dense[s.zero_stage >= WEIGHTS_DIVIDED], others[s.zero_stage >= WEIGHTS_DIVIDED]]
@@ -146,7 +143,7 @@ def moved(
     clusters: tuple[Cluster, Cluster],
     sizes: Sequence[StateBytes],
 ) -> MovedState:
-    """What has to move from one layout to another; `alive` ranks of `before` keep their GPUs.
+    """State that moves from one layout to another; `alive` ranks of `before` keep their GPUs.
 
     Bytes that a GPU gets cross the network of its node, of which the busiest decides; with one
     node in all they cross the links of a GPU. Senders share what they send evenly.
@@ -182,7 +179,7 @@ def _held(layout: RankLayout, sizes: Sequence[StateBytes]) -> Floats:
 
 
 def _had(before: RankLayout, after: RankLayout, old: Ints, common: Floats) -> Floats:
-    """What every rank holds already; `old` is its rank before, -1 for a GPU that held nothing."""
+    """State that every rank holds already; `old` is its rank before, -1 for a GPU without any."""
     had = np.zeros(len(after.stage))
     ranks = np.flatnonzero(old >= 0)
     old = old[ranks]

@@ -27,6 +27,7 @@ from astrarium.cost.checkpoints import protection
 from astrarium.cost.groups import GPU_DEVIATION, slowest_of
 from astrarium.cost.interruptions import interval_of, protected
 from astrarium.cost.training_run import RunTerms
+from astrarium.errors import InputError
 from astrarium.operations.change import nodes_of
 from astrarium.strategy.estimate import Plan
 from astrarium.units import DAY, HOUR
@@ -93,6 +94,8 @@ def expected_seconds(plan: Plan, cluster: Cluster, stragglers: Stragglers) -> fl
 def unit_stages(plan: Plan, cluster: Cluster) -> tuple[list[StageSpeeds], int, list[float]]:
     """The stages of a unit, the number of units, and the seconds of stages as they were priced."""
     s = plan.strategy
+    if len(plan.stage_seconds) != s.pp:
+        raise InputError(f"plan {plan.rank} does not hold the times of its stages; make it again")
     passes = sum(plan.breakdown_seconds.get(cause, 0.0) for cause in OF_PASSES)
     computed = sum(plan.breakdown_seconds.get(cause, 0.0) for cause in COMPUTATION)
     share = computed / passes if passes else 1.0

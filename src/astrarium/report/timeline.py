@@ -176,7 +176,7 @@ def _after(plan: Plan, flushed: float) -> Iterator[Event]:
 
 
 def _held(plan: Plan, passes: Timeline) -> Iterator[tuple[Floats, Floats]]:
-    """What each stage holds over time: activations of passes under way beside the rest."""
+    """The memory of each stage over time: activations of passes under way beside the rest."""
     for stage, part in enumerate(plan.memory):
         own = passes.stage == stage
         seconds = np.array(plan.stage_seconds[stage].chunk_forward_seconds)

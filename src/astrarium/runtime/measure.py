@@ -126,10 +126,10 @@ def measure_plan(
     if run != _without_idle_overlap(job.strategy):
         if predict is None:
             raise InputError(
-                f"--measure: {'; '.join(notes)}; the plan's estimate is not of that: give --profile"
-                " FILE, by which what is run is predicted, or plan again"
+                f"--measure: {'; '.join(notes)}; the plan's estimate is of another run: give"
+                " --profile FILE, which predicts the one that runs, or plan again"
             )
-        notes = (*notes, "predicted is what is run, not what the plan says")
+        notes = (*notes, "the prediction is of the run, not of the plan")
     expected = job.plan.iteration_seconds if predict is None else predict(run)
     (timed,) = jobs_seconds(
         [planned.job], shares, timeout_seconds=timeout_seconds, progress=progress

@@ -33,6 +33,8 @@ FINETUNING_DOUBT = 1.25
 # Likewise of models with scans: no iteration was compared. They take about a third of the time of
 # layers, and their backward pass was off by 45 % in the middle of five shapes (`cost.scans`).
 SCAN_DOUBT = 1.2
+# Likewise of a frozen model beside the trained one: no measured run has one.
+BESIDE_DOUBT = 1.2
 
 
 class _Pipeline(Value, frozen=True):
@@ -54,7 +56,8 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
     if not strategies:
         return ()
     whole = ClusterModel.alone(model) if isinstance(model, CostModel) else model
-    return tuple(_plan(whole, priced) for priced in _pipelines(whole, strategies))
+    flops = whole.workload.flops_per_iteration
+    return tuple(_plan(whole, priced, flops) for priced in _pipelines(whole, strategies))
 
 
 def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pipeline]:
@@ -143,7 +146,7 @@ def _no_place_for_inputs(model: ClusterModel, strategy: Strategy) -> tuple[str, 
     return (f"another input comes in at layer {later[0][0]}",) if piped else ()
 
 
-def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
+def _plan(model: ClusterModel, priced: _Pipeline, flops: float) -> Plan:
     workload = model.workload
     every = zip(model.pools, priced.pool_gpus.tolist(), strict=True)
     used = [(of_pool, count) for of_pool, count in every if count]
@@ -159,6 +162,8 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         low, high = low / FINETUNING_DOUBT, high * FINETUNING_DOUBT
     if _has_scans(workload):
         low, high = low / SCAN_DOUBT, high * SCAN_DOUBT
+    if workload.beside is not None:
+        low, high = low / BESIDE_DOUBT, high * BESIDE_DOUBT
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds
     usd_per_hour = _usd_per_hour(used)
@@ -177,7 +182,7 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
-        mfu=workload.flops_per_iteration / (seconds * peak_flops),
+        mfu=flops / (seconds * peak_flops),
         breakdown_seconds=priced.breakdown,
         memory=priced.memory,
         fits=all(stage.fits for stage in priced.memory),
@@ -189,13 +194,10 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         precision=workload.precision,
         runtimes=() if lacking else (model.pools[0].runtime.name,),
         megatron_lacks=lacking,
-        finetune=None if workload.adapters is None else workload.adapters.kind.value,
+        finetune=None if workload.adapters is None else workload.adapters.kind,
         fit_chance=min(
             fit_chance(
-                stage.peak_bytes,
-                stage.capacity_bytes,
-                model.pools[0].runtime.name,
-                experts=experts,
+                stage.peak_bytes, stage.capacity_bytes, model.pools[0].runtime.name, experts=experts
             )
             for stage in priced.memory
         ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -15,6 +16,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import Spot
 from astrarium.cost.tuning import Tuning
+from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
 from astrarium.search.listing import Progress, listed, no_progress
@@ -34,7 +36,7 @@ from astrarium.search.remembered import remembered
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
-from astrarium.search.single import Search
+from astrarium.search.single import LayoutRows, Search
 from astrarium.search.space import Space
 from astrarium.strategy.validity import rules_of
 from astrarium.value import Value
@@ -165,6 +167,8 @@ class Asked(Value, frozen=True):
     limits: Limits
     progress: Progress = no_progress
     runtime: Runtime = field(default_factory=find_runtime)
+    near: float = np.inf  # what takes longer than the best by this factor is not looked for
+    lifts: bool = True  # whether linear programs narrow the gap
 
     def model(self, pool: Pool) -> CostModel:
         """The cost model of a pool alone."""
@@ -274,7 +278,15 @@ def fastest_at(asked: Asked, pool: Pool, known: Plan) -> Plan:
 
 
 def peak_flops(asked: Asked, pool: Pool) -> float:
-    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
+    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.dtype]
+
+
+def ideal_seconds(asked: Asked, pool: Pool) -> float:
+    """An iteration with all GPUs of a pool at their peak all the time."""
+    if any(isinstance(kind, CustomBlock) for kind in asked.workload.model.kinds):
+        return 0.0  # measured layers are not bound by their stated FLOPs
+    flops = asked.workload.flops_per_iteration * min(asked.tuning.compute, 1.0)
+    return flops / peak_flops(asked, pool)
 
 
 def _space(asked: Asked, model: CostModel, *, offload: bool | None = None) -> Space:
@@ -301,29 +313,71 @@ def search_pool(
     return _searched(asked, model, _space(asked, model, offload=True), known, claim)
 
 
+class NearTie:
+    """Plans of a pool within some seconds, under one set of rules after another.
+
+    What is alike in these searches, the layouts that can be so fast, is prepared once.
+    """
+
+    def __init__(self, asked: Asked, pool: Pool, most_seconds: float, *, on_host: bool) -> None:
+        self._asked, self._known = asked, (most_seconds,)
+        self._model, self._offload = asked.model(pool), on_host or asked.offloads
+
+    @cached_property
+    def _layouts(self) -> tuple[Space, list[LayoutRows]]:
+        space = _space(self._asked, self._model, offload=self._offload)
+        return space, _search(self._asked, self._model, space, self._known).expanded()
+
+    def plans(self, rules: tuple[UserRule, ...], pool: Pool) -> tuple[Plan, ...]:
+        """The fastest plan that keeps some more rules on the pool, of which more may be free."""
+        asked = replace(self._asked, rules=(*self._asked.rules, *rules))
+        model = self._model.with_pool(pool)
+
+        def search() -> SearchResult:
+            space, blocks = self._layouts
+            return _search(asked, model, space, self._known).among(blocks, rules)
+
+        given = self._offload, self._known, Claim.ANY_PLAN
+        return _plans(self._model, _once(asked, model, given, search))
+
+
 def _searched(
     asked: Asked, model: CostModel, space: Space, known: Sequence[float], claim: Claim
 ) -> tuple[tuple[Plan, ...], SearchResult]:
     if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
         claim = Claim.ALL  # nobody solves the others
-    runtime_rules: Sequence[RejectingRule] = rules_of(asked.runtime.rules)
-    search = Search(
+    search = _search(asked, model, space, known)
+    near, lifts = asked.near, asked.lifts
+    given = space.offload, tuple(known), claim, near, lifts
+    result = _once(asked, model, given, lambda: search.run(claim, near=near, lifts=lifts))
+    return _plans(model, result), result
+
+
+def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]) -> Search:
+    return Search(
         model,
         space,
         objective=asked.objective,
-        runtime_rules=runtime_rules,
+        runtime_rules=rules_of(asked.runtime.rules),
         user_rules=asked.rules,
         limits=asked.limits,
         top=asked.top,
         known=known,
     )
-    if asked.limits == Limits():
-        objective = Objective.TIME if asked.objective is Objective.THROUGHPUT else asked.objective
-        how = (objective, asked.mode, asked.rules, asked.top, asked.runtime, asked.tuning)
-        given = (space.offload, tuple(known), claim, *how)
-        result = remembered(model.workload, model.pool, given, lambda: search.run(claim))
-    else:
-        result = search.run(claim)
+
+
+def _once(
+    asked: Asked, model: CostModel, given: tuple[object, ...], search: Callable[[], SearchResult]
+) -> SearchResult:
+    """What a search finds, remembered where limits do not matter."""
+    if asked.limits != Limits():
+        return search()
+    objective = Objective.TIME if asked.objective is Objective.THROUGHPUT else asked.objective
+    how = (objective, asked.mode, asked.rules, asked.top, asked.runtime, asked.tuning)
+    return remembered(model.workload, model.pool, (*given, *how), search)
+
+
+def _plans(model: CostModel, result: SearchResult) -> tuple[Plan, ...]:
     plans = estimate(model, [found.strategy for found in result.found])
     twins = [found.twins for found in result.found]
-    return tuple(replace(p, twins=t) for p, t in zip(plans, twins, strict=True)), result
+    return tuple(replace(p, twins=t) for p, t in zip(plans, twins, strict=True))

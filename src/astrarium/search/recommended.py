@@ -14,14 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Final
 
 from astrarium.catalog.intervals import intervals
-from astrarium.cluster import Pool
+from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
-from astrarium.search.outcome import Claim, Limits, Mode, Objective
+from astrarium.search.outcome import NEAR, Limits, Mode, Objective
 from astrarium.search.plan import Plan
-from astrarium.search.pools import Asked, search_pool
+from astrarium.search.pools import Asked, NearTie
 from astrarium.search.rules import UserRule
 from astrarium.strategy.expression import Rule, Tree
 from astrarium.strategy.types import LayerSplit, Strategy
@@ -31,9 +32,10 @@ from astrarium.value import Value
 # A plan is in the near-tie if the 80 % interval of its ratio to the fastest one holds 1, as all our
 # intervals are: the chance that the fastest is really faster is below this.
 NEAR_TIE_CHANCE: Final = 0.9
-# A recommended plan gives up less: the odds that the fastest is really faster are below 2 to 1, and
-# it is not predicted to be slower by more than 3 %.
-RECOMMENDED_CHANCE: Final = 2 / 3
+# A recommended plan gives up less: the odds that the fastest is really faster are below 3 to 1, and
+# it is not predicted to be slower by more than 3 %. On held-back sweeps its regret is the same from
+# 2 to 9 to 1.
+RECOMMENDED_CHANCE: Final = 0.75
 RECOMMENDED_SLOWER: Final = 0.03
 # Beside a plan that does what nobody has published a measurement of, by more than this: a doubt of
 # 1 about one step of an iteration, of 2 about all of its messages. Their errors are those of ZeRO 3
@@ -100,7 +102,7 @@ def unmeasured(plan: Plan, *, experts: bool) -> str:
     of = "of experts " if experts else ""
     return (
         "",
-        "the optimizer in host memory, which nobody measured",
+        "the optimizer in host memory, which hardly anybody measured",
         f"ZeRO 3 {of}over {strategy.shard_ranks:,} ranks, which nobody measured",
         f"cp {strategy.cp} under FSDP, which took 1.4 times as long as predicted where measured",
     )[doubt]
@@ -113,8 +115,9 @@ def _is_fsdp(runtime: str) -> bool:
 def _doubt(plan: Plan, *, experts: bool) -> int:
     """How little is known about what a strategy does: 0 is a matter of measurements.
 
-    No table has Megatron's optimizer in host memory, and one has DeepSpeed's, which took twice the
-    time predicted; but it changes one step of an iteration only.
+    Megatron's optimizer in host memory was published once (Megatron-Bridge's documentation: 4.2
+    times the iteration, 2.7 by prediction), DeepSpeed's took twice the time predicted; but it
+    changes one step of an iteration only.
     """
     strategy = plan.strategy
     ranks, most = strategy.shard_ranks, MEASURED_RANKS
@@ -159,14 +162,28 @@ def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
     return chance(fastest, other, experts=experts) < NEAR_TIE_CHANCE
 
 
+def briefly(asked: Asked, cluster: Cluster, top: int) -> Asked:
+    """Without linear programs; if one plan is wanted, what is in no near-tie is not looked for."""
+    alike = len(asked.workload.model.kinds) == len(cluster.pools) == 1
+    by_time = asked.objective in (Objective.TIME, Objective.THROUGHPUT)
+    alone = top == 1 and alike and by_time and asked.limits == Limits()
+    return replace(asked, lifts=False, near=NEAR if alone else math.inf)
+
+
+def near_tie(plans: Sequence[Plan], asked: Asked) -> float:
+    """By which factor plans may take longer than the fastest one and be tied with it."""
+    fastest = min(plans, key=lambda plan: plan.iteration_seconds)
+    return 1 + _most_slower(fastest, experts=asked.workload.model.max_experts > 0)
+
+
 def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recommendation:
     """The plan to start, of plans, the fastest first, and of what the search finds on a pool."""
     fastest, experts = plans[0], asked.workload.model.max_experts > 0
     pool = pool if pool is not None and fastest.strategy.gpus == pool.num_gpus else None
-    choice = _Choice(asked, fastest)
+    choice = _Choice(asked, pool, fastest)
     if unmeasured(fastest, experts=experts):
         latest = fastest.iteration_seconds * (1 + _most_slower(fastest, experts=experts))
-        choice = _Choice(asked, choice.fastest_measured(pool, plans), latest)
+        choice = _Choice(asked, pool, choice.fastest_measured(plans), latest)
     for plan in plans:
         choice.offer(plan)
     if pool is not None:
@@ -179,21 +196,32 @@ def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recom
 class _Choice:
     """The simplest plan of a near-tie, as far as it is known."""
 
-    def __init__(self, asked: Asked, fastest: Plan, latest: float = math.inf) -> None:
+    def __init__(
+        self, asked: Asked, pool: Pool | None, fastest: Plan, latest: float = math.inf
+    ) -> None:
         self._fastest, self._seq_length = fastest, asked.workload.seq_length
         self._latest = latest  # seconds that no plan may exceed
         self._experts = asked.workload.model.max_experts > 0
         self._asked = replace(
             asked, objective=Objective.TIME, mode=Mode.EXACT, top=1, limits=Limits()
         )
-        self.plan = fastest
+        self._pool, self.plan = pool, fastest
 
-    def fastest_measured(self, pool: Pool | None, plans: Sequence[Plan]) -> Plan:
+    @cached_property
+    def _near(self) -> NearTie:
+        assert self._pool is not None
+        most = _most_slower(self._fastest, experts=self._experts)
+        latest = self._fastest.iteration_seconds * (1 + most)
+        # Where weights went to host memory for want of another plan, they do here, too.
+        on_host = self._fastest.strategy.offload_optimizer
+        return NearTie(self._asked, self._pool, latest, on_host=on_host)
+
+    def fastest_measured(self, plans: Sequence[Plan]) -> Plan:
         """The plan in the near-tie of which most is known, the fastest of several."""
         runtime, found = self._asked.runtime.name, list(plans)
         rules = rules_against_unmeasured(experts=self._experts, runtime=runtime)
-        while pool is not None and rules:
-            found += self._found(pool, rules)
+        while self._pool is not None and rules:
+            found += self._near.plans(rules, self._pool)
             rules = rules[:-1]
         least = self._doubt(self._fastest)
         tied = [
@@ -207,9 +235,10 @@ class _Choice:
         return tied[0] if tied else self._fastest
 
     def _loses_little(self, plan: Plan) -> bool:
-        most = 1 + _most_slower(self._fastest, experts=self._experts)
+        surer = self._doubt(plan) < self._doubt(self._fastest)
+        most = _most_slower(self._fastest, experts=self._experts) if surer else RECOMMENDED_SLOWER
         return (
-            plan.iteration_seconds <= self._fastest.iteration_seconds * most
+            plan.iteration_seconds <= self._fastest.iteration_seconds * (1 + most)
             and chance(self._fastest, plan, experts=self._experts) < RECOMMENDED_CHANCE
         )
 
@@ -261,15 +290,7 @@ class _Choice:
 
     def _search(self, pool: Pool, rules: tuple[UserRule, ...]) -> bool:
         """Whether a plan under more rules is taken."""
-        return any([self.offer(plan) for plan in self._found(pool, rules)])
-
-    def _found(self, pool: Pool, rules: tuple[UserRule, ...]) -> Sequence[Plan]:
-        asked = replace(self._asked, rules=(*self._asked.rules, *rules))
-        most = _most_slower(self._fastest, experts=self._experts)
-        limit = self._fastest.iteration_seconds * (1 + most)
-        # With a limit, weights do not go to host memory where they did for want of another plan.
-        on_host = self._fastest.strategy.offload_optimizer and not self._asked.offloads
-        return search_pool(asked, pool, () if on_host else [limit], Claim.ANY_PLAN)[0]
+        return any([self.offer(plan) for plan in self._near.plans(rules, pool)])
 
 
 def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
@@ -293,6 +314,7 @@ def rule_against(field: str, plain: int | str) -> UserRule:
 
 
 def _most_slower(fastest: Plan, *, experts: bool) -> float:
+    """By which share plans of the near-tie of the fastest one may take longer."""
     return UNMEASURED_SLOWER[_doubt(fastest, experts=experts)]
 
 

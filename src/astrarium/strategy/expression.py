@@ -47,7 +47,7 @@ class Rule(Value, frozen=True):
         return cls(text, frozen, frozenset(names_of(frozen)))
 
     def evaluate(self, columns: Mapping[str, Column]) -> Bools:
-        """Where the rule is true; columns, looked up one by one, broadcast against each other."""
+        """The rows for which the rule is true; columns are looked up one by one and broadcast."""
         with np.errstate(all="ignore"):
             true = _truth(self.tree, columns).true
         return np.asarray(true, dtype=np.bool_)

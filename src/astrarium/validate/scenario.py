@@ -65,7 +65,7 @@ NETWORKS: Final = (
 
 
 class Scenario(Value, frozen=True):
-    """What a row ran; several strategies where the row leaves a choice."""
+    """The run of a row; several strategies where the row leaves a choice."""
 
     workload: Workload
     pool: Pool
@@ -285,7 +285,7 @@ def _expert_tp(row: MeasuredRow, program: TrainingProgram, model: Model, degrees
 
 
 class _Given(Value, frozen=True):
-    """What a row says about the machines."""
+    """The machines of a row."""
 
     gpus_per_node: int
     node_size: int

@@ -68,7 +68,7 @@ class TuningProblem:
 
     @property
     def seen(self) -> Bools:
-        """Which factors the rows show at all."""
+        """The factors that the rows show at all."""
         return np.abs(self.slopes).max(axis=0) * self.widths >= LEAST_MOVE
 
     def take(self, rows: Ints | Bools) -> TuningProblem:

@@ -82,6 +82,10 @@ def _precision(name: str) -> dict[str, str]:
     out = {
         key: value for word, on in _PRECISIONS.items() if word in name for key, value in on.items()
     }
+    if "nvfp4" in name:
+        return {**out, "fp4": "e2m1"}
+    if "mxfp8" in name:
+        return {**out, "fp8": "e4m3", "fp8_recipe": "mxfp8"}
     return out | ({"fp8": "hybrid"} if "fp8" in name else {})
 
 

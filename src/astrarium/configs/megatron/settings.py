@@ -93,8 +93,10 @@ def _captures_layers(s: Settings) -> bool:
 
 
 def _precision(s: Settings) -> Precision:
+    if "fp4" in s and s.text("fp4") != "False":
+        return Precision.FP4
     if "fp8" in s and s.text("fp8") != "False":
-        return Precision.FP8
+        return Precision.MXFP8 if s.text("fp8_recipe") == "mxfp8" else Precision.FP8
     return Precision.FP16 if s.flag("fp16") else Precision.BF16
 
 

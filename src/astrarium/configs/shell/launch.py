@@ -159,7 +159,7 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
     unknown = [program for program in map(_unknown_program, script.commands) if program]
     if unknown:
         raise NotModelledError(
-            f"{where}: starts {unknown[0]}, a program whose model and options are not known;"
+            f"{where}: starts {unknown[0]}; the model and options of that program are not known;"
             f" {_SAY_IT}"
         )
     started = list(dict.fromkeys(shown(one.words[0]) for one in script.commands if one.words))
@@ -215,7 +215,7 @@ def _ask(script: Script, where: str) -> None:
             if names[0].isdigit()
             else f"add {answer_for(names[0])}"
         )
-        says = f"{where}: what it starts depends on ${names[0]}; {way}"
+        says = f"{where}: the program that it starts depends on ${names[0]}; {way}"
         raise OpenQuestionError(says, variables=variables_of(names[:1]))
     if script.stopped:
         raise OpenQuestionError(

@@ -219,7 +219,7 @@ class WordParser:
         return parts
 
     def _dollar(self, *, quoted: bool) -> WordPart:
-        """What begins with $ or `."""
+        """A part of a word that begins with $ or `."""
         text, begin = self.text, self.at
         if text[begin] == "`":
             return self._backquoted(quoted=quoted)

@@ -30,7 +30,7 @@ from astrarium.export.software import megatron
 from astrarium.export.software.published import published_as, why_unpublished
 from astrarium.export.target import Target
 from astrarium.model.adapters import module_names
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -52,23 +52,25 @@ MIXED_PRECISION: Final[Mapping[Precision, str]] = {
     Precision.BF16: "bf16_mixed",
     Precision.FP16: "fp16_mixed",
     Precision.FP8: "bf16_with_fp8_current_scaling_mixed",
+    Precision.MXFP8: "bf16_with_mxfp8_mixed",
+    Precision.FP4: "bf16_with_nvfp4_mixed",
 }
 
 
 def recipe_of(job: Job) -> str:
     """The recipe for the model, with adapters or without; "" if there is none."""
-    name = published_as(job.model, _recipes(job))
-    return _recipes(job).get(name, "")
+    recipes = _recipes(job.workload)
+    return recipes.get(published_as(job.model, recipes), "")
 
 
-def _recipes(job: Job) -> Mapping[str, str]:
-    return RECIPES if job.workload.adapters is None else ADAPTED
+def _recipes(work: Workload) -> Mapping[str, str]:
+    return RECIPES if work.adapters is None else ADAPTED
 
 
-def model_refused(job: Job) -> str:
+def workload_refused(work: Workload) -> str:
     """Why there is no recipe for the model; "" if there is one."""
-    why = why_unpublished(job.model, _recipes(job))
-    kind = "" if job.workload.adapters is None else " with adapters"
+    why = why_unpublished(work.model, _recipes(work))
+    kind = "" if work.adapters is None else " with adapters"
     return why and (
         f"Megatron-Bridge {VERSION} has no recipe{kind} for it{why}; {flag('to')} megatron writes"
         " the model out option by option"
@@ -292,7 +294,7 @@ TARGET = Target(
     version=VERSION,
     program=program,
     lacks=lacks("megatron", "bridge"),
-    model_refused=model_refused,
+    workload_refused=workload_refused,
     finetunes=("lora", "dora"),
     modules="megatron_gpt",
 )

@@ -189,6 +189,12 @@ def precision_flags(job: Job) -> Iterator[tuple[str, object]]:
     if precision is Precision.FP8:
         yield "fp8-format", "hybrid"
         yield "fp8-recipe", "tensorwise"
+    if precision is Precision.MXFP8:
+        yield "fp8-format", "e4m3"
+        yield "fp8-recipe", "mxfp8"
+    if precision is Precision.FP4:
+        yield "fp4-format", "e2m1"
+        yield "fp4-recipe", "nvfp4"
     if job.workload.numerics is Numerics.REDUCED:
         yield "grad-reduce-in-bf16", True
         yield "use-precision-aware-optimizer", True

@@ -22,7 +22,7 @@ def published_as(model: Model, names: Container[str]) -> str:
 
 
 def why_unpublished(model: Model, names: Container[str]) -> str:
-    """What a refusal adds of the nearest of these models; "" if the model is one of them."""
+    """The nearest of these models, in words for a refusal; "" if the model is one of them."""
     if published_as(model, names):
         return ""
     model = without_predictions(model)

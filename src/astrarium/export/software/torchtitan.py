@@ -28,7 +28,7 @@ from astrarium.export.software.torchtitan_models import (
     llama_spec,
 )
 from astrarium.export.target import Target
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job
 
 VERSION: Final = "0.3.0"
@@ -59,7 +59,8 @@ _CONVERTED: Final = f"""\
     )
     model_spec = replace(model_spec, model=float8.build().convert(model_spec.model))
 """
-_FULL: Final = "from torchtitan.distributed.activation_checkpoint import FullAC"
+_CHECKPOINTING: Final = "from torchtitan.distributed.activation_checkpoint import {}"
+_KINDS: Final = {"none": "", "full": "FullAC", "selective": "SelectiveAC"}
 
 _LAYERS: Final = """\
 def layers(first: int, last: int) -> list[str]:
@@ -74,11 +75,18 @@ _NORMS: Final = """\
 
 
 def model_refused(job: Job) -> str:
-    """Why the model cannot be trained, "" if it can."""
+    """Why the model cannot be trained as the plan has it, "" if it can."""
     flavor = flavor_of(job.model, VERSION)
+    is_own = flavor is not None and _is_model(flavor)
+    return flavor_refused(job, flavor) if flavor and is_own else ""
+
+
+def workload_refused(work: Workload) -> str:
+    """Why the model cannot be trained, "" if it can."""
+    flavor = flavor_of(work.model, VERSION)
     if flavor is not None and _is_model(flavor):
-        return flavor_refused(job, flavor)
-    why = llama_refused(job.model)
+        return ""
+    why = llama_refused(work.model)
     if flavor is not None:
         other = ", ".join(flavor.differences.values())
         return why and f"{flavor.label} has its sizes, but {other}, and {why}"
@@ -112,7 +120,7 @@ def module(job: Job) -> str:
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
     epsilon = (trained_facts(job.config) or {}).get(EPSILON)
-    is_float8 = job.workload.precision is Precision.FP8
+    is_float8, kept = job.workload.precision is Precision.FP8, _KINDS[titan.checkpointing(job)]
     body = filled(
         "torchtitan_plan.txt",
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",
@@ -122,10 +130,10 @@ def module(job: Job) -> str:
         tokenizer=titan.TOKENIZER,
         dataset=titan.DATASET,
         optimizer=find_optimizer(job.workload.optimizer).software["torchtitan"],
-        checkpoint="FullAC.Config()" if titan.recomputes(job) else "None",
+        checkpoint=f"{kept}.Config()" if kept else "None",
         **{name: _arguments(values) for name, values in settings(job).items()},
     )
-    imports = [*_IMPORTS, *([_FULL] if titan.recomputes(job) else [])]
+    imports = [*_IMPORTS, *([_CHECKPOINTING.format(kept)] if kept else [])]
     functions = [_LAYERS] if job.strategy.pp > 1 else []
     if sets_epsilon:
         imports.append(_NORM)
@@ -184,6 +192,7 @@ TARGET = Target(
     runtime=titan.RUNTIME,
     program=program,
     lacks=lacks("torchtitan", "torchtitan 0.3"),
+    workload_refused=workload_refused,
     model_refused=model_refused,
     optimizers="torchtitan",
 )

@@ -19,7 +19,8 @@ from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.export.software.published import published_as, why_unpublished
 from astrarium.export.target import Target
 from astrarium.model.adapters import adapted_modules
-from astrarium.model.blocks import Block, Module
+from astrarium.model.blocks import Block, Model, Module
+from astrarium.model.workload import Workload
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -35,26 +36,26 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = _DATA["configs"]  # by names o
 
 def config_of(job: Job) -> str:
     """The configuration for the model and what trains; "" if there is none."""
-    return _configs(job).get(published_as(job.model, _configs(job)), "")
+    configs = _configs(job.workload)
+    return configs.get(published_as(job.model, configs), "")
 
 
-def _configs(job: Job) -> Mapping[str, str]:
-    kind = "full" if job.workload.adapters is None else "lora"
+def _configs(work: Workload) -> Mapping[str, str]:
+    kind = "full" if work.adapters is None else "lora"
     return {name: of[kind] for name, of in CONFIGS.items() if kind in of}
 
 
-def model_refused(job: Job) -> str:
+def workload_refused(work: Workload) -> str:
     """Why the model or its adapters have no configuration; "" if they have one."""
-    why = why_unpublished(job.model, _configs(job))
+    why, adapters = why_unpublished(work.model, _configs(work)), work.adapters
     if why:
-        kind = "all weights" if job.workload.adapters is None else "adapters"
+        kind = "all weights" if adapters is None else "adapters"
         return f"torchtune {VERSION} has no distributed configuration of {kind} for it{why}"
-    adapters = job.workload.adapters
     if adapters is None:
         return ""
-    if adapters.kind not in _facts(job).get("kinds", [adapters.kind]):
+    if adapters.kind not in _facts(work.model).get("kinds", [adapters.kind]):
         return f"torchtune {VERSION} has no {adapters.kind} for it"
-    if not _adapted(job, Module.ATTENTION) or len(_adapted(job, Module.MLP)) not in (0, 3):
+    if not _adapted(work, Module.ATTENTION) or len(_adapted(work, Module.MLP)) not in (0, 3):
         return (
             "adapters are on some weights of attention, and on all of feed-forward parts or none;"
             f" plan with {flag('lora_modules')} all-linear, or attention"
@@ -62,16 +63,16 @@ def model_refused(job: Job) -> str:
     return ""
 
 
-def _facts(job: Job) -> Mapping[str, Any]:
-    return CONFIGS[published_as(job.model, CONFIGS)]
+def _facts(model: Model) -> Mapping[str, Any]:
+    return CONFIGS[published_as(model, CONFIGS)]
 
 
-def _adapted(job: Job, *parts: Module) -> list[str]:
-    """The modules with adapters in parts of a layer."""
-    assert job.workload.adapters is not None
-    block = next(kind for kind in job.model.kinds if isinstance(kind, Block))
-    found = adapted_modules(job.model, block, job.workload.adapters)
-    return [one.name for one in found if one.linear.module in parts]
+def _adapted(work: Workload, part: Module) -> list[str]:
+    """The modules with adapters in a part of a layer."""
+    assert work.adapters is not None
+    block = next(kind for kind in work.model.kinds if isinstance(kind, Block))
+    found = adapted_modules(work.model, block, work.adapters)
+    return [one.name for one in found if one.linear.module is part]
 
 
 def overrides(job: Job) -> dict[str, object]:
@@ -97,10 +98,10 @@ def _trained(job: Job) -> Iterator[tuple[str, object]]:
     if adapters is None:
         yield from _DATA["fixed_for_all"].items()
         return
-    yield from [("model", _facts(job)["builder"])] if "builder" in _facts(job) else ()
+    yield from [("model", _facts(job.model)["builder"])] if "builder" in _facts(job.model) else ()
     yield from _DATA["fixed_for_adapters"].items()
-    yield "model.lora_attn_modules", _adapted(job, Module.ATTENTION)
-    yield "model.apply_lora_to_mlp", bool(_adapted(job, Module.MLP))
+    yield "model.lora_attn_modules", _adapted(job.workload, Module.ATTENTION)
+    yield "model.apply_lora_to_mlp", bool(_adapted(job.workload, Module.MLP))
     yield "model.lora_rank", adapters.rank
     yield "model.lora_alpha", 2 * adapters.rank
     yield "model.quantize_base", adapters.is_quantised
@@ -155,7 +156,7 @@ TARGET = Target(
     runtime=RUNTIME,
     program=program,
     lacks=lacks("torchtune", "script"),
-    model_refused=model_refused,
+    workload_refused=workload_refused,
     finetunes=("lora", "qlora", "dora"),
     modules="torchtune",
 )

@@ -184,7 +184,7 @@ def _prediction_words(layers: int) -> str:
 
 
 def _adapters_words(workload: WorkloadPart, trains: Collection[str | None]) -> str:
-    """Which adapters train, named by their kind where all plans have one; "" where none has any."""
+    """The adapters, named by their kind where all plans have one; "" where none has any."""
     if workload.lora_rank is None or trains == {None}:
         return ""
     kind = f"{ADAPTERS.get(next(iter(trains)), '')} ".lstrip() if len(trains) == 1 else ""
@@ -443,7 +443,7 @@ def next_steps(
     runtimes: Sequence[str] = ("megatron",),
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """How to keep, explain and export the best plan; `files` have been written."""
+    """Commands to keep, explain and export the best plan; `files` have been written."""
     folder = "DIR" if written is None else str(written.parent)
     yield tables.title(
         f"Keep{', explain and export' if runtimes else ' and explain'} the best plan"

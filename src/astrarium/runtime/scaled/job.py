@@ -36,6 +36,7 @@ from astrarium.strategy.types import (
 )
 from astrarium.value import Value
 
+GRADIENTS_DIVIDED = 2  # the ZeRO stage that divides gradients, and no weights
 SMALL_DEGREE = 2  # what an axis above one becomes
 MOST_SEQUENCES = 2  # of a micro-batch
 VOCAB_MULTIPLE = 128  # Megatron pads the token table to multiples of this for every tp rank
@@ -248,7 +249,11 @@ def _change(what: str, planned: object, run: object) -> Iterator[ScaledSize]:
 
 def _sharing_notes(planned: Strategy, small: Strategy) -> Iterator[str]:
     if planned.zero_stage > max(small.zero_stage, 1):
-        yield f"ZeRO {planned.zero_stage} is Megatron-FSDP's: run as ZeRO 1"
+        parts = "gradients" if planned.zero_stage == GRADIENTS_DIVIDED else "weights and gradients"
+        yield (
+            f"ZeRO {planned.zero_stage} is Megatron-FSDP's, which needs GPUs: run as ZeRO 1, so"
+            f" that {parts} are whole on every rank"
+        )
     if planned.shard_groups > 1 == small.shard_groups:
         yield f"shard_groups {planned.shard_groups}: all ranks divide together"
     if planned.offload_optimizer:

@@ -16,12 +16,7 @@ from astrarium.cost.memory import least_bytes_of_degrees
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed.crossings import crossing_in_use, least_of_one_stage
 from astrarium.search.mixed.kept_plans import TIMES, KeptPlans
-from astrarium.search.mixed.layer_room import (
-    LayerFigures,
-    layer_figures,
-    least_longest,
-    places_in_flight,
-)
+from astrarium.search.mixed.layer_room import LayerFigures, layer_figures, least_longest
 from astrarium.search.mixed.nodes import Key, Row
 from astrarium.search.mixed.ramps import Ramps, ramps_of
 from astrarium.search.mixed.rules import MixedRules
@@ -29,6 +24,7 @@ from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.mixed.updates import update_seconds
 from astrarium.search.outcome import Objective, Rejection
 from astrarium.search.rule_filter import Lost
+from astrarium.search.split.contents import places_in_flight
 from astrarium.search.split.pipeline_bounds import (
     LayerParts,
     crossing_bound,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct
-from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
+from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import (
@@ -36,23 +36,27 @@ from astrarium.search.families import Shared, family_of, with_twins
 from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
+from astrarium.search.single.blocks import (
+    DegreeRows,
+    LayoutRows,
+    shared_of_row,
+    strategy_of_row,
+    taken,
+    twin_of,
+)
 from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds
-from astrarium.search.single.open_layouts import OpenRows, left_open
+from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import Space, Wave
 from astrarium.strategy.columns import (
-    GRANULARITIES,
     SPLITS,
     Degrees,
     Options,
-    modules_of,
-    strategy_at,
 )
 from astrarium.strategy.estimate import TWINS, Twin
 from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import HOUR
-from astrarium.value import Value
 
 if TYPE_CHECKING:
     from astrarium.search.single.redealing import Redealt
@@ -61,9 +65,11 @@ FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as la
 LARGEST_BLOCK = 4096
 # Strategies priced together: few at first, for an early bound; then as many as memory allows.
 FIRST_ROWS, MOST_ROWS = 30_000, 240_000
+FEW_ROWS, GROWTH = 2_000, 8
 # Pipelines executed together: at first about as many as plans are kept.
 FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
 ROUNDING = 1e-9
+WIDE = 0.05  # of the best score: what is left open promises so much that bounds come first
 UNPROVED = (Claim.NONE, Claim.ANY_PLAN)
 
 
@@ -78,29 +84,6 @@ class _State:
     best: dict[tuple[float, ...], Found] = field(default_factory=dict)
     met: dict[tuple[float, ...], list[tuple[Shared, Twin]]] = field(default_factory=dict)
     least_open: float = float("inf")  # score that other ways to deal the layers could reach
-
-
-class DegreeRows(Value, frozen=True):
-    """Degrees with what they take at least; `counts` says how many strategies have them."""
-
-    degrees: Degrees
-    counts: Ints
-    shards: ShardCosts
-    least: LeastSeconds
-    least_bytes: Floats
-
-    @property
-    def seconds(self) -> Floats:
-        return self.least.iteration
-
-    def take(self, rows: Ints) -> DegreeRows:
-        return DegreeRows(
-            self.degrees.take(rows),
-            self.counts[rows],
-            _taken(self.shards, rows),
-            self.least.take(rows),
-            self.least_bytes[rows],
-        )
 
 
 class Search:
@@ -128,7 +111,10 @@ class Search:
         rules += [(rule, Rejection.RULE) for rule in user_rules]
         self.rules = RuleSteps(rules, space.expanded_overlaps)
         self.state = _State()
+        self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
+        self._expanded: list[LayoutRows] | None = None  # where layouts are only to be found
+        self._first_rows = FIRST_ROWS
         self._size = 0  # strategies of the waves so far
 
     def run(
@@ -140,6 +126,23 @@ class Search:
         """
         self._claim, self._near, self._lifts = claim, near, lifts
         self.compare()
+        return self.dealt()
+
+    def expanded(self) -> list[LayoutRows]:
+        """Layouts whose bounds do not exceed what is known, for searches under more rules."""
+        self._expanded = []
+        self.compare()
+        return self._expanded
+
+    def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
+        """Any plan that keeps all rules, some of which the layouts were not chosen by."""
+        self._claim, self._first_rows = Claim.ANY_PLAN, FEW_ROWS
+        more = RuleSteps([(rule, Rejection.RULE) for rule in rules], self.space.expanded_overlaps)
+        for block in blocks:
+            layouts = block.layouts
+            at_hand = Rows(layouts.degrees, layouts.virtual, layouts.split)
+            once = np.ones(len(layouts), np.int64)
+            self._compare(block, self._passes([*more.of_degrees, *more.of_layouts], at_hand, once))
         return self.dealt()
 
     def compare(self) -> None:
@@ -198,7 +201,7 @@ class Search:
         within = self.score(work.least_passes(), least, degrees) <= self._worst_kept()
         self.state.rejected[Rejection.BOUND] += int(counts[hopeful & ~within].sum())
         hopeful &= within
-        work, shards = work.take(hopeful), _taken(shards, hopeful)
+        work, shards = work.take(hopeful), taken(shards, hopeful)
         degrees, counts, least = work.degrees, counts[hopeful], least[hopeful]
         seconds = LeastSeconds.of(model, work, shards, space.modules)
         in_time = self._within_limits(seconds.iteration, degrees, counts)
@@ -220,7 +223,7 @@ class Search:
                 return
             self._expand(rows.take(block[within]))
             start += size
-            size = min(2 * size, LARGEST_BLOCK)
+            size = min(2 * size, LARGEST_BLOCK) if self._expanded is None else LARGEST_BLOCK
 
     def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration and peak bytes."""
@@ -246,28 +249,35 @@ class Search:
 
     def _expand(self, rows: DegreeRows) -> None:
         """Price everything behind these degrees."""
-        layouts, chunk_layers, of_degrees = self._layouts(rows)
-        if layouts is None:
+        block = self._block(rows)
+        if block is None:
             return
-        least, of_all = least_bytes(layouts), rows.least.take(of_degrees)
-        seconds = self._layout_seconds(layouts, of_all)
+        if self._expanded is None:
+            self._compare(block, np.ones(len(block.layouts), bool))
+        else:
+            self._expanded.append(block)
+
+    def _compare(self, block: LayoutRows, asked: Bools) -> None:
+        """Price some layouts with all their options."""
+        layouts, chunk_layers, least = block.layouts, block.chunk_layers, block.least_bytes
+        seconds = block.seconds
         bound = self.score(seconds, least, layouts.degrees)
         option_counts = self._option_counts(chunk_layers)
-        within = bound <= self._worst_kept()
+        within = asked & (bound <= self._worst_kept())
         copies = self.space.overlap_copies
-        self.state.rejected[Rejection.BOUND] += int(option_counts[~within].sum()) * copies
+        self.state.rejected[Rejection.BOUND] += int(option_counts[asked & ~within].sum()) * copies
         if self._deals_freely:
             self._open.add(layouts, np.flatnonzero(within), seconds, chunk_layers)
         elif self._may_deal and self._claim not in UNPROVED:
-            self._leave_cuts_open(layouts, least, chunk_layers, of_all)
+            self._leave_cuts_open(block)
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
-        start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
+        start, at_once = 0, MOST_ROWS if self.state.best else self._first_rows
         while start < len(candidates):
             total = np.cumsum(option_counts[candidates[start:]])
             stop = start + max(1, int(np.searchsorted(total, at_once)))
-            at_once = MOST_ROWS
+            at_once = min(GROWTH * at_once, MOST_ROWS)
             chosen = candidates[start:stop]
             again = self.score(seconds[chosen], least[chosen], layouts.degrees.take(chosen))
             alive = again <= self._worst_kept()
@@ -277,14 +287,13 @@ class Search:
                 self._price(layouts, chosen[alive], chunk_layers)
             start = stop
 
-    def _leave_cuts_open(
-        self, layouts: Layouts, least: Floats, chunk_layers: Ints, of_all: LeastSeconds
-    ) -> None:
+    def _leave_cuts_open(self, block: LayoutRows) -> None:
         """Other cuts of unequal layers: the splits compared here are two of many."""
+        layouts, least = block.layouts, block.least_bytes
         cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
-        seconds = self._seconds_of_any_cuts(layouts, of_all)
+        seconds = self._seconds_of_any_cuts(layouts, block.least)
         rows = cut[self.score(seconds, least, layouts.degrees)[cut] <= self._worst_kept()]
-        self._open.add(layouts, rows, seconds, chunk_layers)
+        self._open.add(layouts, rows, seconds, block.chunk_layers)
 
     def _seconds_of_any_cuts(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
         """At least, however layers are dealt: redone as little, all hidden that can be."""
@@ -293,8 +302,8 @@ class Search:
         passes = least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
         return np.maximum(passes + of_all.after, of_all.iteration)
 
-    def _layouts(self, given: DegreeRows) -> tuple[Layouts | None, Ints, Ints]:
-        """Layouts of some degrees, the layers of their largest chunks, and their rows."""
+    def _block(self, given: DegreeRows) -> LayoutRows | None:
+        """Layouts of some degrees, if rules permit any."""
         degrees = given.degrees
         per_pp = {int(pp): self.space.layouts(int(pp)) for pp in distinct(degrees.pp)}
         repeats = np.array([len(per_pp[int(pp)]) for pp in degrees.pp])
@@ -307,11 +316,13 @@ class Search:
         counts = self._option_counts(chunk_layers) * self.space.overlap_copies
         alive = self._passes(self.rules.of_layouts, Rows(repeated, virtual, split), counts)
         if not alive.any():
-            return None, chunk_layers, rows
+            return None
         layouts = self.model.layouts(
-            repeated.take(alive), virtual[alive], split[alive], _taken(given.shards, rows[alive])
+            repeated.take(alive), virtual[alive], split[alive], taken(given.shards, rows[alive])
         )
-        return layouts, chunk_layers[alive], rows[alive]
+        least = given.least.take(rows[alive])
+        seconds = self._layout_seconds(layouts, least)
+        return LayoutRows(layouts, chunk_layers[alive], least, least_bytes(layouts), seconds)
 
     def _option_counts(self, chunk_layers: Ints) -> Ints:
         distinct, index = np.unique(chunk_layers, return_inverse=True)
@@ -428,7 +439,7 @@ class Search:
             return np.full(len(families), np.inf)
         best = self.state.best
         known = [best[key].seconds if key in best else np.inf for key in families]
-        return np.array(known) * (1 + TWINS)
+        return np.array(known) * (1 + (TWINS if self._near == np.inf else 0))
 
     def _best_score(self) -> float:
         best = (found.score for found in self.state.best.values())
@@ -440,11 +451,6 @@ class Search:
         d = layouts.degrees
         columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
         return map(family_of, *(column[rows].tolist() for column in columns))
-
-    @property
-    def proves(self) -> bool:
-        """Whether the gap is to be as narrow as can be."""
-        return self._lifts and self._claim not in UNPROVED
 
     def per_second(self, degrees: Degrees) -> Floats:
         """The score of an iteration of a second."""
@@ -458,7 +464,7 @@ class Search:
     @property
     def _may_deal(self) -> bool:
         is_timed = self.objective not in (Objective.MEMORY, Objective.GPUS)
-        return is_timed and not self.space.equal_splits
+        return is_timed and not self._names_split
 
     def _deal(self) -> None:
         """Deal the layers anew of what could be better than the best plan, then say by how much."""
@@ -469,27 +475,40 @@ class Search:
         table = self._open.below(self._best_score(), self.score)
         if table is None:
             return
-        self.state.least_open, chosen = left_open(self, table, self._best_score())
+        best = self._best_score()
+        self.state.least_open, chosen = left_open(self, table, best)
         if chosen is None:
             return
-        seconds = chosen.score / self.per_second(chosen.degrees)
+        # Scarce memory makes much seem possible: linear programs tell what is.
+        proves = self._claim not in UNPROVED
+        is_wide = self._deals_freely and bool(chosen.score[0] < best * (1 - WIDE))
+        if proves and is_wide:
+            chosen = self._lifted(chosen, best)
         if self._deals_freely:
-            from astrarium.search.single.redealing import redealt
-
-            found = redealt(self, chosen, self._best_score())
-            self._keep_redealt([] if found is None else [found])
-        score = seconds * self.per_second(chosen.degrees)  # a front expects more of it by now
-        if self.proves:
-            from astrarium.search.single.redealing import with_better_bounds
-
-            score = with_better_bounds(self, chosen, score, self._best_score())
-        self.state.least_open = min(self.state.least_open, float(score.min()))
+            chosen = self._dealt_anew(chosen, best, is_wide=is_wide)
+        if proves and self._lifts and not is_wide:
+            chosen = self._lifted(chosen, self._best_score())
+        self.state.least_open = min(self.state.least_open, float(chosen.score.min()))
 
     def _move_cuts(self) -> None:
         if any(found.strategy.virtual_stages > 1 for found in self.state.best.values()):
             from astrarium.search.single.redealing import with_moved_cuts
 
             self._keep_redealt(with_moved_cuts(self))
+
+    def _dealt_anew(self, chosen: Candidates, best: float, *, is_wide: bool) -> Candidates:
+        """Keeps what is better; returns the same with scores as they are then."""
+        from astrarium.search.single.redealing import redealt
+
+        seconds = chosen.score / self.per_second(chosen.degrees)
+        found = redealt(self, chosen, best, is_wide=is_wide)
+        self._keep_redealt([] if found is None else [found])
+        return replace(chosen, score=seconds * self.per_second(chosen.degrees))
+
+    def _lifted(self, chosen: Candidates, best: float) -> Candidates:
+        from astrarium.search.single.redealing import with_better_bounds
+
+        return with_better_bounds(self, chosen, best)
 
     def _keep_redealt(self, found: Sequence[Redealt]) -> None:
         for one in found:
@@ -546,8 +565,10 @@ class Search:
         best = self.state.best
         for i, key in enumerate(self.keys(layouts, at)):
             value = float(score[i])
-            twin = _twin(layouts, int(at[i]), float(seconds[i]))
-            self.state.met.setdefault(key, []).append((_shared(options, int(chosen[i])), twin))
+            twin = twin_of(layouts, int(at[i]), float(seconds[i]))
+            self.state.met.setdefault(key, []).append(
+                (shared_of_row(options, int(chosen[i])), twin)
+            )
             if key in best and best[key].score <= value:
                 continue
             if len(best) >= self.top and key not in best and value >= self._worst_kept():
@@ -577,32 +598,3 @@ class Search:
         best = self.state.best
         order = sorted(best, key=lambda k: (best[k].score, k))
         return [with_twins(best[key], self.state.met[key]) for key in order]
-
-
-def _twin(layouts: Layouts, row: int, seconds: float) -> Twin:
-    d = layouts.degrees
-    return Twin(
-        int(layouts.virtual[row]), int(d.cp[row]), int(d.dp[row]), int(d.micro_batch[row]), seconds
-    )
-
-
-def _shared(options: Options, row: int) -> Shared:
-    return (
-        int(options.zero_stage[row]),
-        bool(options.offload_optimizer[row]),
-        GRANULARITIES[int(options.granularity[row])],
-        modules_of(int(options.recompute_modules[row])),
-    )
-
-
-def strategy_of_row(layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
-    """The strategy of one row of layouts with its row of the options."""
-    row = int(rows[at])
-    code = int(layouts.split[row])
-    split = SPLITS[code] if code < len(SPLITS) else LayerSplit.FREE
-    one, chosen = layouts.degrees.take(np.array([row])), options.take(np.array([at]))
-    return strategy_at(one, chosen, 0, int(layouts.virtual[row]), split)
-
-
-def _taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:
-    return replace(shards, shard_of=shards.shard_of[rows])

@@ -21,7 +21,7 @@ from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import total_seconds
-from astrarium.search.outcome import Found
+from astrarium.search.outcome import NEAR, Found
 from astrarium.search.single.kind_rings import KindRings
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.cases import Bundle
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 
 MOST_LIFTING, MOST_LIFTING_UNEQUAL = 6_500, 14_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
-HOPEFUL, OF_EACH = 32, 4  # strategies that are filled, and those with the same layout
+# Strategies that are filled, and those whose layers are moved until nothing is gained: where little
+# is left open, and where much is.
+FEW, MANY = (32, 8), (64, 12)
+OF_EACH = 4  # strategies with the same layout that are filled
 TWINS = 0.01  # part by which the times of pipelines of one shape may differ that are dealt alike
-DEALT = 6  # strategies whose layers are moved until nothing is gained
+KEPT = 4  # plans that are dealt anew, whatever their bounds
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
 MOVED, MOST_MOVES, RUNS = 4, 12, 40  # plans of unequal layers, moves of each, runs of cuts drawn
@@ -54,8 +57,8 @@ class Redealt(Value, frozen=True):
     peak: Floats  # of all rows
 
 
-def with_better_bounds(search: Search, chosen: Candidates, score: Floats, best: float) -> Floats:
-    """The scores that what is left open could reach, of what promises most bounded better."""
+def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
+    """What is left open, with better bounds of what promises most: the least first."""
     bounds, per_second = DealingBounds(), search.per_second(chosen.degrees)
     most_work, enough_of_all = MOST_LIFTING, best * (1 - SMALL_GAIN)
     if len(search.model.layers_of_kind) > 1:
@@ -76,17 +79,25 @@ def with_better_bounds(search: Search, chosen: Candidates, score: Floats, best: 
             ring = bounds.least_of_kinds(ring, enough - tied, rounds)
         return float((ring + tied) * per_second[number])
 
-    return np.array(lifted(score.tolist(), lift, enough_of_all, lambda: bounds.work < most_work))
+    score = chosen.score.tolist()
+    score = lifted(score, lift, enough_of_all, lambda: bounds.work < most_work)
+    found = replace(chosen, score=np.array(score))
+    return found.take(np.argsort(found.score, kind="stable"))
 
 
-def redealt(search: Search, chosen: Candidates, best: float) -> Redealt | None:
-    """What is left open and what is kept, dealt anew; None if nothing fits."""
-    hopeful = chosen.take(_first_of_each(chosen, best * (1 - SMALL_GAIN)))
+def redealt(search: Search, chosen: Candidates, best: float, *, is_wide: bool) -> Redealt | None:
+    """What is left open and what is kept, dealt anew; None if nothing fits.
+
+    is_wide: whether much is left open; otherwise fewer are looked at.
+    """
+    most_filled, most_dealt = MANY if is_wide else FEW
+    hopeful = chosen.take(_first_of_each(chosen, best * (1 - SMALL_GAIN), most_filled))
     # What is good already may be better, too.
-    kept = [_candidate(found) for found in search.ranked()[:1] if found.strategy.pp > 1]
+    near = (found for found in search.ranked()[:KEPT] if found.score <= best * NEAR)
+    kept = [_candidate(found) for found in near if found.strategy.pp > 1]
     free = [one for one in kept if may_be_free(search, one.degrees, one.virtual, one.options)[0]]
     every = Candidates.joined([hopeful, *free])
-    return _dealt_anew(search, every, best * (1 + MOST_GAIN)) if len(every) else None
+    return _dealt_anew(search, every, best * (1 + MOST_GAIN), most_dealt) if len(every) else None
 
 
 def with_moved_cuts(search: Search) -> list[Redealt]:
@@ -132,7 +143,7 @@ def _neighbouring_cuts(cuts: Ints, pp: int, drawn: np.random.Generator) -> Ints:
     return ways[(sizes >= 0).all(axis=1) & (held[:, 1:-1] > 0).all(axis=1)]
 
 
-def _first_of_each(chosen: Candidates, limit: float) -> Ints:
+def _first_of_each(chosen: Candidates, limit: float, most: int) -> Ints:
     """The most promising few of those that a user tells apart by their layouts.
 
     Of every number of GPUs in turn: plans for few are no rivals of those for many.
@@ -140,7 +151,7 @@ def _first_of_each(chosen: Candidates, limit: float) -> Ints:
     _, alike = distinct_rows(*chosen.degrees.columns(), chosen.virtual)
     first = np.flatnonzero((rank_within(alike) < OF_EACH) & (chosen.score < limit))
     turns = np.argsort(rank_within(chosen.degrees.gpus[first]), kind="stable")
-    return np.sort(first[turns[:HOPEFUL]])
+    return np.sort(first[turns[:most]])
 
 
 def _candidate(found: Found) -> Candidates:
@@ -150,7 +161,7 @@ def _candidate(found: Found) -> Candidates:
     return Candidates(degrees_of(one), virtual, options_of(one), np.array([found.score]), alone)
 
 
-def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | None:
+def _dealt_anew(search: Search, chosen: Candidates, limit: float, most: int) -> Redealt | None:
     """The layers of the best strategies, dealt in the best ways; None if nothing fits.
 
     limit: the score that ranks which are just filled must reach.
@@ -159,7 +170,7 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float) -> Redealt | N
     degrees, virtual, options = chosen.degrees, chosen.virtual, chosen.options
     every = [bundle.ring(0, row) for bundle, row in _cases(model, chosen)]
     num_layers, planner = model.planner.num_layers, model.planner
-    best = _best(search, degrees, every, limit)
+    best = _best(search, degrees, every, limit)[:most]
     # Where memory is scarce, slower ways may be those that fit.
     once = search.per_second(degrees)
     to_beat = np.where(chosen.covers_heavier, limit / (1 + MOST_GAIN) / once, np.inf)
@@ -188,7 +199,7 @@ def _best(search: Search, degrees: Degrees, every: Sequence[Ring], limit: float)
         if score[row] < limit:
             nearly = round(float(np.log(score[row])) / TWINS)
             found.setdefault((*every[row].shape, int(degrees.gpus[row]), nearly), row)
-    return list(found.values())[:DEALT]
+    return list(found.values())
 
 
 def _priced(

@@ -440,7 +440,7 @@ class _Translation:
             place = self.nodes[new[name].node].source
             raise InputError(
                 f"parameter {name!r} is changed in every step ({place}); only the"
-                " optimizer may change what is trained: compute a new tensor of it"
+                " optimizer may change a parameter: compute a new tensor of it"
             )
         if new:
             made = self.nodes[loss.node]

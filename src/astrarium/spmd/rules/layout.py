@@ -36,7 +36,7 @@ class Holding(StrEnum):
 
 
 class TensorLayout(NamedTuple):
-    """How a tensor is spread over the devices of one level of the mesh.
+    """The spread of a tensor over the devices of one level of the mesh.
 
     A tuple, as layouts are keys of most tables of the synthesis: hashing them must be cheap.
     """
@@ -71,7 +71,7 @@ def parse_layout(text: str) -> TensorLayout:
 
 
 class MessageKind(StrEnum):
-    """What devices exchange."""
+    """The messages between devices."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"

@@ -126,7 +126,7 @@ class Alternatives:
                 best, meshes = fastest, [fastest.mesh]
 
     def _hopeless(self, graph: Graph, count: int, *, strictly: bool) -> list[Attempt]:
-        """Where even the leanest program found is too large: not worth a search.
+        """The cases in which even the leanest program found is too large: not worth a search.
 
         What comes and goes is left out, as other programs may need less of it, and devices count
         together. Where a search has failed before and more micro-batches can be tried (`strictly`),

@@ -1,0 +1,85 @@
+"""Rows that a search works on: degrees, layouts, and the strategies that these make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.layouts import Layouts, ShardCosts
+from astrarium.search.families import Shared
+from astrarium.search.single.degree_bounds import LeastSeconds
+from astrarium.strategy.columns import (
+    GRANULARITIES,
+    SPLITS,
+    Degrees,
+    Options,
+    modules_of,
+    strategy_at,
+)
+from astrarium.strategy.estimate import Twin
+from astrarium.strategy.types import LayerSplit, Strategy
+from astrarium.value import Value
+
+
+class DegreeRows(Value, frozen=True):
+    """Degrees with what they take at least; `counts` says how many strategies have them."""
+
+    degrees: Degrees
+    counts: Ints
+    shards: ShardCosts
+    least: LeastSeconds
+    least_bytes: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        return self.least.iteration
+
+    def take(self, rows: Ints) -> DegreeRows:
+        return DegreeRows(
+            self.degrees.take(rows),
+            self.counts[rows],
+            taken(self.shards, rows),
+            self.least.take(rows),
+            self.least_bytes[rows],
+        )
+
+
+class LayoutRows(Value, frozen=True):
+    """Layouts with the layers of their largest chunks, and what they take at least."""
+
+    layouts: Layouts
+    chunk_layers: Ints
+    least: LeastSeconds  # of their degrees
+    least_bytes: Floats
+    seconds: Floats
+
+
+def twin_of(layouts: Layouts, row: int, seconds: float) -> Twin:
+    d = layouts.degrees
+    return Twin(
+        int(layouts.virtual[row]), int(d.cp[row]), int(d.dp[row]), int(d.micro_batch[row]), seconds
+    )
+
+
+def shared_of_row(options: Options, row: int) -> Shared:
+    return (
+        int(options.zero_stage[row]),
+        bool(options.offload_optimizer[row]),
+        GRANULARITIES[int(options.granularity[row])],
+        modules_of(int(options.recompute_modules[row])),
+    )
+
+
+def strategy_of_row(layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
+    """The strategy of one row of layouts with its row of the options."""
+    row = int(rows[at])
+    code = int(layouts.split[row])
+    split = SPLITS[code] if code < len(SPLITS) else LayerSplit.FREE
+    one, chosen = layouts.degrees.take(np.array([row])), options.take(np.array([at]))
+    return strategy_at(one, chosen, 0, int(layouts.virtual[row]), split)
+
+
+def taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:
+    return replace(shards, shard_of=shards.shard_of[rows])
