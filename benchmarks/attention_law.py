@@ -31,8 +31,7 @@ from operator_fits import (
 
 from astrarium.arrays import Floats
 from astrarium.catalog import find_gpu
-from astrarium.catalog.efficiency import Correction
-from astrarium.catalog.profiles import AttentionFit, chips, find_profile
+from astrarium.catalog.profiles import AttentionFit, Correction, chips, find_profile
 from astrarium.cost.corrections import (
     HARDWARE_FEATURES,
     HEAD_FEATURES,

@@ -1,7 +1,7 @@
 """Boosted trees for corrections of operator formulas: training with XGBoost, and the saved form.
 
 The trees learn log(true / formula) + (1 - slope) log(formula) under monotone constraints, see
-astrarium.catalog.efficiency.Correction. Needs xgboost (the extra `fit`).
+astrarium.catalog.profiles.Correction. Needs xgboost (the extra `fit`).
 
     boosted.py FILE.json    a small ensemble with XGBoost's own sums, to test cost/trees.py with
 """
@@ -18,7 +18,7 @@ import numpy as np
 import xgboost
 
 from astrarium.arrays import Floats
-from astrarium.catalog.efficiency import Correction
+from astrarium.catalog.profiles import Correction
 from astrarium.cost.corrections import LoadedCorrection
 from astrarium.cost.trees import forest
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import median
 
 from page import strategy_text, table
+from recipes import Change, release
+from recipes import changes as recipe_changes
 
 from astrarium.cluster import Cluster
 from astrarium.cost.layouts import CostModel
@@ -21,21 +22,26 @@ from astrarium.report.wording import time_cause
 from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Objective
 from astrarium.search.plan import Plan, estimate
 from astrarium.search.planner import with_margin
-from astrarium.search.recommended import is_tied, unmeasured
+from astrarium.search.recommended import (
+    NEAR_TIE_CHANCE,
+    RECOMMENDED_CHANCE,
+    chance,
+    unmeasured,
+)
 from astrarium.search.rules import overlaps_named, user_rules
 from astrarium.search.single.engine import Search
 from astrarium.search.space import Space
-from astrarium.strategy.types import Recompute, Strategy
+from astrarium.strategy.types import Strategy
 from astrarium.strategy.validity import megatron_rules
 from astrarium.validate.metrics import Scoring, time_scores
 from astrarium.validate.predictions import Prediction
 from astrarium.validate.scenario import Scenario
-from astrarium.validate.table import MeasuredRow
 
 SOURCES = ("Megatron-SC21", "Megatron-Core-r", "Megatron-Bridge", "NeMo")
 RUNS = "-run"  # how sources of runs end that no constant was fitted to
 LISTED = 20  # plans that are searched for, to find the expert's rank among them
 MUCH_BETTER = 1.15
+EVEN = 0.5  # the chance that one of two plans is faster if ours is no faster than the expert's
 ROOM = KeptFree(DEFAULT_FIT_CHANCE)  # as `astrarium plan` leaves it
 ASSUMED = r"taken for|assumed|derived"  # in notes, of what the source does not state
 CAUSES_SHOWN = 3
@@ -65,6 +71,9 @@ OF_2021 = (
     "$overlap_tp",
     "$overlap_p2p",
 )
+# Of studies that recompute throughout, and count that work as throughput (SC'21, section 5.1).
+RECOMPUTED = ("$recompute_granularity != 'full'",)
+ALWAYS_RECOMPUTED = "Megatron-SC21"
 # What an expert's software would have had to do otherwise, by the cause of time that it saves.
 TRAFFIC = {
     "tp_communication": "less tensor parallelism",
@@ -74,49 +83,51 @@ TRAFFIC = {
     "zero_communication": "weights gathered less often",
     "optimizer": "fewer parameters on a rank",
 }
-RELEASE = r"2[0-9]\.\d\d(?:\.\d\d)?"  # of NVIDIA's recipes, in notes
 
 TEXT = """## Against experts
 
 Strategies that people chose by hand and ran, and what the search would choose for the same model,
 batch and GPUs, with what their software could do: no uneven stages, no ZeRO 2 or 3 and no
 recomputation of single modules before 2025, and in 2021 none of sequence parallelism, ZeRO,
-context parallelism and overlap either. *Rank*: how many strategies are predicted to be faster
-than the expert's, plus one; "tied" if the fastest of them [cannot be
-told](commands.md#recommended-and-fastest) from the expert's. *Claimed*: predicted throughput of
-our fastest plan over the predicted throughput of the expert's strategy, which takes the error of
-the prediction out of the comparison as far as both share it. *By*: what ours does otherwise, by
-the cause of time that saves most. A star marks experts' strategies that are predicted not to fit:
-they use what is not modelled (offload of activations, weights or activations kept in 8 bits,
-tensors freed early). *In*: the measured time lies in the predicted interval. Sources that end
-with "-run" are runs of large models ([table](../benchmarks/accuracy/large_runs.csv)); no constant
-was fitted to them. Plans that do what [nobody has
-measured](commands.md#recommended-and-fastest) are left out, as they are not recommended, and so
-are plans whose chance to fit is below 95 %. A dagger marks rows with a choice that the source
-does not state (a micro-batch, recomputation) and that was assumed: they do not count in the
-near-tie.
+context parallelism and overlap either. Megatron-LM's study of 2021 recomputes all layers and counts
+that as throughput (arXiv 2104.04473, section 5.1, equation 3), so plans beside it do, too. *Rank*:
+how many strategies are predicted to be faster than the expert's, plus one; "tied" if the fastest
+of them [cannot be told](commands.md#recommended-and-fastest) from the expert's. *Claimed*:
+predicted throughput of our fastest plan over the predicted throughput of the expert's strategy,
+which takes the error of the prediction out of the comparison as far as both share it. *By*: what
+ours does otherwise, by the cause of time that saves most. A star marks experts' strategies that are
+predicted not to fit: they use what is not modelled (offload of activations, weights or activations
+kept in 8 bits, tensors freed early). *In*: the measured time lies in the predicted interval.
+Sources that end with "-run" are runs of large models
+([table](../benchmarks/accuracy/large_runs.csv)); no constant was fitted to them. Plans that do what
+[nobody has measured](commands.md#recommended-and-fastest) are left out, as they are not
+recommended, and so are plans whose chance to fit is below 95 %. A dagger marks rows with a choice
+that the source does not state (a micro-batch, recomputation) and that was assumed: they do not
+count in the near-tie.
 """
 
 SUMMARY = """Of {runs} configurations that ran, {fit} are predicted to fit; of {timed} with a
-time, {inside} lie in their interval. Of {stated} whose choices are all stated,
-{tied} are in the near-tie of ours, {near} within 5 %, {close} within 10 %; {much}
-are claimed to lose more than {claim:.0f} %. What ours do otherwise where they are
-outside the near-tie:
+time, {inside} lie in their interval. Of {stated} whose choices are all stated, **{tied} are in the
+near-tie of ours** ({share:.0f} %, goal 80 %): the 80 % interval of the predicted ratio holds 1. If
+all of them were as fast as ours, about four of five would be. In {surely} the odds that ours is
+really faster are below 3 to 1; {near} are predicted within 5 % of ours, {close} within 10 %, {much}
+more than {claim:.0f} % slower. What ours do otherwise where they are outside the near-tie:
 
 {classes}
 
-The near-tie is as wide as the error of predicted ratios, measured on sweeps (2 to 3 %). It need
-not hold experts' choices: they are good, not optimal. Their own later recipes gained as much by the
-same means (second table): larger micro-batches (Qwen3-235B on B300 +84 %), experts inside a node
-(GPT-OSS on B200 and B300 +62 and +81 %), ZeRO 3 in place of tensor and pipeline parallelism (70B on
-GB200 +17 %). What recomputation costs was measured by Megatron's authors a year after the runs of
-2021: 29 % for 22B parameters (arXiv 2205.05198).
+The error of predicted ratios comes from sweeps and, where no sweep varies a thing (experts, hosts,
+ZeRO 3), from recipes that their authors changed (second table). Experts' choices are good, not
+optimal. Their own later recipes gained by the same means as ours: larger micro-batches (Qwen3-235B
+on B300 +84 %), experts inside a node (GPT-OSS on B200 and B300 +71 and +80 %), a shorter pipeline
+with fewer experts' ranks (DeepSeek-V3 on GB300 +17 %). Recipes in the source of Megatron-Bridge
+that have no published time yet go the same way: DeepSeek-V3 on B300 with 8 stages in place of 16,
+Qwen3-235B on 64 GB200 and GB300 without tensor parallelism, on GB200 with ep 8 in place of 64.
 """
 
 CHANGED = """### Recipes that their authors changed
 
-NVIDIA's recipes for the same model, GPUs and number format, before and after a change of
-strategy. Measured is the gain in tokens per second that both releases print, which contains what
+NVIDIA's recipes for the same model, GPUs and number format, in two releases with different
+strategies. Measured is the gain in tokens per second that both releases print, which contains what
 the software gained in between. {right} of {all} changes are predicted in the right direction; the
 median of measured gains is {measured:.0f} %, of predicted ones {predicted:.0f} %.
 """
@@ -152,11 +163,18 @@ class Comparison:
     @property
     def tied(self) -> bool:
         """Whether our fastest plan cannot be told from the expert's."""
+        return self.chance < NEAR_TIE_CHANCE
+
+    @property
+    def chance(self) -> float:
+        """The chance that our fastest plan is really faster than the expert's."""
         plan, scenario = self.prediction.plan, self.prediction.scenario
         assert plan is not None
         assert scenario is not None
+        if self.faster == 0 or self.first is None:
+            return EVEN
         experts = scenario.workload.model.max_experts > 0
-        return self.faster == 0 or self.first is None or is_tied(self.first, plan, experts=experts)
+        return chance(self.first, plan, experts=experts)
 
     @property
     def is_stated(self) -> bool:
@@ -204,8 +222,10 @@ def experts_part(predictions: Sequence[Prediction]) -> str:
         inside=sum(one.inside for one in timed),
         stated=len(stated),
         tied=sum(one.tied for one in stated),
-        near=sum(one.tied or one.claimed <= 1.05 for one in stated),
-        close=sum(one.tied or one.claimed <= 1.1 for one in stated),
+        share=100 * sum(one.tied for one in stated) / len(stated),
+        surely=sum(one.chance < RECOMMENDED_CHANCE for one in stated),
+        near=sum(one.claimed <= 1.05 for one in stated),
+        close=sum(one.claimed <= 1.1 for one in stated),
         classes="\n".join(_classes(compared)),
         much=sum(one.claimed > MUCH_BETTER for one in stated),
         claim=percent,
@@ -260,63 +280,8 @@ def _classes(compared: Sequence[Comparison]) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A recipe before and after its strategy changed, the last release of each."""
-
-    before: Prediction
-    after: Prediction
-
-    @property
-    def measured(self) -> float:
-        return _rate(self.after.row, self.after.row.iter_time_s) / _rate(
-            self.before.row, self.before.row.iter_time_s
-        )
-
-    @property
-    def predicted(self) -> float:
-        return _rate(self.after.row, self.after.iter_time_s) / _rate(
-            self.before.row, self.before.iter_time_s
-        )
-
-
-def _rate(row: MeasuredRow, seconds: float | None) -> float:
-    """Sequences a second, of one length."""
-    assert seconds is not None
-    return (row.global_batch or 1) / seconds
-
-
-def _release(prediction: Prediction) -> str:
-    found = re.search(RELEASE, prediction.row.notes)
-    return found[0] if found else ""
-
-
-def _changes(predictions: Sequence[Prediction]) -> list[Change]:
-    """Recipes of NVIDIA whose strategy changed from one release to the next."""
-    recipes: dict[tuple[object, ...], dict[Strategy, Prediction]] = {}
-    for one in predictions:
-        row = one.row
-        if "Bridge" not in row.source or one.plan is None or not row.iter_time_s:
-            continue
-        name, precision = (text.partition(" (")[0] for text in (row.model, row.precision))
-        key = (name, row.gpu, row.num_gpus, row.seq_len, precision)
-        own, own_shape = recipes.setdefault(key, {}), _shape(one.plan.strategy)
-        if own_shape not in own or _release(own[own_shape]) < _release(one):
-            own[own_shape] = one
-    found = []
-    for own in recipes.values():
-        order = sorted(own.values(), key=_release)
-        found += [Change(a, b) for a, b in pairwise(order) if _release(a) != _release(b)]
-    return found
-
-
-def _shape(strategy: Strategy) -> Strategy:
-    """A strategy without what its batch decides, and what a table does not state."""
-    return replace(strategy, num_micro_batches=1, recompute=Recompute(), stages=())
-
-
 def _changed_part(predictions: Sequence[Prediction]) -> list[str]:
-    changes = _changes(predictions)
+    changes = [one for one in recipe_changes(predictions) if not one.kept]
     right = sum((one.measured > 1) == (one.predicted > 1) for one in changes)
     text = CHANGED.format(
         right=right,
@@ -334,7 +299,7 @@ def _change_cells(one: Change) -> list[str]:
         assert prediction.plan is not None
         assert prediction.scenario is not None
         said = strategy_text(prediction.plan, prediction.scenario)
-        cells.append(f"{_release(prediction)}: {said}")
+        cells.append(f"{release(prediction)}: {said}")
     gains = [f"{100 * (gain - 1):+.0f} %" for gain in (one.measured, one.predicted)]
     return [row.model, f"{row.num_gpus} {row.gpu} {row.precision}", *cells, *gains]
 
@@ -383,7 +348,7 @@ def _compare(prediction: Prediction, measured: float | None) -> Comparison:
     plans = [
         plan
         for plan in _search(scenario, prediction.row.global_batch or 1, _of_then(prediction))
-        if not unmeasured(plan.strategy, experts=experts)
+        if not unmeasured(plan, experts=experts)
     ]
     theirs = prediction.plan.iteration_seconds
     faster = sum(plan.iteration_seconds < theirs * (1 - 1e-9) for plan in plans)
@@ -391,9 +356,11 @@ def _compare(prediction: Prediction, measured: float | None) -> Comparison:
 
 
 def _of_then(prediction: Prediction) -> tuple[str, ...]:
-    """What the expert's software could not do."""
+    """What the expert's software could not do, or the expert did not want."""
     scenario = prediction.scenario
     assert scenario is not None
+    if prediction.row.source.startswith(ALWAYS_RECOMPUTED):
+        return OF_2021 + RECOMPUTED
     if scenario.runtime.name == "megatron-2021":
         return OF_2021
     return OF_2024 if re.match(IN_2024, prediction.row.source) else ()

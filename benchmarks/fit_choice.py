@@ -5,12 +5,13 @@
 Without tables those of benchmarks/accuracy are taken. Writes catalog/data/choice.json and prints
 what held-back sources say of it; run it again whenever predictions moved.
 
-Pairs are two strategies of one sweep: same source, model, GPUs, batch, sequence length. The error
-of log(seconds of one / seconds of the other) is taken to come from the causes of time: each has an
-error of its own, alike in both plans, so only the difference of its shares counts. Scales are the
-most likely ones under Student's t distribution with 3 degrees of freedom; every source counts with
-the square root of its pairs. Only pairs near the fastest prediction of their sweep count: those are
-the ones a choice is about.
+Pairs are two strategies of one sweep (same source, model, GPUs, batch, sequence length), or one of
+NVIDIA's recipes in two releases (`recipes`). The error of log(seconds of one / seconds of the
+other) is taken to come from the causes of time: each has an error of its own, alike in both plans,
+so only the difference of its shares counts. Between two releases the software adds an error, which
+recipes show that kept their strategy. Scales are the most likely ones under Student's t
+distribution with 3 degrees of freedom; every source counts with the square root of its pairs. Of
+sweeps only pairs near the fastest prediction count: those are the ones a choice is about.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from typing import Any, Final
 
 import numpy as np
 from fit_intervals import FAMILIES, is_for_fits, read_options, tables_in, text_of, whole_source
+from recipes import changes
 from scipy.optimize import minimize
 
 from astrarium.arrays import Floats
 from astrarium.catalog.intervals import CHOICE, DEGREES_OF_FREEDOM
 from astrarium.cost.chances import chance_below
 from astrarium.search.plan import Plan
-from astrarium.search.recommended import NEAR_TIE_ODDS, NEAR_TIE_SLOWER, mechanisms
+from astrarium.search.recommended import RECOMMENDED_CHANCE, RECOMMENDED_SLOWER, mechanisms
 from astrarium.validate.metrics import LEAST_SWEEP, ScoredValue, memory_scores, time_scores
 from astrarium.validate.predictions import GB, Prediction, predict_rows
 from astrarium.validate.table import read_table
@@ -50,8 +52,8 @@ GROUPS: Final = {
 NEAR: Final = 1.3  # of the fastest prediction of a sweep
 USUAL: Final = 0.2  # what the error of a cause is taken for as far as no sweep says otherwise
 DOUBT: Final = 0.02  # how much that counts, in hundredths of the mean unlikelihood
-# Its authors warn of noise of 40 %.
-NOISY: Final = ("BigScience-V100-gpt2",)
+# The authors of the first warn of noise of 40 %. Recipes differ in their release, too.
+NOT_SWEEPS: Final = r"BigScience-V100-gpt2|Megatron-Bridge"
 # The least errors of memory, assumed: most peaks were measured on few GPUs and with equal loads of
 # experts; fragments, buffers of messages and uneven loads of a long run are not in them.
 LEAST_RELATIVE: Final = {"dense": 0.015, "experts": 0.03}
@@ -61,15 +63,26 @@ SEEN: Final = r"Megatron-core(-TE)?-H200-development"
 FIRST_FLOOR: Final = 0.04
 FIRST_MEMORY: Final = (math.log(0.02), math.log(0.5), 0.0)
 DIGITS: Final = 4
+CALIBRATION_BINS: Final = (0.5, 2 / 3, 0.8, 0.9, 1.0)
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of strategies: errors of the log ratio, and squared differences of shares."""
+    """Pairs of strategies: errors of the log ratio, and squares of what differs.
+
+    Columns: whether the strategies differ, the shares of `GROUPS`, whether the releases differ.
+    """
 
     source: tuple[str, ...]
     error: Floats
     squares: Floats
+
+    def __add__(self, other: Pairs) -> Pairs:
+        return Pairs(
+            self.source + other.source,
+            np.concatenate([self.error, other.error]),
+            np.concatenate([self.squares, other.squares]),
+        )
 
     def where(self, chosen: Callable[[str], bool]) -> Pairs:
         kept = np.array([chosen(source) for source in self.source], bool)
@@ -108,7 +121,7 @@ def sweeps_of(predictions: Sequence[Prediction]) -> list[list[ScoredValue]]:
     for score in time_scores(predictions):
         row, scenario = score.prediction.row, score.prediction.scenario
         assert scenario is not None
-        if row.source in NOISY:
+        if re.match(NOT_SWEEPS, row.source):
             continue
         work = scenario.workload
         key = (row.source, row.model, work.model, scenario.pool.gpu.name, row.num_gpus)
@@ -128,25 +141,44 @@ def _pairs(sweep: Sequence[ScoredValue]) -> Iterator[tuple[str, float, Floats]]:
     near = [score for score in sweep if score.predicted < NEAR * fastest]
     for one, other in itertools.combinations(near, 2):
         error = math.log(one.predicted / other.predicted) - math.log(one.measured / other.measured)
-        difference = shares(plan_of(one)) - shares(plan_of(other))
-        yield whole_source(one.prediction.row.source), error, difference**2
+        yield whole_source(one.prediction.row.source), error, squares(plan_of(one), plan_of(other))
+
+
+def squares(one: Plan, other: Plan, *, kept: bool = False, released: bool = False) -> Floats:
+    """A row of `Pairs`."""
+    difference = shares(one) - shares(other)
+    return np.array([not kept, *difference**2 * (not kept), released], float)
+
+
+def recipes_of(predictions: Sequence[Prediction]) -> Pairs:
+    """Recipes in two releases, those that changed their strategy and those that kept it."""
+    found = list(changes(predictions))
+    plans = [[side.plan for side in (one.before, one.after)] for one in found]
+    return Pairs(
+        tuple(f"recipes that {'kept' if one.kept else 'changed'}" for one in found),
+        np.array([math.log(one.predicted / one.measured) for one in found]),
+        np.array(
+            [
+                squares(before, after, kept=one.kept, released=True)
+                for one, (before, after) in zip(found, plans, strict=True)
+                if before is not None and after is not None
+            ]
+        ),
+    )
 
 
 def fit_pairs(pairs: Pairs) -> Floats:
-    """The most likely floor, then the scale of each group of causes."""
+    """The most likely floor, the scale of each group of causes, and that of a release."""
     weights = by_root(pairs.source)
 
     def cost(logs: Floats) -> float:
-        scale = np.sqrt(np.exp(2 * logs[0]) + pairs.squares @ np.exp(2 * logs[1:]))
-        doubt = DOUBT * float(np.sum((logs[1:] - math.log(USUAL)) ** 2))
+        scale = np.sqrt(pairs.squares @ np.exp(2 * logs))
+        doubt = DOUBT * float(np.sum((logs[1:-1] - math.log(USUAL)) ** 2))
         return unlikelihood(pairs.error, scale, weights) + doubt
 
     start = np.array([math.log(FIRST_FLOOR), *[math.log(USUAL)] * len(GROUPS)])
+    start = np.append(start, math.log(FIRST_FLOOR))
     return np.asarray(np.exp(minimize(cost, start, method="L-BFGS-B").x))
-
-
-def scales(terms: Floats, squares: Floats) -> Floats:
-    return np.asarray(np.sqrt(terms[0] ** 2 + squares @ terms[1:] ** 2))
 
 
 @dataclass(frozen=True)
@@ -168,8 +200,8 @@ def choices(sweeps: Sequence[Sequence[ScoredValue]], pairs: Pairs) -> list[Choic
         if source not in fits:
             fits[source] = fit_pairs(pairs.where(lambda name, own=source: name != own))
         fastest = min(sweep, key=lambda score: score.predicted)
-        tied = [score for score in sweep if is_tied(fits[source], fastest, score)]
-        chosen = min(tied, key=lambda s: (mechanisms(plan_of(s), seq_length(s)), s.predicted))
+        few = [score for score in sweep if loses_little(fits[source], fastest, score)]
+        chosen = min(few, key=lambda s: (mechanisms(plan_of(s), seq_length(s)), s.predicted))
         best = min(score.measured for score in sweep)
         found.append(
             Choice(
@@ -189,12 +221,47 @@ def seq_length(score: ScoredValue) -> int:
     return scenario.workload.seq_length
 
 
-def is_tied(terms: Floats, fastest: ScoredValue, other: ScoredValue) -> bool:
-    """Whether a plan cannot be told from the fastest one."""
+def loses_little(terms: Floats, fastest: ScoredValue, other: ScoredValue) -> bool:
+    """Whether a plan can be recommended in place of the fastest one."""
     slower = other.predicted / fastest.predicted
-    squares = (shares(plan_of(fastest)) - shares(plan_of(other))) ** 2
-    chance = chance_below(math.log(slower) / float(scales(terms, squares[None])[0]))
-    return slower <= 1 + NEAR_TIE_SLOWER and chance < NEAR_TIE_ODDS / (1 + NEAR_TIE_ODDS)
+    chance = chance_of(terms, fastest, other)
+    return slower <= 1 + RECOMMENDED_SLOWER and chance < RECOMMENDED_CHANCE
+
+
+def chance_of(terms: Floats, fastest: ScoredValue, other: ScoredValue) -> float:
+    """The chance that a plan is really faster than another one."""
+    scale = math.sqrt(float(squares(plan_of(fastest), plan_of(other)) @ terms**2))
+    return chance_below(math.log(other.predicted / fastest.predicted) / scale)
+
+
+def calibration(sweeps: Sequence[Sequence[ScoredValue]], pairs: Pairs) -> list[dict[str, float]]:
+    """How often the fastest prediction of a sweep beat another one, by the chance foretold.
+
+    Scales come from other sources.
+    """
+    found, fits = [], dict[str, Floats]()
+    for sweep in sweeps:
+        source = whole_source(sweep[0].prediction.row.source)
+        if source not in fits:
+            fits[source] = fit_pairs(pairs.where(lambda name, own=source: name != own))
+        fastest = min(sweep, key=lambda score: score.predicted)
+        found += [
+            (chance_of(fits[source], fastest, one), one.measured > fastest.measured)
+            for one in sweep
+            if fastest.predicted < one.predicted < NEAR * fastest.predicted
+        ]
+    chances, beaten = np.array(found, float).T
+    bins = [
+        (chances >= low) & (chances < high) for low, high in itertools.pairwise(CALIBRATION_BINS)
+    ]
+    return [
+        {
+            "pairs": int(chosen.sum()),
+            "chance": round(float(chances[chosen].mean()), 2),
+            "faster": round(float(beaten[chosen].mean()), 2),
+        }
+        for chosen in bins
+    ]
 
 
 @dataclass(frozen=True)
@@ -251,8 +318,11 @@ def fit_memory(peaks: Peaks, least: float) -> dict[str, Any]:
     }
 
 
-def document(pairs: Pairs, found: Sequence[Choice], peaks: Peaks, date: str) -> dict[str, Any]:
+def document(
+    sweeps: Sequence[Sequence[ScoredValue]], pairs: Pairs, peaks: Peaks, date: str
+) -> dict[str, Any]:
     """What is written to the catalog."""
+    found = choices(sweeps, pairs)
     terms = fit_pairs(pairs)
     memory: dict[str, dict[str, Any]] = {}
     for name, experts in (("dense", False), ("experts", True)):
@@ -273,12 +343,13 @@ def document(pairs: Pairs, found: Sequence[Choice], peaks: Peaks, date: str) -> 
                 name: {
                     "causes": list(causes),
                     "scale": round(float(scale), DIGITS),
-                    "mean_share_difference": round(float(np.sqrt(pairs.squares[:, i].mean())), 4),
+                    "mean_share_difference": round(float(np.sqrt(column.mean())), 4),
                 }
-                for i, ((name, causes), scale) in enumerate(
-                    zip(GROUPS.items(), terms[1:], strict=True)
+                for (name, causes), scale, column in zip(
+                    GROUPS.items(), terms[1:-1], pairs.squares.T[1:-1], strict=True
                 )
             },
+            "release": round(float(terms[-1]), DIGITS),
         },
         "held_back": {
             source: {
@@ -295,7 +366,12 @@ def document(pairs: Pairs, found: Sequence[Choice], peaks: Peaks, date: str) -> 
             for source in dict.fromkeys(one.source for one in found)
             for own in [[one for one in found if one.source == source]]
         },
-        "memory": {"pooled": fit_memory(peaks, max(LEAST_RELATIVE.values())), **memory},
+        "calibration": calibration(sweeps, pairs),
+        "memory": {
+            "date": date,
+            "pooled": fit_memory(peaks, max(LEAST_RELATIVE.values())),
+            **memory,
+        },
     }
 
 
@@ -304,8 +380,8 @@ def main() -> None:
     tables = [read_table(table).rows for table in tables_in(given.tables)]
     predictions = predict_rows([row for rows in tables for row in rows if is_for_fits(row.source)])
     sweeps = sweeps_of(predictions)
-    pairs = pairs_of(sweeps)
-    found = document(pairs, choices(sweeps, pairs), peaks_of(predictions), given.date)
+    pairs = pairs_of(sweeps) + recipes_of(predictions)
+    found = document(sweeps, pairs, peaks_of(predictions), given.date)
     given.out.write_text(text_of(found) + "\n", encoding="utf-8")
     print(text_of(found))
     print(f"{given.out} is new")

@@ -36,8 +36,7 @@ from operator_fits import (
     relatives,
 )
 
-from astrarium.catalog.efficiency import Correction
-from astrarium.catalog.profiles import GemmFit
+from astrarium.catalog.profiles import Correction, GemmFit
 
 LEAST_GAIN = 0.05  # of the median error, for trees to be kept
 # Carrying backward kernels from the measured GPU to another adds this much doubt.

@@ -113,6 +113,7 @@ WITHOUT: Final = {
     "latent_cast_launch_seconds": 0.0,
     "optimizer_launch_seconds": 0.0,
     "expert_product_seconds": 0.0,
+    "kernel_choice_seconds": 0.0,
     "layer_forward_seconds": 0.00085,  # megatron-core's own layers
     "layer_backward_seconds": 0.00145,
     "cast_rate": 1.0,

@@ -35,8 +35,7 @@ from operator_fits import (
 
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog import find_gpu
-from astrarium.catalog.efficiency import Correction
-from astrarium.catalog.profiles import GemmFit, chips
+from astrarium.catalog.profiles import Correction, GemmFit, chips
 from astrarium.cost.corrections import (
     HARDWARE_FEATURES,
     MATRIX_FEATURES,

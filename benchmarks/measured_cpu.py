@@ -35,7 +35,7 @@ from astrarium.model.load import load_model
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import TrainingJob
 from astrarium.runtime.measure import Timed, jobs_seconds
-from astrarium.runtime.scaled.shapes import shape_of
+from astrarium.runtime.scaled.small import shape_of
 from astrarium.search import planner
 from astrarium.strategy.document import strategy_from_dict
 from astrarium.strategy.types import Strategy

@@ -68,9 +68,9 @@ LONG: Final[dict[str, Any]] = {
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def served(*options: str) -> Iterator[str]:
     """`astrarium serve` as a process of its own on a free port; gives its address."""
-    command = [sys.executable, "-m", "astrarium", "serve", "--json", "--port", "0"]
+    command = [sys.executable, "-m", "astrarium", "serve", "--json", "--port", "0", *options]
     with (
         TemporaryDirectory() as cache,
         subprocess.Popen(
@@ -106,6 +106,19 @@ def state_of(address: str) -> dict[str, Any]:
     """The state in the address of a page."""
     text = urlsplit(address).fragment
     found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    return found
+
+
+AXE: Final = ROOT / "web/node_modules/axe-core/axe.min.js"
+RUN: Final = """async () => (await axe.run()).violations.map(
+  ({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`)"""
+
+
+def violations(planner: Planner) -> list[str]:
+    """What axe finds."""
+    # Evaluated, not added as an element: the page lets no other script in.
+    planner.page.evaluate(AXE.read_text(encoding="utf-8"))
+    found: list[str] = planner.page.evaluate(RUN)
     return found
 
 

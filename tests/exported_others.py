@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from astrarium.catalog.runtimes import find_runtime
 from astrarium.export.features import Feature, layers_of_stages
 from astrarium.export.target import Target, find_target, refusals
+from astrarium.model.adapters import Adapters, Finetune
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job, job_of
 from astrarium.search.refusals import why_refused
@@ -77,7 +78,13 @@ CASES: Final[Mapping[str, Mapping[str, tuple[str, str, dict[str, Any]]]]] = {
         "context": ("qwen2.5-7b", "h100:16", {"zero_stage": 2, "cp": 4}),
         "replicas": ("gpt2-xl", "h100:8", {"zero_stage": 0}),
     },
+    "torchtune": {
+        "weights": ("llama-3.1-8b", "h100:16", {"zero_stage": 3, **FULL}),
+        "adapters": ("qwen2.5-7b", "h100:8", {"zero_stage": 2}),
+    },
 }
+# Cases that train adapters.
+ADAPTED: Final = {("torchtune", "adapters"): Adapters(Finetune.QLORA, 8, names="torchtune")}
 
 
 @cache
@@ -97,7 +104,8 @@ def job(target: str, case: str) -> Job:
         tokens_per_second=65536.0,
         usd_per_hour=100.0,
     )
-    return replace(made, plan=plan)
+    adapters = ADAPTED.get((target, case))
+    return replace(made, plan=plan, workload=replace(made.workload, adapters=adapters))
 
 
 def written(target: str) -> dict[str, str]:

@@ -225,6 +225,8 @@ def _bodies() -> Mapping[str, Any]:
         "predict": flags.PredictRequest,
         "review": flags.ReviewRequest,
         "explain": flags.Chosen,
+        "replan": flags.ReplanRequest,
+        "stragglers": flags.StragglersRequest,
         "export": flags.ExportRequest,
     }
 
@@ -450,5 +452,11 @@ READERS: Final[Mapping[str, FuzzedReader]] = {
         _written(json.dumps({"text": _SCRIPT + _OPTIONS, "gpus": "h100:8", "global_batch": 16})),
     ),
     "request-explain": FuzzedReader(_request("explain"), _document_seeds()),
+    "request-replan": FuzzedReader(
+        _request("replan"), _document_seeds(lost={"h100": 4}, horizon="2h", slowed=["stage=0:1.2"])
+    ),
+    "request-stragglers": FuzzedReader(
+        _request("stragglers"), _document_seeds(stragglers="nodes=1%:1.5", repair_time="4h")
+    ),
     "request-export": FuzzedReader(_request("export"), _document_seeds(target="megatron")),
 }

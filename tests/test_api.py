@@ -17,8 +17,7 @@ from doc_examples import run_command
 
 import astrarium
 from astrarium.api.calls import PriceTerms, RunFlags
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword
-from astrarium.api.program_flags import SYNTHESIZE_FLAGS
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword, flags
 from astrarium.cli.plan import plan as plan_command
 from astrarium.cli.plan import predict as predict_command
 from astrarium.cli.synthesize import synthesize as synthesize_command
@@ -190,7 +189,7 @@ def test_nothing_feasible_is_an_error_of_its_own() -> None:
     [
         (astrarium.plan, RunFlags, PLAN_FLAGS, plan_command),
         (astrarium.predict, PriceTerms, PREDICT_FLAGS, predict_command),
-        (astrarium.synthesize, None, SYNTHESIZE_FLAGS, synthesize_command),
+        (astrarium.synthesize, None, flags("synthesize"), synthesize_command),
     ],
 )
 def test_every_flag_is_an_argument_with_its_default(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,9 +18,11 @@ DRAWN = 25
 
 
 def feed(name: str, text: str, folder: Path) -> None:
-    """A reader may refuse a text; any other error fails the test."""
+    """A reader may refuse a text; any other error fails the test, and so does a slow answer."""
+    begin = time.process_time()
     with suppress(AstrariumError):
         READERS[name].read(text, folder)
+    assert time.process_time() - begin < fuzz.LONGEST_SECONDS
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)

@@ -7,9 +7,9 @@ A text is a seed that was changed in up to eight places: values of YAML and JSON
 removed, repeated or nested, pieces of text cut, doubled or put in. A reader has to return, or to
 raise an `AstrariumError`, within `LONGEST_SECONDS` of CPU. Some texts that are
 accepted become seeds, as do those with a message that no text had before. If atheris is installed,
-each reader's `GUIDED_EVERY`th turn changes bytes under the guidance of coverage instead.
+each `GUIDED_EVERY`th turn changes bytes under the guidance of coverage instead.
 
-Readers take turns of some seconds, each in a process of its own; requests and rules have two. DIR
+Readers take turns of some seconds, each in a process of its own; requests and rules have more. DIR
 keeps the seeds that were found, a line for each turn (`turns.jsonl`), and a file for each place in
 the code that failed, `READER-xxxxxxxx.txt`; tests/test_fuzzed.py runs those that are kept in
 tests/fuzzed.
@@ -34,7 +34,7 @@ import warnings
 from collections import Counter
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -47,7 +47,7 @@ FIRST_SECONDS: Final = 60.0  # of seeds: imports take their time
 MOST_LETTERS: Final = 1 << 16
 MOST_SEEDS: Final = 400
 TURN_SECONDS: Final = 20.0
-GUIDED_EVERY: Final = 10
+GUIDED_EVERY: Final = 11  # no multiple of it is the number of turns in a round
 TURNS: Final = "turns.jsonl"
 VALUES: Final[tuple[Any, ...]] = (
     None, True, False, 0, -1, 1, 2, 3, 7, 2**31, 2**63, -(2**63), 10**30, 10**400, 0.1, -0.0, 1e308,
@@ -311,12 +311,10 @@ def main() -> int:
         names, end = given.readers or list(READERS), time.monotonic() + given.seconds
         more = [name for name in names if name.startswith(("request", "rule"))]
         gc.freeze()
-        for turn in count():
-            for name in [*names, *more] if turn % 2 else names:
-                if time.monotonic() < end:
-                    apart(name, given, turn)
+        for turn, name in zip(count(), cycle([*names, *more]), strict=False):
             if time.monotonic() >= end:
                 break
+            apart(name, given, turn)
     print(counts(given.keep))
     return min(1, len(list(given.keep.glob("*.txt"))))
 

@@ -17,13 +17,14 @@ from typing import Any
 
 from astrarium.plans.document import PlanDocument, schemas
 from astrarium.report.plan.imported import ImportDocument
+from astrarium.report.sweep import SweepDocument
 from astrarium.report.timeline import TimelineDocument
 from astrarium.web.form import described
 
 SOURCES = Path(__file__).parents[1] / "web/src"
 FILE = SOURCES / "schema.ts"
 FORM = SOURCES / "page/form.json"
-TYPES = (PlanDocument, ImportDocument, TimelineDocument)
+TYPES = (PlanDocument, ImportDocument, SweepDocument, TimelineDocument)
 WORDS = {"string": "string", "integer": "number", "number": "number", "boolean": "boolean"}
 HEAD = "// Made by tools/page_types.py of the schemas of the documents; not to be edited.\n"
 WIDEST = 100  # columns, as biome formats
@@ -54,7 +55,8 @@ def list_type(schema: Mapping[str, Any]) -> str:
     if "prefixItems" in schema:
         return f"readonly [{', '.join(type_of(one) for one in schema['prefixItems'])}]"
     inner = type_of(schema["items"])
-    return f"readonly {f'({inner})' if ' ' in inner else inner}[]"
+    is_one = " " not in inner or inner.startswith("Readonly<")
+    return f"readonly {inner if is_one else f'({inner})'}[]"
 
 
 def declared(name: str, schema: Mapping[str, Any]) -> Iterator[str]:

@@ -13,20 +13,13 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 
 def distinct(values: Ints) -> Ints:
-    """The values in ascending order, each once.
-
-    `np.unique` without further results imports all of `numpy.ma`, a twentieth of a short command.
-    """
+    """The sorted values, each once; `np.unique` would import all of `numpy.ma`."""
     ascending = np.sort(values, axis=None)
     return ascending[np.flatnonzero(np.diff(ascending, prepend=ascending[:1] - 1))]
 
 
 def distinct_rows(*columns: Ints | Bools) -> tuple[Ints, Ints]:
-    """Where each distinct combination first occurs, and which combination every row is.
-
-    Non-negative columns are packed into one integer: far faster than sorting rows. The
-    combinations come in lexicographic order.
-    """
+    """The first place of each distinct row in lexicographic order, and every row's number."""
     packed = np.zeros(len(columns[0]), np.int64)
     room = 2**63
     for column in columns:

@@ -49,7 +49,7 @@ class NoFeasiblePlanError(AstrariumError):
 
 
 class Words(NamedTuple):
-    """How messages speak to their reader."""
+    """The words of messages for one kind of reader."""
 
     name: Callable[[str], str]  # of an input
     value: Callable[[str, str], str] | None = None  # an input with a value; None: side by side
@@ -66,7 +66,7 @@ _words: Final[ContextVar[Words]] = ContextVar("words", default=_SHELL)
 
 
 def flag(name: str, value: str = "") -> str:
-    """What a message calls an input: `--mode` in a shell, `mode` in Python; or one at a value."""
+    """The name of an input in a message: `--mode` in a shell, `mode` in Python; or at a value."""
     words = _words.get()
     if value and words.value is not None:
         return words.value(name, value)
@@ -114,7 +114,7 @@ def about(part: str) -> Iterator[None]:
 
 @contextmanager
 def repairs_in(whole: Callable[[str], str]) -> Iterator[None]:
-    """What a repair puts in the place of the input is a piece of it: `whole` puts it in."""
+    """Repairs replace a piece of the input: `whole` puts it in its place."""
     try:
         yield
     except AstrariumError as error:
@@ -150,10 +150,7 @@ FEW_NAMES = 8  # may all be offered
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that may be meant.
-
-    Slips of the finger come first, then names that begin with what was typed, then likeness.
-    """
+    """Known names that may be meant: slips first, then names that begin so, then similar ones."""
     from difflib import get_close_matches
 
     by_lower = {candidate.lower(): candidate for candidate in known}

@@ -229,7 +229,7 @@ def _checked(value: Decimal, text: Amount, expected: str, allow_zero: bool) -> D
 
 
 def echo(given: Amount) -> str:
-    """What was given, as a message repeats it: numbers without a fraction show none."""
+    """A value as a message repeats it: numbers without a fraction show none."""
     text = str(int(given) if isinstance(given, float) and given.is_integer() else given)
     return text if len(text) <= _LONGEST_ECHO else text[:_LONGEST_ECHO] + "..."
 

@@ -34,7 +34,7 @@ def test_ways_to_fine_tune_stand_side_by_side() -> None:
     search = found.document.search
     assert search is not None
     assert search.space == sum(search.rejected.values()) + len(plans)
-    by_kind = {one.finetune: one for one in plans}
+    by_kind = {str(one.finetune): one for one in plans}
     alone = astrarium.plan("llama-3.1-8b", finetune="qlora", **EIGHT)
     assert alone.best.strategy == by_kind["qlora"].strategy
 
@@ -59,9 +59,11 @@ def test_a_plan_with_adapters_is_written_for_peft(tmp_path: Path) -> None:
     compile(script, "train.py", "exec")
     assert "model = with_adapters(config)" in script
     assert "if one.requires_grad" in script
-    for target in ("megatron", "deepspeed", "bridge"):
+    for target in ("megatron", "deepspeed"):
         with pytest.raises(InputError, match=r"dora: it is written for training of all weights"):
             found.best.export(target, tmp_path / target)
+    with pytest.raises(InputError, match=r"written for lora, dora, on modules that it divides"):
+        found.best.export("bridge", tmp_path / "bridge")
 
 
 def test_weights_of_4_bits_are_made_of_given_ones(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_frozen_weights_have_the_number_format_of_the_plan(
         ),
         (
             {"finetune": "lora", "precision": "fp8"},
-            r"precision fp8: plans with adapters are in bf16 or fp16; choose one, or finetune full",
+            r"precision fp8: with adapters, fsdp trains in bf16 or fp16; choose one, or runtime",
         ),
         (
             {"finetune": "qlora", "numerics": "reduced"},
@@ -142,6 +144,7 @@ def test_frozen_weights_have_the_number_format_of_the_plan(
         ({"optimizer": "lion", "runtime": "fsdp"}, r"fsdp has no lion"),
         ({"optimizer": "lion", "runtime": "megatron-bridge"}, r"megatron-bridge has no lion"),
         ({"optimizer": "lio"}, r"unknown optimizer 'lio'"),
+        ({"optimizer": "soap"}, r"soap is not priced: a Shampoo-like optimizer"),
         ({"optimizer": "sgd", "numerics": "reduced"}, r"leave one of them out"),
     ],
 )
@@ -190,6 +193,21 @@ def test_number_formats_stand_side_by_side() -> None:
     assert any(note.startswith("quality: ") for note in found.document.notes)
 
 
+def test_formats_with_scales_of_few_elements_are_compared_where_tensor_cores_have_them() -> None:
+    asked: dict[str, Any] = {"gpus": "b200:8", "global_batch": 64, "seq_length": 8192}
+    found = astrarium.plan("llama-3.1-8b", precision="best", **asked)
+    assert {one.precision for one in found.document.plans} == {"fp4", "fp8", "mxfp8", "bf16"}
+    (quality,) = (note for note in found.document.notes if note.startswith("quality: "))
+    assert all(paper in quality for paper in ("2412.19437", "2506.08027", "2509.25149"))
+    one = next(plan for plan in found.document.plans if plan.precision == "mxfp8")
+    fp8 = next(plan for plan in found.document.plans if plan.precision == "fp8")
+    assert fp8.iteration_seconds < one.iteration_seconds < 1.05 * fp8.iteration_seconds
+    alone = astrarium.plan("llama-3.1-8b", precision="mxfp8", runtime="megatron-bridge", **asked)
+    assert alone.best.iteration_seconds > 0
+    with pytest.raises(InputError, match=r"fsdp: mxfp8 there comes from other libraries"):
+        astrarium.plan("llama-3.1-8b", precision="mxfp8", runtime="fsdp", **asked)
+
+
 def test_a_format_that_gpus_lack_is_left_out_with_a_note() -> None:
     found = astrarium.plan("llama-3.1-8b", precision="best", gpus="a100:8", global_batch=64)
     assert [one.precision for one in found.document.plans] == ["bf16"]
@@ -235,3 +253,25 @@ def test_a_strategy_with_adapters_may_be_predicted_in_fp8() -> None:
         "llama-3.1-8b", strategy={"zero_stage": 3}, finetune="lora", precision="fp8", **EIGHT
     )
     assert found.document.workload.precision == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("model", "flags", "why"),
+    [
+        ("nemotron-h-8b", {"runtime": "torchtitan"}, "no flavor has its sizes"),
+        ("gpt3-13b", {"runtime": "megatron-bridge"}, "has no recipe for it"),
+        ("qwen3-8b", {"runtime": "torchtune", "finetune": "lora"}, "configuration of adapters"),
+        (
+            "llama-3.1-8b",
+            {"runtime": "torchtune", "finetune": "lora", "lora_modules": "mlp"},
+            "on some weights of attention",
+        ),
+    ],
+)
+def test_software_that_could_not_be_written_for_is_not_planned_for(
+    model: str, flags: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InputError, match=why) as caught:
+        astrarium.plan(model, gpus="h100:8", global_batch=64, seq_length=2048, **flags)
+    assert caught.value.part == "runtime"
+    assert caught.value.repairs

@@ -6,24 +6,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from browser_page import ALIKE, ROOT, Planner
+from browser_page import ALIKE, AXE, Planner, violations
 from playwright.sync_api import expect
 from web_server import LAUNCH
 
 Open = Callable[..., Planner]
-AXE: Final = ROOT / "web/node_modules/axe-core/axe.min.js"
 WIDTHS: Final = (1440, 1024, 390, 320)
-RUN: Final = """async () => (await axe.run()).violations.map(
-  ({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`)"""
-
 pytestmark = pytest.mark.skipif(not AXE.is_file(), reason="axe-core: `npm ci` in web/")
-
-
-def violations(planner: Planner) -> list[str]:
-    # Evaluated, not added as an element: the page lets no other script in.
-    planner.page.evaluate(AXE.read_text(encoding="utf-8"))
-    found: list[str] = planner.page.evaluate(RUN)
-    return found
 
 
 @pytest.mark.parametrize("width", WIDTHS)

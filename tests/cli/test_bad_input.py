@@ -75,7 +75,7 @@ def test_more_gpus_than_there_are(plan: Run) -> None:
         ("--objective", "gpus", "expected one of throughput, time, cost"),
         ("--mode", "upto", "did you mean 'up-to'?"),
         ("--precision", "bf-16", "did you mean 'bf16'?"),
-        ("--precision", "fp4", "expected one of bf16, fp16, fp8, best"),
+        ("--precision", "fp6", "expected one of bf16, fp16, fp8, mxfp8, fp4, best"),
         ("--rule", "$tpp > 8", "did you mean"),
         ("--rule", "$tp >", "column"),
     ],
@@ -86,6 +86,8 @@ def test_words(plan: Run, flag: str, value: str, message: str) -> None:
 
 def test_fp8_on_a_gpu_without(plan: Run) -> None:
     refused(plan("--precision", "fp8", gpus="a100:8"), "A100-SXM4-80GB has no fp8")
+    # Its tensor cores know the format, and no software that trains in it is known there.
+    refused(plan("--precision", "mxfp8", gpus="rtx-5090:8"), "has no mxfp8 arithmetic to train in")
 
 
 def test_both_or_neither_cluster(run: Run) -> None:
@@ -255,7 +257,10 @@ def test_a_pool_that_no_stage_fits_on_is_left_out(run: Run) -> None:
 def test_types_without_a_common_precision(run: Run) -> None:
     common = ("predict", "llama-2-7b", "--gpus", "h100:8,v100:8", "--global-batch", "64")
     asked = (*common, "--strategy", "tp=8,pp=2")
-    refused(run(*asked, "--precision", "fp8"), "V100-SXM2-32GB has no fp8 arithmetic; it has fp32")
+    refused(
+        run(*asked, "--precision", "fp8"),
+        "V100-SXM2-32GB has no fp8 arithmetic to train in; it has fp16",
+    )
     document = json.loads(run(*asked, "--json").stdout)
     assert document["workload"]["precision"] == "fp16"
     assert document["plans"][0]["precision"] == "fp16"

@@ -109,14 +109,16 @@ def test_what_is_run_is_what_is_predicted(run: Run, profile: Path, asked: dict[s
     assert known[3] > known[1]
     refused = run("run", "plan.json", "--measure")
     assert refused.exit_code == 2
-    assert "run as ZeRO 1; the plan's estimate is not of that: give --profile" in refused.stderr
+    said = " ".join(refused.stderr.split())
+    assert "run as ZeRO 1, so that weights and gradients are whole on every rank; the" in said
+    assert "estimate is of another run: give --profile" in said
     assert not asked
     document = json.loads(
         run("run", "plan.json", "--measure", "--profile", profile, "--json").stdout
     )
     assert document["predicted_seconds"] == pytest.approx(known[1])
     assert document["strategy"]["zero_stage"] == asked["job"].strategy.zero_stage == 1
-    assert "predicted is what is run, not what the plan says" in document["notes"]
+    assert "the prediction is of the run, not of the plan" in document["notes"]
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_a_document_with_plans_has_no_error(plan: Run) -> None:
 
 def test_what_plans_need_of_unknown_host_memory_is_said(run: Run) -> None:
     words = ("plan", "llama-3-8b", "--seq-length", "1024", "--global-batch", "8")
-    told = "plan 1 keeps 120 GiB in the memory of each node, whose size is not known"
+    told = "plan 1 keeps 120 GiB in the memory of each node, and the size of that"
     result = run(*words, "--gpus", "rtx-4090:1", "--runtime", "fsdp", "--json")
     assert any(told in note for note in json.loads(result.stdout)["notes"])
     known = run(*words, "--gpus", "h100:8", "--json")

@@ -207,7 +207,7 @@ def test_a_command_says_what_it_takes(run: Run) -> None:
     assert lines[0] == "Usage: astrarium predict [OPTIONS] [MODEL]"
     assert "--strategy FILE|k=v,...         Strategy file, plan.json, pairs such as" in lines
     assert "torchtitan or accelerate file.  [required]" in lines
-    assert "--precision bf16|fp16|fp8       Number format of matrix products.  [default:" in lines
+    assert "--numerics strict|reduced       Gradients and moments of Adam: 32 bits" in lines
     assert any(line.startswith("[MODEL]  Catalog name") for line in lines)
 
 
@@ -221,7 +221,7 @@ def test_a_shell_gets_its_completion(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("plan llama-2-7b --precision fp", ["plain,fp16", "plain,fp8"]),
+        ("plan llama-2-7b --precision fp", ["plain,fp16", "plain,fp8", "plain,fp4"]),
         ("plan llama-2-7b --cluster clu", ["file,clu"]),
         ("cat", ["plain,catalog"]),
     ],

@@ -10,7 +10,8 @@ import pytest
 import astrarium
 from astrarium.configs.detect import read_config
 from astrarium.configs.huggingface import catalog_model, read_trainer_file
-from astrarium.configs.imported import NotModelledError
+from astrarium.configs.imported import NotModelledError, OpenQuestionError
+from astrarium.model.lengths import Packing
 
 FACTORY = {"model_name_or_path": "meta-llama/Llama-3.1-8B", "per_device_train_batch_size": 1}
 AXOLOTL = {"base_model": "NousResearch/Meta-Llama-3.1-8B", "micro_batch_size": 1}
@@ -147,3 +148,85 @@ def test_llama_factory_recomputes_unless_it_is_denied(
 
 def test_names_of_releases_are_names_of_the_model() -> None:
     assert catalog_model("Qwen/Qwen3-30B-A3B-Instruct-2507") == catalog_model("Qwen3-30B-A3B")
+
+
+TUNE = """model:
+  _component_: torchtune.models.llama3_1.lora_llama3_1_8b
+  lora_attn_modules: [q_proj, v_proj]
+  apply_lora_to_mlp: true
+  lora_rank: 16
+tokenizer: {max_seq_len: 4096}
+dataset: {packed: true}
+optimizer: {_component_: torch.optim.AdamW}
+batch_size: 2
+gradient_accumulation_steps: 8
+enable_activation_checkpointing: true
+compile: true
+"""
+
+
+def test_files_of_torchtune_are_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(TUNE)
+    read = read_config(str(tmp_path / "mine.yaml"))
+    assert read is not None
+    described = read.described
+    assert (described.runtime, described.model) == ("torchtune", "Llama-3.1-8B")
+    assert (described.finetune, described.lora_rank) == ("lora", 16)
+    assert described.lora_modules == "q_proj,v_proj,mlp"
+    assert (described.seq_length, read.batch(4), described.packing) == (4096, 64, Packing.ON)
+    assert read.strategy_of(32)["zero_stage"] == 3
+    assert [one.option for one in read.as_if] == ["compile"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "tune run --nproc_per_node 4 lora_finetune_distributed --config mine.yaml"
+            " model.use_dora=True fsdp_reshard_after_forward=False",
+            ("Llama-3.1-8B", "dora", 16, 4, 2),
+        ),
+        (
+            "torchrun --nproc_per_node 8 $T/recipes/lora_finetune_distributed.py --config"
+            " $T/recipes/configs/llama3_1/405B_qlora.yaml batch_size=1 model.lora_rank=4"
+            " gradient_accumulation_steps=1 enable_activation_checkpointing=True",
+            ("Llama-3.1-405B", "qlora", 4, 8, 3),
+        ),
+        (
+            "tune run lora_finetune_single_device --config mine.yaml",
+            ("Llama-3.1-8B", "lora", 16, 1, 3),
+        ),
+    ],
+)
+def test_commands_of_torchtune_are_read(
+    tmp_path: Path, command: str, expected: tuple[object, ...]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(TUNE)
+    (tmp_path / "run.sh").write_text(command + "\n")
+    read = read_config(str(tmp_path / "run.sh"))
+    assert read is not None
+    described, stage = read.described, read.strategy_of(32)["zero_stage"]
+    found = described.model, described.finetune, described.lora_rank, described.gpus, stage
+    assert found == expected
+
+
+def test_a_configuration_of_torchtune_that_is_not_there_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text("tune run lora_finetune_distributed --config llama3/8B_lora\n")
+    with pytest.raises(OpenQuestionError, match=r"batch_size, .* are in llama3/8B_lora, which is"):
+        read_config(str(tmp_path / "run.sh"))
+
+
+@pytest.mark.parametrize("recipe", ["run_recipe.py", "finetune_bridge.py"])
+def test_recipes_of_megatron_bridge_with_adapters_are_read(tmp_path: Path, recipe: str) -> None:
+    (tmp_path / "run.sh").write_text(
+        f"torchrun --nproc_per_node 8 {recipe} --recipe llama31_70b_peft_8gpu_h100_bf16_config"
+        " --peft_scheme dora model.tensor_model_parallel_size=8 train.micro_batch_size=1"
+        " model.pipeline_model_parallel_size=1 train.global_batch_size=8 peft.dim=16"
+        " 'peft.target_modules=[linear_qkv,linear_proj]'\n"
+    )
+    read = read_config(str(tmp_path / "run.sh"))
+    assert read is not None
+    described = read.described
+    assert (described.runtime, described.model) == ("megatron-bridge", "Llama-3.1-70B")
+    assert (described.finetune, described.lora_rank) == ("dora", 16)
+    assert described.lora_modules == "linear_qkv,linear_proj"

@@ -351,8 +351,8 @@ def test_a_recipe_that_is_not_known_asks_for_its_values(script: Read) -> None:
     assert degrees(read) == (2, 1, 16)
     assert read.strategy_of(28)["zero_stage"] == 1  # of all recipes for pretraining
     assert read.described.model == "Llama-3.2-3B"
-    with pytest.raises(NotModelledError, match="adapters"):
-        script(start.replace("pretrain", "peft"))
+    with pytest.raises(NotModelledError, match="a student with a teacher"):
+        script(start.replace("pretrain", "distill"))
 
 
 def test_a_trainer_names_its_model(script: Read) -> None:
@@ -393,7 +393,6 @@ def test_savings_are_named() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {_component_: torchtune.models.x}\nbatch_size: 2\n", "files of torchtune are not"),
         (
             "model: {name: mpt_causal_lm}\nmax_duration: 1ba\nfsdp_config: {}\n",
             "--runtime llm-foundry --strategy",
@@ -476,7 +475,7 @@ def test_commands_of_trainers(script: Read, command: str, expected: dict[str, ob
     ("command", "message"),
     [
         ("megatron sft --load x --tensor_model_parallel_size 2", "ms-swift's Megatron is in a"),
-        ("tune run lora_finetune_distributed --config x", "settings of torchtune"),
+        ("tune run lora_dpo_distributed --config x", "another recipe of torchtune"),
         ("python -m verl.trainer.main_ppo data.x=1", "reinforcement learning"),
         ("deepspeed --module openrlhf.cli.train_dpo --pretrain x", "by preferences"),
     ],
@@ -679,3 +678,17 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         read_config(str(path))
     assert not made.exists()
+
+
+def test_accelerates_own_file_says_who_shards(script: Read, tmp_path: Path) -> None:
+    (tmp_path / "fsdp.yaml").write_text(
+        "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+        "  fsdp_reshard_after_forward: true\n  fsdp_activation_checkpointing: true\n"
+    )
+    start = "accelerate launch --config_file fsdp.yaml train.py --max_seq_length 512"
+    read = script(
+        f"{start} --model_name_or_path facebook/opt-1.3b --per_device_train_batch_size 4\n"
+    )
+    assert (read.described.runtime, read.described.gpus) == ("fsdp", 8)
+    assert read.strategy_of(24, 8)["zero_stage"] == 3
+    assert read.strategy_of(24, 8)["recompute"] == "full"

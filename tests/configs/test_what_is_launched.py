@@ -51,7 +51,6 @@ def read(path: Path) -> Imported:
         ("step2_dpo/run.sh", f"deepspeed main.py {TRAINER}", "trains by dpo, as its name says"),
         ("rwkv/conf/train/a.yaml", FLAGSCALE, "another model than a decoder of text"),
         ("a.yaml", f"{FLAGSCALE}hetero: {{enable_hetero: true}}", "on unlike devices"),
-        ("lora.yaml", "model: {seq_length: 4096}\ntrain: {}\npeft: {dim: 8}", "trains adapters"),
         ("b.yaml", "model: {teacher: {seq_length: 1}}\ntrain: {}", "a student with a teacher"),
         ("c.sh", f'A="--grpo-prompts-per-step 4 {SIZES}"', "reinforcement learning"),
         (
@@ -59,7 +58,7 @@ def read(path: Path) -> Imported:
             "python convert_hf.py --hf-model x\ntorchrun pretrain_vlm.py --num-layers 2",
             "vision-language",
         ),
-        ("e.sh", "python train.py --config x.yaml", "a program whose model and options"),
+        ("e.sh", "python train.py --config x.yaml", "the model and options of that program"),
     ],
 )
 def test_trainings_of_something_else_are_refused_by_name(
@@ -86,6 +85,11 @@ def test_parts_of_trainings_are_none(written: Write, name: str, text: str, says:
 def test_a_tag_of_yaml_is_named(written: Write) -> None:
     with pytest.raises(InputError, match=r"a\.yaml:1: !include is not standard YAML"):
         read(written("a.yaml", "base: !include b.yaml\nmodel_name_or_path: x\n"))
+
+
+def test_adapters_of_a_recipe_are_read(written: Write) -> None:
+    found = read(written("lora.yaml", "model: {seq_length: 4096}\ntrain: {}\npeft: {dim: 8}"))
+    assert found.described.lora_rank == 8
 
 
 def test_a_file_of_a_recipe_is_called_after_its_model(written: Write) -> None:

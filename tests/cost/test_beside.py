@@ -151,6 +151,15 @@ def test_pairs_stay_in_one_micro_batch() -> None:
         astrarium.plan("llama-3.1-8b", reference="gpt2-small", **{**ASKED, "global_batch": 63})
 
 
+def test_what_was_never_measured_has_a_wider_interval() -> None:
+    both, alone = priced(TEACHER), priced(None)
+    wide, usual = (
+        [end / plan.iteration_seconds for end in plan.interval_seconds] for plan in (both, alone)
+    )
+    assert wide[0] < usual[0] / 1.1
+    assert wide[1] > usual[1] * 1.1
+
+
 def test_a_plan_keeps_its_frozen_model() -> None:
     found = astrarium.plan("llama-3.1-8b", teacher="llama-3.1-70b", **ASKED)
     document = found.document

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from astrarium.arrays import Floats
 from astrarium.catalog import Gpu, find_gpu, gpus
-from astrarium.catalog.efficiency import FOLDER as LAW_FOLDER
-from astrarium.catalog.efficiency import LAW_FILE, law
+from astrarium.catalog.profiles import EFFICIENCY as LAW_FOLDER
 from astrarium.catalog.profiles import (
     FOLDER,
+    LAW_FILE,
     Profile,
     ProfileSource,
     chips,
     find_profile,
+    law,
     read_values,
     training_factors,
 )

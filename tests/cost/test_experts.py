@@ -12,7 +12,7 @@ from astrarium.catalog import find_gpu
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import parse_gpus
 from astrarium.cost.efficiency import operator_model
-from astrarium.cost.feedforward import permuted_copies
+from astrarium.cost.feedforward import distinct, permuted_copies
 from astrarium.cost.layouts import CostModel, ShardCosts
 from astrarium.model import load_model
 from astrarium.model.blocks import Block
@@ -224,3 +224,53 @@ def test_weights_are_cast_with_the_update() -> None:
 
     moved = 4 * 32 * LLAMA_LAYER / MEGATRON.cast_rate
     assert update(2.0) - update(0.0) == pytest.approx(moved / 3.35e12, rel=0.3)
+
+
+def chosen_anew(runtime: Runtime, imbalance: float, precision: Precision = Precision.BF16) -> float:
+    """Host seconds of a layer of 16 experts a rank, 4,096 rows each on average, for new sizes."""
+    seconds = []
+    for each in (runtime, replace(runtime, kernel_choice_seconds=0.0)):
+        workload = Workload(
+            load_model(QWEN), 4096, 512, precision=precision, expert_imbalance=imbalance
+        )
+        model = CostModel(workload, parse_gpus("h100:8").pools[0], each)
+        one = model.shard_costs(degrees_of([Strategy(dp=8, ep=8, micro_batch=2)])).layers
+        seconds.append(float(one.launch_forward[0, -1] + one.launch_backward[0, -1]))
+    return seconds[0] - seconds[1]
+
+
+def test_products_of_new_sizes_wait_for_their_kernel() -> None:
+    """Even loads have few sizes, which cuBLAS remembers; uneven ones have more than it can."""
+    products, each = 16 * 2 * 3, MEGATRON.kernel_choice_seconds
+    assert chosen_anew(MEGATRON, 1.0) == pytest.approx(0.0, abs=1e-12)
+    sizes = 0.5 * 4096 + 4 * 64
+    remembered = 8192 / 6
+    expected = products * each * (1 - remembered / sizes)
+    assert chosen_anew(MEGATRON, 1.5) == pytest.approx(expected)
+    # In 8 bits rows are filled up to multiples of 16: so few sizes are remembered.
+    assert chosen_anew(MEGATRON, 1.5, Precision.FP8) == pytest.approx(0.0, abs=1e-12)
+    enough = changed(kernels_remembered=1e6)
+    assert chosen_anew(enough, 1.5) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_process_that_just_began_has_met_few_sizes() -> None:
+    fresh = changed(expert_rows_met=1.0)
+    assert chosen_anew(fresh, 1.0) == pytest.approx(96 * fresh.kernel_choice_seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(("places", "most"), [(8, 4), (4, 4), (2, 2), (1, 1), (64, 32)])
+def test_experts_of_a_token_are_in_some_groups_only(places: int, most: int) -> None:
+    """DeepSeek-V3 takes 8 experts from 4 of 8 groups: drawn so, they are in as many places."""
+    block = next(x for x in load_model("deepseek-v3").blocks if isinstance(x, Block) and x.experts)
+    assert (block.expert_groups, block.groups_per_token) == (8, 4)
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(4000):
+        groups = rng.permutation(8)[:4]
+        experts = groups[rng.integers(0, 4, 8)] * 32 + rng.integers(0, 32, 8)
+        found.append(len(set(experts * places // 256)))
+    assert max(found) <= most
+    share = float(distinct(np.array(float(places)), block))
+    assert 8 * share == pytest.approx(float(np.mean(found)), rel=0.04)
+    free = replace(block, expert_groups=1, groups_per_token=1)
+    assert share <= float(distinct(np.array(float(places)), free))

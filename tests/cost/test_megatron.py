@@ -205,7 +205,8 @@ def test_messages_of_experts_cross_once_to_a_node_and_run_beside_computation() -
         (ExpertMessages.ALLTOALL, ExpertMessages.DEEPEP, ExpertMessages.DEEPEP_OVERLAPPED),
     )
     sent = [p.breakdown_seconds["ep_communication"] for p in (every, once, beside)]
-    assert 0.5 < sent[1] / sent[0] < 0.8  # 5.3 nodes instead of 8 experts
+    # 8 experts in 4 groups at most, each of them a node: 3.6 of 8 nodes instead of 8 experts.
+    assert sent[1] / sent[0] == pytest.approx(3.6 / 8, rel=0.1)
     assert sent[2] / sent[1] == pytest.approx(1 - HIDDEN_MESSAGES, rel=0.01)
     assert every.memory == once.memory
     assert beside.memory[0].by_cause["activations"] > once.memory[0].by_cause["activations"]

@@ -86,6 +86,6 @@ def test_shards_on_the_host_take_no_memory_and_pass_over_pcie() -> None:
     shard = layouts.dense_parameters[0, 0] / 32
     more = seconds.zero_communication[1] - seconds.zero_communication[0]
     # The weights twice and gradients once, 4 bytes each, of which computation hides a part.
-    assert 0 < more <= 12 * shard / costs.pool.gpu.pcie_bandwidth * (1 + 1e-9)
+    assert 0 < more <= 12 * shard / costs.pool.gpu.bandwidth_to_host * (1 + 1e-9)
     on_host = costs.runtime.optimizer_moved_bytes * shard * 8 / 200e9
     assert seconds.optimizer[1] == pytest.approx(on_host)

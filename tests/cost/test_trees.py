@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from astrarium.arrays import Floats
-from astrarium.catalog.efficiency import FOLDER, LAW_FILE, Correction, find_correction
-from astrarium.catalog.profiles import read_values
+from astrarium.catalog.profiles import (
+    EFFICIENCY,
+    LAW_FILE,
+    Correction,
+    find_correction,
+    read_values,
+)
 from astrarium.cost.corrections import learned
 from astrarium.cost.trees import Forest, forest
 from astrarium.errors import InputError
@@ -97,9 +102,9 @@ def test_trees_of_another_shape_are_refused(
 
 
 def test_saved_corrections_are_bounded_small_and_fast() -> None:
-    names = [path.stem for path in FOLDER.glob("*.json") if path.name != LAW_FILE]
+    names = [path.stem for path in EFFICIENCY.glob("*.json") if path.name != LAW_FILE]
     assert "attention_law" in names
-    assert sum(path.stat().st_size for path in FOLDER.glob("*.json")) < 400_000
+    assert sum(path.stat().st_size for path in EFFICIENCY.glob("*.json")) < 400_000
     rng = np.random.default_rng(0)
     for name in names:
         found = learned(name)

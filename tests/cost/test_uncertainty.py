@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from small import pool_of, small_model
 
 from astrarium.catalog import find_gpu, gpus
-from astrarium.catalog.efficiency import law
 from astrarium.catalog.intervals import DATA, Terms, intervals, read_intervals
-from astrarium.catalog.profiles import ProfileSource
+from astrarium.catalog.profiles import ProfileSource, law
 from astrarium.catalog.runtimes import find_runtime, runtime_names
 from astrarium.cost.efficiency import OperatorModel, operator_model
 from astrarium.cost.layouts import CostModel

@@ -11,10 +11,19 @@ from hypothesis import given, settings
 from astrarium.catalog.models import find_model_entry, model_entries, model_names
 from astrarium.configs.megatron.overrides import read_overrides
 from astrarium.export.features import Feature
-from astrarium.export.software.bridge import RECIPES, TARGET, overrides, program, recipe_of, word
+from astrarium.export.software.bridge import (
+    ADAPTED,
+    RECIPES,
+    TARGET,
+    overrides,
+    program,
+    recipe_of,
+    word,
+)
 from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.target import refusals
 from astrarium.model import load_model
+from astrarium.model.adapters import Adapters, Finetune
 from astrarium.model.load import model_of_config
 from astrarium.model.workload import ExpertMessages, Numerics
 from astrarium.plans.job import Job
@@ -140,3 +149,22 @@ def test_layers_that_predict_further_tokens_are_written_and_read() -> None:
     planned = job("predicting").strategy.ordered_stages
     assert stages == [list(stage.layers) for stage in planned]
     assert overrides(job("even"))["model.mtp_num_layers"] is None
+
+
+def test_adapters_are_those_of_the_plan() -> None:
+    lent = job("even")
+    adapters = Adapters(Finetune.DORA, 8, ("attention",), "megatron_gpt")
+    one = replace(lent, workload=replace(lent.workload, adapters=adapters))
+    assert not refusals(one, TARGET)
+    made, written = program(one), overrides(one)
+    assert recipe_of(one) == ADAPTED[lent.model.name]
+    assert made.arguments[:4] == ("--recipe", recipe_of(one), "--peft_scheme", "dora")
+    assert written["peft.target_modules"] == ["linear_qkv", "linear_proj"]
+    assert (written["peft.dim"], written["peft.alpha"]) == (8, 16)
+    assert word("dataset.dataset_kwargs", {"pad_to_max_length": True}).endswith(
+        "={pad_to_max_length:true}"
+    )
+    others = replace(adapters, names=""), replace(adapters, kind=Finetune.QLORA)
+    for other in others:
+        (found,) = refusals(replace(one, workload=replace(one.workload, adapters=other)), TARGET)
+        assert "it is written for lora, dora" in found.why

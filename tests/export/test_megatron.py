@@ -249,6 +249,8 @@ def test_precision() -> None:
         (Precision.BF16, ["--bf16"]),
         (Precision.FP16, ["--fp16"]),
         (Precision.FP8, ["--bf16", "--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"]),
+        (Precision.MXFP8, ["--bf16", "--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"]),
+        (Precision.FP4, ["--bf16", "--fp4-format", "e2m1", "--fp4-recipe", "nvfp4"]),
     ):
         work = replace(one.workload, precision=precision)
         every = words(flags(replace(one, workload=work)))

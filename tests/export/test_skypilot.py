@@ -154,7 +154,7 @@ def test_what_cannot_be_rented_is_refused() -> None:
     apart = refused(replace(one, nodes=tuple(pools)))
     assert apart.startswith(f"A100-SXM4-80GB and {H100} of aws and gcp: tasks of a job group")
     unnamed = with_offer(job("alike"), gpu=find_gpu("Titan-RTX-24GB"))
-    assert "not known what it calls Titan-RTX-24GB" in refused(unnamed)
+    assert "its name for Titan-RTX-24GB is not known" in refused(unnamed)
     assert "the pools Fast racks and slow it would rent the same" in refused(job("twins"))
 
 

@@ -251,8 +251,8 @@ def test_positions_are_scaled_as_the_config_says() -> None:
         assert expected in torchtitan.module(changed)
     scaled = {**one.config, "rope_scaling": {"type": "yarn", "factor": 4.0}}
     model = replace(one.model, config=scaled)
-    assert "yarn" in torchtitan.model_refused(
-        replace(one, workload=replace(one.workload, model=model))
+    assert "yarn" in torchtitan.workload_refused(
+        (replace(one, workload=replace(one.workload, model=model))).workload
     )
 
 
@@ -267,12 +267,13 @@ def test_a_flavor_is_the_model_of_the_plan_or_not_used() -> None:
     assert registered in torchtitan.module(one)
     assert not torchtitan_toml.model_refused(one)
     other = with_config(one, rope_theta=10000.0)
-    assert not torchtitan.model_refused(other)
+    assert not torchtitan.workload_refused(other.workload)
     assert registered not in torchtitan.module(other)
     assert "theta=10000.0" in torchtitan.module(other)
     assert "theta 500000 instead of 10000" in torchtitan_toml.model_refused(other)
     gelu = with_config(one, hidden_act="gelu")
-    assert "activation silu instead of gelu, and its Llama" in torchtitan.model_refused(gelu)
+    why = torchtitan.workload_refused(gelu.workload)
+    assert "activation silu instead of gelu, and its Llama" in why
     assert "activation silu instead of gelu" in torchtitan_toml.model_refused(gelu)
 
 
@@ -281,7 +282,7 @@ def test_the_epsilon_of_norms_is_set() -> None:
     assert "norm.eps = 0.001\n" in torchtitan.module(one)
     assert "epsilon 1e-06 instead of 0.001" in torchtitan_toml.model_refused(one)
     router = with_config(planned("qwen3-30b-a3b", "h100:8", zero_stage=2), norm_topk_prob=False)
-    assert "normalised True instead of False" in torchtitan.model_refused(router)
+    assert "normalised True instead of False" in torchtitan.workload_refused(router.workload)
 
 
 def test_a_readme_has_the_figures_of_the_runtime() -> None:

@@ -14,8 +14,9 @@ from astrarium.cluster import parse_gpus
 from astrarium.operations.state import (
     RankLayout,
     StateBytes,
-    _bytes_got,
     _common,
+    _had,
+    _held,
     alive_ranks,
     is_complete,
     layout_of,
@@ -51,8 +52,11 @@ def strategies(draw: st.DrawFn) -> Strategy:
 
 def cells(layout: RankLayout, rank: int, sort: int, fine: int) -> set[tuple[int, int]]:
     """The pieces (layer, index) of one sort of state that a rank holds."""
-    begin, end = (round(float(side[rank]) * fine) for side in layout.parts[sort])
-    runs = layout.chunks()[int(layout.stage[rank])]
+    part, of = layout.parts[sort]
+    begin, end = (int(part[rank] + side) * fine // of for side in (0, 1))
+    runs = [
+        (a, b) for stage, a, b in zip(*layout.chunks(), strict=True) if stage == layout.stage[rank]
+    ]
     return {(layer, i) for a, b in runs for layer in range(a, b) for i in range(begin, end)}
 
 
@@ -74,9 +78,8 @@ def test_bytes_are_those_of_pieces_that_were_not_there(
     old = np.array(
         data.draw(st.lists(st.integers(-1, one.gpus - 1), min_size=other.gpus, max_size=other.gpus))
     )
-    got = _bytes_got(
-        before, after, old, _common(before, after, sizes), _common(after, after, sizes)
-    )
+    known = _had(before, after, old, _common(before, after, sizes))
+    got = _held(after, sizes)[after.stage] - known
     each = [part for one_size in sizes for part in (one_size.dense, one_size.expert)]
     for rank in range(other.gpus):
         expected = Fraction(0)

@@ -7,7 +7,7 @@ import pytest
 from astrarium.errors import InputError
 from astrarium.model import load_model
 from astrarium.model.build import Architecture, Experts, Latent, Shape, assemble, query_key_norms
-from astrarium.runtime.scaled.shapes import shape_of
+from astrarium.runtime.scaled.small import shape_of
 
 PLAIN = Shape(
     hidden=256,

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from small import small_model
 
+import astrarium
 from astrarium.cluster import parse_gpus
+from astrarium.cost.tuning import NEUTRAL
 from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.model import load_model
 from astrarium.model.workload import Workload
-from astrarium.search.outcome import KeptFree, Mode, Objective, Prefer
+from astrarium.search.outcome import KeptFree, Limits, Mode, Objective, Prefer
+from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned, plan
+from astrarium.search.pools import Asked
 from astrarium.search.recommended import (
-    NEAR_TIE_SLOWER,
+    RECOMMENDED_CHANCE,
+    RECOMMENDED_SLOWER,
     ROOMY,
     UNMEASURED_SLOWER,
     is_tied,
     mechanisms,
+    recommended,
     unmeasured,
 )
 
 GIB = 2**30
 LIKELY = KeptFree(fit_chance=0.95)
+LENGTHS = "lognormal:600,3000"
 
 
 def planned(name: str, gpus: str, seq_length: int, global_batch: int) -> Planned:
@@ -47,9 +55,9 @@ def test_the_recommended_plan_is_tied_and_no_less_simple(case: tuple[str, str, i
     assert choice is not None
     assert found.plans[0] == choice.plan
     assert is_tied(choice.fastest, choice.plan, experts="mixtral" in case[0])
-    beyond = unmeasured(choice.fastest.strategy, experts="mixtral" in case[0])
-    assert 0 <= choice.slower <= (UNMEASURED_SLOWER[2] if beyond else NEAR_TIE_SLOWER)
-    assert 0.5 <= choice.chance < 2 / 3
+    beyond = unmeasured(choice.fastest, experts="mixtral" in case[0])
+    assert 0 <= choice.slower <= (UNMEASURED_SLOWER[2] if beyond else RECOMMENDED_SLOWER)
+    assert 0.5 <= choice.chance < RECOMMENDED_CHANCE
     weight, weight_of_fastest = (mechanisms(p, case[2]) for p in (choice.plan, choice.fastest))
     assert weight <= weight_of_fastest or (
         choice.plan.is_sure_to_fit(ROOMY) and not choice.fastest.is_sure_to_fit(ROOMY)
@@ -81,7 +89,9 @@ def test_a_plan_of_a_whole_run_is_paid_for() -> None:
     workload = Workload(load_model("llama-2-70b"), seq_length=4096, global_batch=64, tokens=10**9)
     found = plan(workload, parse_gpus("h100:8"), kept_free=LIKELY, prefer=Prefer.RECOMMENDED)
     assert found.plans[0].run is not None
-    assert found.plans[0].usd_total == pytest.approx(found.plans[1].usd_total, rel=NEAR_TIE_SLOWER)
+    assert found.plans[0].usd_total == pytest.approx(
+        found.plans[1].usd_total, rel=RECOMMENDED_SLOWER
+    )
 
 
 def test_where_money_decides_nothing_is_recommended() -> None:
@@ -144,7 +154,7 @@ def test_other_gpus_are_never_recommended() -> None:
 def test_ties_end_where_a_plan_is_too_slow() -> None:
     found = planned("llama-2-7b", "a100:16", 4096, 256)
     fastest = min(found.plans, key=lambda p: p.iteration_seconds)
-    slow = replace(fastest, iteration_seconds=fastest.iteration_seconds * 1.04)
+    slow = replace(fastest, iteration_seconds=fastest.iteration_seconds * 1.07)
     assert is_tied(fastest, fastest, experts=False)
     assert not is_tied(fastest, slow, experts=False)
 
@@ -153,8 +163,8 @@ def test_what_nobody_measured_is_not_recommended() -> None:
     """Qwen3-30B on two nodes: ZeRO 3 of experts over 16 ranks is predicted to be fastest."""
     choice = planned("qwen3-30b-a3b", "h100:16", 4096, 512).recommendation
     assert choice is not None
-    assert unmeasured(choice.fastest.strategy, experts=True)
-    assert not unmeasured(choice.plan.strategy, experts=True)
+    assert unmeasured(choice.fastest, experts=True)
+    assert not unmeasured(choice.plan, experts=True)
     assert choice.plan.strategy.ep >= 8
     assert choice.slower <= UNMEASURED_SLOWER[2]
     assert "nobody measured" in choice.why[0]
@@ -163,29 +173,51 @@ def test_what_nobody_measured_is_not_recommended() -> None:
 def test_deepseek_is_planned_as_it_was_trained() -> None:
     choice = planned("deepseek-v3", "h800:2048", 4096, 15360).recommendation
     assert choice is not None
-    assert not unmeasured(choice.plan.strategy, experts=True)
+    assert not unmeasured(choice.plan, experts=True)
     assert choice.plan.strategy.pp >= 8
     assert choice.plan.strategy.ep >= 8
 
 
+def with_strategy(plan: Plan, **keys: Any) -> Plan:
+    return replace(plan, strategy=replace(plan.strategy, **keys))
+
+
 def test_ranks_up_to_which_weights_were_shared() -> None:
-    dense = planned("llama-2-7b", "a100:16", 4096, 256).plans[0].strategy
-    shared = replace(dense, zero_stage=3, dp=16)
+    dense = planned("llama-2-7b", "a100:16", 4096, 256).plans[0]
+    shared = with_strategy(dense, zero_stage=3, dp=16)
     assert not unmeasured(shared, experts=False)
-    assert unmeasured(replace(shared, dp=4096), experts=False)
+    assert unmeasured(with_strategy(shared, dp=4096), experts=False)
     assert unmeasured(shared, experts=True)
-    assert not unmeasured(replace(shared, zero_stage=1, dp=4096), experts=True)
+    assert not unmeasured(with_strategy(shared, zero_stage=1, dp=4096), experts=True)
+
+
+def test_context_parallelism_of_fsdp_is_recommended_only_up_to_what_is_met() -> None:
+    """cp 8 is predicted to be 10 % faster; measured runs took 1.4 times as long."""
+    dense = with_strategy(planned("llama-2-7b", "a100:16", 4096, 256).plans[0], cp=4)
+    assert not unmeasured(dense, experts=False)  # of Megatron's
+    under = [
+        replace(dense, runtimes=(name,)) for name in ("fsdp", "torchtitan", "torchtitan-eager")
+    ]
+    assert all(unmeasured(plan, experts=False) for plan in under)
+    assert not unmeasured(with_strategy(under[0], cp=2), experts=False)
+    asked: dict[str, Any] = {"gpus": "h100:8", "seq_length": 8192, "global_batch": 64}
+    packed = {"runtime": "fsdp", "lengths": LENGTHS, "packing": "on"}
+    for flags in ({"finetune": "lora"}, packed):
+        plans = astrarium.plan("llama-3.1-70b", **asked | flags)
+        assert plans.best.strategy.cp <= 2
+        assert plans.document.choice is not None
+        assert plans.document.choice.slower < UNMEASURED_SLOWER[3]
 
 
 def test_an_optimizer_on_the_host_is_not_recommended_for_little() -> None:
-    dense = planned("llama-2-7b", "a100:16", 4096, 256).plans[0].strategy
-    assert unmeasured(replace(dense, offload_optimizer=True), experts=False)
+    dense = planned("llama-2-7b", "a100:16", 4096, 256).plans[0]
+    assert unmeasured(with_strategy(dense, offload_optimizer=True), experts=False)
     choice = planned("llama-3-8b", "rtx-4090:24", 4096, 48).recommendation
     assert choice is not None
     assert choice.fastest.strategy.offload_optimizer
     assert not choice.plan.strategy.offload_optimizer
-    assert NEAR_TIE_SLOWER < choice.slower <= UNMEASURED_SLOWER[2]
-    assert "the optimizer in host memory, which nobody measured" in choice.why[0]
+    assert RECOMMENDED_SLOWER < choice.slower <= UNMEASURED_SLOWER[2]
+    assert "the optimizer in host memory, which hardly anybody measured" in choice.why[0]
 
 
 def test_a_longer_pipeline_is_no_simpler_for_fewer_virtual_stages() -> None:
@@ -198,9 +230,27 @@ def test_a_longer_pipeline_is_no_simpler_for_fewer_virtual_stages() -> None:
 
 
 def test_a_little_more_room_is_not_worth_mechanisms() -> None:
-    """97 % to fit without cp instead of 98 % with it, virtual stages and recomputation."""
-    choice = planned("llama-3-8b", "rtx-4090:8", 4096, 64).recommendation
-    assert choice is not None
-    strategy = choice.plan.strategy
-    assert (strategy.cp, strategy.virtual_stages) == (1, 1)
-    assert not choice.plan.is_sure_to_fit(ROOMY)
+    """97 % to fit without cp instead of 98 % with it; and 95 % are worth them."""
+    workload = Workload(load_model("llama-2-7b"), seq_length=4096, global_batch=256)
+    simple = planned("llama-2-7b", "a100:16", 4096, 256).plans[0]
+    asked = Asked(workload, NEUTRAL, Objective.TIME, Mode.EXACT, (), 2, Limits())
+    shared = replace(simple.strategy, cp=2, dp=simple.strategy.dp // 2)
+    roomy = replace(simple, strategy=shared, fit_chance=0.98)
+    for chance, expected in ((0.975, simple.strategy), (0.95, shared)):
+        slower = replace(
+            simple, iteration_seconds=1.001 * simple.iteration_seconds, fit_chance=chance
+        )
+        assert recommended(asked, None, [roomy, slower]).plan.strategy == expected
+
+
+def test_only_what_is_surer_may_be_much_slower() -> None:
+    """Beside an optimizer in host memory, 5 % are lost for a plan without it alone."""
+    workload = Workload(load_model("llama-2-7b"), seq_length=4096, global_batch=256)
+    simple = planned("llama-2-7b", "a100:16", 4096, 256).plans[0]
+    asked = Asked(workload, NEUTRAL, Objective.TIME, Mode.EXACT, (), 2, Limits())
+    on_host = replace(simple.strategy, offload_optimizer=True)
+    fastest = replace(simple, strategy=replace(on_host, cp=2, dp=simple.strategy.dp // 2))
+    later = replace(simple, iteration_seconds=1.05 * simple.iteration_seconds)
+    for strategy, expected in ((on_host, fastest.strategy), (simple.strategy, simple.strategy)):
+        found = recommended(asked, None, [fastest, replace(later, strategy=strategy)])
+        assert found.plan.strategy == expected

@@ -28,6 +28,7 @@ FOLDERS: Final[Mapping[str, str]] = {
     "torchtitan_python": "torchtitan-0.3.0",
     "deepspeed": "deepspeed",
     "accelerate": "accelerate",
+    "torchtune": "torchtune",
     "skypilot": "skypilot",
     "kubernetes": "kubernetes",
     "ray": "ray",

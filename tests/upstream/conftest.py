@@ -53,6 +53,11 @@ def accelerate(drivers: Drivers) -> Driver:
 
 
 @pytest.fixture(scope="session")
+def torchtune(drivers: Drivers) -> Driver:
+    return _driver(drivers, "torchtune")
+
+
+@pytest.fixture(scope="session")
 def skypilot(drivers: Drivers) -> Driver:
     return _driver(drivers, "skypilot")
 

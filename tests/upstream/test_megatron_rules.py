@@ -262,6 +262,14 @@ CASES: Final = (
         **{**EP4, **INTERLEAVED, **FULL, "expert_messages": "overlapped"},
     ),
     case(
+        "overlapped_experts_without_recomputed_experts",
+        "disable moe in recompute_modules",
+        model="experts",
+        recompute_granularity="selective",
+        recompute_modules="moe",
+        **{**EP4, **INTERLEAVED, "expert_messages": "overlapped"},
+    ),
+    case(
         "offload_needs_host_memory",
         unseen=OURS,
         offload_optimizer=True,

@@ -140,7 +140,21 @@ def test_other_rows_are_read_as_they_are(tmp_path: Path) -> None:
         ({"framework": "DeepSpeed ZeRO-3 + Megatron-LM"}, "gradient_bytes", 2),
         ({"framework": "DeepSpeed ZeRO-3 + Megatron-LM"}, "checkpoints_on_host", True),
         ({"framework": "Megatron-FSDP (ZeRO-3)"}, "checkpoints_on_host", False),
-        ({"framework": "Megatron-Bridge FSDP", "pp": "1"}, "activations_on_host", 0.75),
+        (
+            {"framework": "Megatron-Bridge FSDP", "pp": "1", "model": "LLAMA3_70B", "gpu": "GB200"},
+            "activations_on_host",
+            0.5,
+        ),
+        (
+            {"framework": "Megatron-Bridge FSDP", "pp": "1", "model": "LLAMA3_8B"},
+            "activations_on_host",
+            0,
+        ),
+        (
+            {"framework": "Megatron-Bridge FSDP", "pp": "1", "model": "Llama 3.1 405B"},
+            "activations_on_host",
+            0.75,
+        ),
         ({"framework": "Megatron-Bridge", "pp": "1"}, "activations_on_host", 0),
         (
             {"framework": "Megatron-Bridge", "precision": "fp8 blockwise"},

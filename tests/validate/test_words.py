@@ -48,6 +48,8 @@ def test_recomputation(text: str, expected: tuple[Granularity, Method, int]) -> 
 
 def test_recomputed_modules() -> None:
     assert recompute_of("selective", 32, 1).modules == (RecomputeModule.CORE_ATTN,)
+    norms = recompute_of("selective layernorm moe_act", 32, 1).modules  # no number of layers
+    assert norms == (RecomputeModule.LAYERNORM, RecomputeModule.MOE_ACT)
     found = recompute_of("selective: mlp, moe_act", 32, 1).modules
     assert found == (RecomputeModule.MLP, RecomputeModule.MOE_ACT)
     with pytest.raises(InputError, match="recompute 'sometimes' is not understood"):

@@ -39,7 +39,7 @@ def test_all_routes_are_described(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.1")
     names = "health catalog plan plan/stream predict whynot explain compare timeline trace export"
-    names += " targets review report"
+    names += " targets review report replan stragglers"
     assert set(described["paths"]) == {f"/api/{name}" for name in names.split()}
     schemas = described["components"]["schemas"]
     for flag in ("model", "gpus", "seq_length", "tokens", "rule", "budget", "pools", "config"):
@@ -63,6 +63,8 @@ def test_documents_have_the_schemas_that_are_described(
         "targets": asked,
         "compare": {"first": asked, "second": {**asked, "rank": 2}},
         "export": {**asked, "target": "megatron"},
+        "replan": {**asked, "lost": {"h100": 4}, "horizon": "2h"},
+        "stragglers": {**asked, "stragglers": "nodes=1%:1.5", "repair_time": "4h"},
         "plan": SMALL_PLAN,
         "whynot": {**SMALL_PLAN, "strategy": "tp=2"},
         "review": {"text": LAUNCH, "gpus": "h100"},

@@ -51,6 +51,8 @@ export interface Evaluation {
 
 export type ExpertMessages = "alltoall" | "deepep" | "deepep-overlapped" | "overlapped";
 
+export type Finetune = "dora" | "full" | "lora" | "qlora";
+
 export interface FitDocument {
   readonly schema: string;
   readonly workload: Workload;
@@ -127,6 +129,17 @@ export interface Pareto {
   readonly tied_with?: readonly number[];
 }
 
+export interface Pivot {
+  readonly rows: string;
+  readonly columns: string;
+  readonly value: string;
+  readonly is_lower_better: boolean;
+  readonly row_keys: readonly string[];
+  readonly column_keys: readonly string[];
+  readonly cells: readonly (readonly (number | null)[])[];
+  readonly scenarios: readonly (readonly (string | null)[])[];
+}
+
 export interface Plan {
   readonly rank: number;
   readonly gpus: Readonly<Record<string, number>>;
@@ -147,7 +160,7 @@ export interface Plan {
   readonly runtimes?: readonly string[];
   readonly megatron_lacks?: readonly string[];
   readonly run?: Run | null;
-  readonly finetune?: string | null;
+  readonly finetune?: Finetune | null;
   readonly fit_chance?: number | null;
   readonly twins?: readonly Twin[];
 }
@@ -197,7 +210,7 @@ export interface Pool {
   readonly slowdown?: number;
 }
 
-export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8";
+export type Precision = "bf16" | "fp16" | "fp32" | "fp4" | "fp8" | "mxfp8";
 
 export interface Ramp {
   readonly start: number;
@@ -233,6 +246,14 @@ export interface Run {
   readonly co2_kilograms: number | null;
   readonly deadline_chance?: number | null;
   readonly budget_chance?: number | null;
+}
+
+export interface ScenarioTrade {
+  readonly scenario: string;
+  readonly asked: Readonly<Record<string, string>>;
+  readonly gpus: string;
+  readonly seconds: number;
+  readonly usd: number;
 }
 
 export type Schedule = "1f1b" | "interleaved";
@@ -324,6 +345,20 @@ export interface Strategy {
   readonly overlap: Overlap;
   readonly schedule: Schedule;
   readonly stages: readonly Stage[];
+}
+
+export interface SweepDocument {
+  readonly schema: string;
+  readonly scenarios: number;
+  readonly status: Readonly<Record<string, number>>;
+  readonly messages: Readonly<Record<string, number>>;
+  readonly cpu_seconds: number;
+  readonly varies: Readonly<Record<string, readonly string[]>>;
+  readonly figures: readonly string[];
+  readonly pivot: Pivot | null;
+  readonly best: readonly Readonly<Record<string, unknown>>[];
+  readonly front: readonly ScenarioTrade[];
+  readonly front_is_of_runs: boolean;
 }
 
 export interface TimelineDocument {

@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", bound="AskedValues")
 
 
 class PriceFlags(Value, frozen=True, kw_only=True):
-    """What GPUs cost."""
+    """Prices of GPUs, and flags about them."""
 
     market: str | None = None
     region: str | None = None
@@ -110,6 +110,6 @@ def asked(
     *,
     from_python: bool = False,
 ) -> Kind:
-    """What was given for the flags of a table, read; InputError names what cannot be used."""
+    """The values given for the flags of a table; InputError names those that cannot be used."""
     names = frozenset(name for name in table if given.get(name) not in (None, ()))
     return kind(**read(table, given, from_python=from_python), given=names)

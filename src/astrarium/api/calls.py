@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from astrarium.api import planning
 from astrarium.api.asked import AskedValues, ClusterGiven, Kind, ModelGiven, PlanAsked, asked
-from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword, read
+from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword, flags, read
 from astrarium.api.plans import Plans, StrPath
-from astrarium.api.program_flags import SYNTHESIZE_FLAGS
 from astrarium.errors import did_you_mean, naming
 from astrarium.units import Amount
 from astrarium.value import replace
@@ -27,16 +26,34 @@ Gpus = str | Mapping[str, int]  # "h100:64,a100:32", or {"h100": 64, "a100": 32}
 Objective = Literal["throughput", "cost", "time"]
 Mode = Literal["exact", "up-to"]
 Prefer = Literal["recommended", "fastest"]
-Precision = Literal["bf16", "fp16", "fp8"]
-PlanPrecision = Literal["bf16", "fp16", "fp8", "best"]
+Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "fp4"]
+PlanPrecision = Literal["bf16", "fp16", "fp8", "mxfp8", "fp4", "best"]
 Numerics = Literal["strict", "reduced"]
 Packing = Literal["off", "on"]
 Lengths = str | Path | Sequence[float]  # a text, a file, or all of them
 ExpertMessages = Literal["alltoall", "overlapped", "deepep", "deepep-overlapped"]
 
 
-class PriceTerms(TypedDict, total=False):
-    """What GPUs cost, and what is known about their speed; see the flags of the same names."""
+class TrainingTerms(TypedDict, total=False):
+    """The model and its training; see the flags of the same names."""
+
+    numerics: Numerics
+    optimizer: str
+    finetune: str
+    lora_rank: Amount
+    lora_modules: str
+    freeze: str
+    lengths: Lengths
+    packing: Packing
+    mtp_layers: int
+    teacher: ModelGiven
+    reference: ModelGiven
+    expert_imbalance: Amount
+    expert_messages: ExpertMessages
+
+
+class PriceTerms(TrainingTerms, total=False):
+    """Prices and speeds of GPUs; see the flags of the same names."""
 
     as_type: str  # model_type that the model, a config.json, is read as
     profile: StrPath  # of the cluster, written by `astrarium calibrate`
@@ -85,19 +102,6 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
     mode: Mode = "exact",
     precision: PlanPrecision = "bf16",
     runtime: str | None = None,
-    numerics: Numerics = "strict",
-    optimizer: str = "adamw",
-    finetune: str | None = None,
-    lora_rank: Amount | None = None,
-    lora_modules: str | None = None,
-    freeze: str | None = None,
-    lengths: Lengths | None = None,
-    packing: Packing | None = None,
-    mtp_layers: int | None = None,
-    teacher: ModelGiven | None = None,
-    reference: ModelGiven | None = None,
-    expert_imbalance: Amount = 1.0,
-    expert_messages: ExpertMessages | None = None,
     rules: Sequence[str] = (),
     top: Amount = 5,
     prefer: Prefer = "recommended",
@@ -142,19 +146,6 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     tokens: Amount | None = None,
     runtime: str = "megatron",
     precision: Precision = "bf16",
-    numerics: Numerics = "strict",
-    optimizer: str = "adamw",
-    finetune: str | None = None,
-    lora_rank: Amount | None = None,
-    lora_modules: str | None = None,
-    freeze: str | None = None,
-    lengths: Lengths | None = None,
-    packing: Packing | None = None,
-    mtp_layers: int | None = None,
-    teacher: ModelGiven | None = None,
-    reference: ModelGiven | None = None,
-    expert_imbalance: Amount = 1.0,
-    expert_messages: ExpertMessages = "alltoall",
     **terms: Unpack[PriceTerms],
 ) -> Plans:
     """What one strategy takes in time, memory and money; as `astrarium predict`.
@@ -198,7 +189,8 @@ def synthesize(  # noqa: PLR0913  one parameter per flag
     from astrarium.api.plans import Program
 
     with naming(as_keyword):
-        values = read(SYNTHESIZE_FLAGS, _given(given, SYNTHESIZE_FLAGS), from_python=True)
+        table = flags("synthesize")
+        values = read(table, _given(given, table), from_python=True)
         return Program(synthesis.answer(synthesis.read(values), lambda what, done, total: None))
 
 
@@ -215,10 +207,7 @@ def _asked(kind: type[Kind], table: Mapping[str, Flag], arguments: Mapping[str, 
 
 
 def _given(arguments: Mapping[str, Any], table: Mapping[str, Flag]) -> dict[str, Any]:
-    """The arguments by the names of their flags, without those that are as they are by default.
-
-    A configuration may say otherwise than a default, but not otherwise than its user.
-    """
+    """The arguments by the names of their flags, without those at their defaults."""
     return {
         name: arguments[as_keyword(name)]
         for name, flag in table.items()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ComparedWith(Value, frozen=True):
-    """What --compare names, before anything is known about the workload."""
+    """The reference of --compare, before the workload is known."""
 
     reference: str | Imported
     cluster: Cluster | None  # None: that of the plan
@@ -52,7 +52,7 @@ class Yours(Value, frozen=True):
 
 
 def given(asked: PlanAsked, *, has_cluster: bool) -> ComparedWith | None:
-    """What the flags name; None without --compare."""
+    """The reference that the flags name; None without --compare."""
     reference, gpus = asked.compare, asked.compare_gpus
     if reference is None:
         if gpus is not None:
@@ -100,10 +100,7 @@ def _of_plan_file(reference: str) -> ComparedWith | None:
 
 
 def stated(given: ComparedWith | None, asked: PlanAsked) -> tuple[PlanAsked, tuple[str, ...]]:
-    """Length of sequences and of the run: those of the flags, else of a configuration, and notes.
-
-    Both sides of a comparison do the same work, so what the user's file says of it needs no flag.
-    """
+    """Lengths of sequences and of the run, by the flags or a configuration, and notes."""
     length, tokens = asked.seq_length, request.run_length(asked)
     notes = []
     if given is not None and not isinstance(given.reference, str):
@@ -193,7 +190,7 @@ def _trained(adapters: Adapters | None) -> str:
 
 
 def _tuned(own: Request, asked: Request, strategy: Strategy, tuning: Tuning) -> Yours:
-    """What was learned on the GPUs of the answer holds for the same type only."""
+    """Factors learned on the GPUs of the answer hold for the same type only."""
     types = {pool.gpu.name for pool in asked.cluster.pools}
     others = [pool.gpu.name for pool in own.cluster.pools if pool.gpu.name not in types]
     if tuning == NEUTRAL or not others:

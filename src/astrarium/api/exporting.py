@@ -17,7 +17,7 @@ from astrarium.value import Value
 
 
 class RefusedError(InputError):
-    """What is asked for cannot express the plan; `result` says the same as data."""
+    """The target cannot express the plan; `result` says the same as data."""
 
     def __init__(self, message: str, result: Exported) -> None:
         super().__init__(message)
@@ -90,7 +90,7 @@ def times_of_targets(document: PlanDocument, rank: int) -> dict[str, float | Non
 
 
 def software_of(target: Target, program: str | None) -> Target:
-    """What is started: the program of a launcher, by default Megatron, or the target itself."""
+    """The program that is started: the target, or that of a launcher (by default Megatron)."""
     if not target.is_launcher:
         if program is not None and program.lower() != target.name:
             raise InputError(

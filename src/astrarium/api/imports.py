@@ -57,14 +57,14 @@ def not_recognised(name: str) -> InputError:
 
 
 class Filled(Value, frozen=True):
-    """What was asked, completed by a configuration."""
+    """A question, completed by a configuration."""
 
     asked: AskedValues
     imported: Imported | None = None
     reference: str | None = None  # what the document calls the model; None: as it was given
 
     def called(self, request: Request) -> str:
-        """What the document calls the model."""
+        """The name of the model in the document."""
         assert self.asked.model is not None
         return self.reference or reference_of(self.asked.model, request.workload.model)
 
@@ -78,7 +78,7 @@ class Filled(Value, frozen=True):
 
 
 def filled(asked: AskedValues) -> Filled:
-    """What was asked, where the strategy may be a configuration."""
+    """The question, where the strategy may be a configuration."""
     from astrarium.configs.detect import read_config
 
     strategy = asked.strategy
@@ -96,7 +96,7 @@ def filled(asked: AskedValues) -> Filled:
 
 
 def completed(asked: AskedValues, imported: Imported) -> Filled:
-    """What was asked, and what a configuration states of the rest."""
+    """The question, with the rest as a configuration states it."""
     described = imported.described
     is_named = asked.model is not None and asked.model != FROM_CONFIG
     length = asked.seq_length or described.seq_length
@@ -131,7 +131,7 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
 
 
 def _finetuning(asked: AskedValues, imported: Imported) -> dict[str, Any]:
-    """What trains, as it was asked for or as the configuration says; all weights have no rank."""
+    """The kind of training, by the flags or the configuration; all weights have no rank."""
     is_full = "finetune" in asked.given and asked.finetune in (None, "full")
     return {
         name: getattr(asked if is_full or name in asked.given else imported.described, name)
@@ -214,7 +214,7 @@ def check_agreement(imported: Imported, asked: Request, gpus_flag: str = "") -> 
 
 
 def _agreements(imported: Imported, asked: Request) -> list[Repair]:
-    """What the configuration says, in the place of what contradicts it."""
+    """Repairs that put the statement of the configuration in place of its contradiction."""
     described, workload = imported.described, asked.workload
     repairs = [
         Repair(f"Leave {flag(name)} to {imported.source}", {name: ""})

@@ -118,7 +118,6 @@ def priced(cluster: Cluster, terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...
 
 
 def power_terms(utilisation: float | None) -> PowerTerms:
-    """What is drawn for each watt of the boards."""
     return PowerTerms() if utilisation is None else PowerTerms(utilisation=utilisation)
 
 
@@ -131,10 +130,7 @@ def offers_spot(cluster: Cluster, given: PriceFlags) -> bool:
 
 
 def on_spot(workload: Workload, run: RunTerms, *, cheapest: bool) -> Dearness:
-    """What a pool costs for its work where nodes may be spot, interruptions included.
-
-    The cheapest way to pay for it counts, or the fastest, and then the other.
-    """
+    """The price of a pool's work with spot nodes: the cheapest and the fastest way to pay."""
     from astrarium.search.money import Runs
 
     def dearness(pool: Pool) -> tuple[float, float]:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.api import planning
 from astrarium.api.asked import AskedValues
-from astrarium.api.flags import as_keyword, read
+from astrarium.api.flags import as_keyword, flags, read
 from astrarium.api.plans import Plan, Plans, StrPath
-from astrarium.api.running_flags import REPLAN_FLAGS
 from astrarium.cluster import Cluster, market
 from astrarium.cost.checkpoints import checkpoint_bytes
 from astrarium.cost.training_run import RunTerms
@@ -63,7 +62,7 @@ _DRAWN = {
 
 
 class Replanned(Value, frozen=True):
-    """What to do; `document` is what `--json` prints."""
+    """The decision; `document` is what `--json` prints."""
 
     document: ReplanDocument
 
@@ -104,8 +103,8 @@ def running(values: Mapping[str, Any], given: frozenset[str]) -> tuple[PlanDocum
         says = "there is no such file; `astrarium plan ... --out DIR` writes a plan"
         raise InputError(f"{plan}: {says}", "plan")
     else:
-        flags = {name: values[name] for name in (*OF_STRATEGIES, "price")}
-        asked = AskedValues(strategy=str(plan), profile=None, given=given, **flags)
+        said = {name: values[name] for name in (*OF_STRATEGIES, "price")}
+        asked = AskedValues(strategy=str(plan), profile=None, given=given, **said)
         document = planning.prediction(asked)
         return document, job_of(document, 1, where)
     typed = [name for name in OF_STRATEGIES if name in given]
@@ -226,7 +225,7 @@ def under_stragglers(
     terms: RunTerms,
     repair_seconds: float | None = None,
 ) -> StragglersDocument:
-    """What the listed plans of a document take with GPUs and nodes that are slow and break."""
+    """The listed plans of a document with GPUs and nodes that are slow and break."""
     repair = DEFAULT_REPAIR_SECONDS if repair_seconds is None else repair_seconds
     found = []
     for plan in document.listed:
@@ -261,4 +260,4 @@ def replan(  # noqa: PLR0913  one parameter per flag
     arguments = locals()
     with naming(as_keyword):
         given = {name: value for name, value in arguments.items() if value is not None}
-        return replanned(read(REPLAN_FLAGS, given, from_python=True))
+        return replanned(read(flags("replan"), given, from_python=True))

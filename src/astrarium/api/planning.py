@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Final
@@ -12,14 +12,16 @@ from astrarium.api.money import MoneyTerms
 from astrarium.api.readers import BEST, both_given
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cost.training_run import RunTerms, Spot
-from astrarium.errors import InputError, about, flag, refusal
+from astrarium.errors import InputError, Repair, about, flag, refusal, with_flags
 from astrarium.report.plan.document import (
     compare_part,
     document_of,
     document_of_prediction,
     with_run_terms,
 )
+from astrarium.report.plan.text import EXPORTED_TO
 from astrarium.search import planner
+from astrarium.search.formats import has_format
 from astrarium.search.listing import Progress, no_progress
 from astrarium.search.money import Runs
 from astrarium.search.outcome import (
@@ -48,15 +50,21 @@ if TYPE_CHECKING:
     from astrarium.search.money.sensitivity import Change
     from astrarium.strategy.types import Strategy
 
-# With `--precision best`; 8-bit products alone are not known to be as good for every model.
-QUALITY = (
-    "quality: DeepSeek-V3 trained in fp8 with a loss within 0.25 % of bf16's, with finer scales"
-    " than one a tensor (arXiv 2412.19437); compare losses of your model before a long run in fp8"
-)
+# With `--precision best`: what is known of formats. None is known to be as good for every model.
+QUALITY = {
+    "fp8": "DeepSeek-V3 trained in fp8 with a loss within 0.25 % of bf16's, with finer scales than"
+    " one a tensor (arXiv 2412.19437)",
+    "mxfp8": "NVIDIA reports losses of models up to 8B on 15T tokens that match bf16's (arXiv"
+    " 2506.08027)",
+    "fp4": "a 12B model trained in NVFP4 on 10T tokens came close to fp8 (62.58 and 62.62 % of"
+    " MMLU-Pro), with some layers left in bf16, which is not counted here (arXiv 2509.25149)",
+}
+COMPARE_LOSSES = "quality: {}; compare losses of your model before a long run"
 # With `--runtime all`: the software that most people train with.
 COMPARED_RUNTIMES = ("megatron", "megatron-bridge", "torchtitan", "fsdp", "deepspeed")
 
 
+LONG_UPDATE: Final = 0.25  # of an iteration
 HOST_BYTES: Final = 16  # of a parameter, as the rule offload_needs_host_memory counts them
 
 
@@ -157,7 +165,8 @@ def _precisions(given: PlanAsked) -> tuple[PlanAsked, tuple[Precision, ...]]:
     for name in ("finetune", "runtime"):
         if getattr(given, name) == request.ALL:
             raise refusal(name, f" all and {flag('precision')} best: ask for one of them")
-    return replace(given, precision=Precision.BF16), (Precision.BF16, Precision.FP8)
+    formats = Precision.BF16, Precision.FP8, Precision.MXFP8, Precision.FP4
+    return replace(given, precision=Precision.BF16), formats
 
 
 def _check_one_way(given: PlanAsked) -> None:
@@ -191,7 +200,7 @@ def _runtimes(given: PlanAsked) -> tuple[Runtime, ...]:
 
 
 def _kept_free(given: PlanAsked) -> KeptFree:
-    """What plans leave free; what is predicted is not always right."""
+    """Memory that plans leave free, as predictions are not always right."""
     if given.memory_margin is None:
         asked = given.fit_chance
         return KeptFree(fit_chance=DEFAULT_FIT_CHANCE if asked is None else asked)
@@ -214,21 +223,44 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
         workload = replace(question.asked.workload, adapters=named)
         if precision is not None:
             workload = replace(workload, precision=precision)
+        _check_files(workload, runtime)
         answer = partial(_answer, question, runtime, progress or no_progress)
         if question.messages_open and len(ways) == 1 and workload.model.max_experts:
             return _with_messages(question, workload, runtime, answer)
-        found = answer(workload)
-        is_open = question.graphs_open and len(ways) == 1
-        return _with_graphs(question, workload, found) if is_open else found
+        if question.graphs_open and len(ways) == 1:
+            found = _with_offload(question, workload, partial(answer, workload))
+            return _with_graphs(question, workload, found)
+        return answer(workload)
 
-    ways = list(product(question.runtimes, question.finetunes, question.precisions or (None,)))
+    pools, ours = question.asked.cluster.pools, question.precisions or (None,)
+    formats = [p for p in ours if p is None or not p.is_microscaled or has_format(p, *pools)]
+    ways = list(product(question.runtimes, question.finetunes, formats))
     if len(ways) == 1:
         return under(*ways[0])
     asked = {_called(question, *way): partial(under, *way) for way in ways}
     found = side_by_side(asked, question.objective)
-    if question.precisions and any(plan.precision == "fp8" for plan in found.plans):
-        return replace(found, notes=(*found.notes, QUALITY))
-    return found
+    compared = found.plans if question.precisions else ()
+    known = [
+        QUALITY[one] for one in sorted(str(plan.precision) for plan in compared) if one in QUALITY
+    ]
+    quality = [COMPARE_LOSSES.format("; ".join(known))] if known else []
+    return replace(found, notes=(*found.notes, *quality))
+
+
+def _check_files(workload: Workload, runtime: Runtime) -> None:
+    """Refuse software that was asked for and whose files cannot say the workload at all."""
+    if runtime.parses_as_megatron and runtime.name not in EXPORTED_TO:
+        return
+    from astrarium.export.target import find_target
+
+    why = find_target(EXPORTED_TO[runtime.name]).workload_refused(workload)
+    if why:
+        raise InputError(
+            f"{flag('runtime')} {runtime.name}: no file can be written for {workload.model.name}:"
+            f" {with_flags(why)}",
+            "runtime",
+            [Repair("Plan for Megatron-LM", {"runtime": "megatron"})],
+        )
 
 
 def _answer(
@@ -270,6 +302,16 @@ def _with_messages(
     return answered(workload, ways, answer)
 
 
+def _with_offload(question: Question, workload: Workload, answer: Callable[[], Planned]) -> Planned:
+    """The answer with activations in host memory, where nothing else fits or is as fast."""
+    from astrarium.search.offload import with_offload
+
+    def offloaded(runtime: Runtime) -> Planned:
+        return _answer(question, runtime, no_progress, workload)
+
+    return with_offload(workload, question.asked.cluster, answer, offloaded)
+
+
 def _with_graphs(question: Question, workload: Workload, found: Planned) -> Planned:
     """The answer with layers captured as CUDA graphs, where that makes it faster."""
     from astrarium.search.graphs import with_graphs
@@ -309,7 +351,7 @@ def so_far(question: Question, plans: Sequence[Plan], seconds: float) -> PlanDoc
 
 
 def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
-    """Which price or network, changed by how much, changes the answer."""
+    """The changes of a price or network that would change the answer."""
     from astrarium.search.money.sensitivity import Sensitivity
 
     asked = question.asked
@@ -326,7 +368,7 @@ def changes(question: Question, planned: Planned) -> tuple[Change, ...]:
 def document(
     question: Question, planned: Planned, changes: Sequence[Change] | None = None
 ) -> PlanDocument:
-    """What was found, compared with what the user has if that was asked."""
+    """The answer as a document, compared with the user's own if that was asked."""
     found = document_of(
         planned,
         reference=question.reference,
@@ -341,6 +383,21 @@ def document(
 
 
 def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
+    """What an optimizer in host memory takes: much of the time, or memory of unknown size."""
+    return tuple(_slow_updates(planned)) + _host_memory(question, planned)
+
+
+def _slow_updates(planned: Planned) -> Iterator[str]:
+    plan = planned.plans[0]
+    share = plan.breakdown_seconds["optimizer"] / plan.iteration_seconds
+    if plan.strategy.offload_optimizer and share > LONG_UPDATE:
+        yield (
+            f"the update in host memory takes {100 * share:.0f} % of an iteration: more GPUs or a"
+            f" larger {flag('global_batch')} make it a smaller part"
+        )
+
+
+def _host_memory(question: Question, planned: Planned) -> tuple[str, ...]:
     """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
     strategy = planned.plans[0].strategy
     pools = [
@@ -351,8 +408,8 @@ def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
     states = HOST_BYTES * planned.workload.model.parameters * strategy.shard_groups
     on_node = states / strategy.gpus * max(pool.gpus_per_node for pool in pools)
     return (
-        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, whose size is not known;"
-        " state host_memory_gib in a cluster file",
+        f"plan 1 keeps {format_bytes(on_node)} in the memory of each node, and the size of that"
+        " memory is not known; state host_memory_gib in a cluster file",
     )
 
 
@@ -382,7 +439,7 @@ def prediction(given: AskedValues) -> PlanDocument:
 
 
 def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tuple[str, ...]:
-    """What no file of the software can say; code of one's own may."""
+    """Notes on choices that no file of the software can express."""
     if program.parses_as_megatron or not program.rules:
         return ()  # refused, or not known
     reasons = why_refused(asked.workload, asked.cluster.pools, strategy, program.rules)
@@ -390,10 +447,7 @@ def _outside_plans(asked: Request, strategy: Strategy, program: Runtime) -> tupl
 
 
 def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
-    """One strategy as if it were an answer to `astrarium plan`, and what it breaks.
-
-    Without a document if it makes no plan; the second is empty if it could be an answer.
-    """
+    """One strategy as if it were an answer, if it makes a plan, and the flags it breaks."""
     question = read(given)
     asked = question.asked
     assert given.strategy is not None
@@ -411,7 +465,7 @@ def why_not(given: PlanAsked) -> tuple[PlanDocument | None, tuple[str, ...]]:
 
 
 def _broken(plan: Plan, limits: Limits, rules: Sequence[str]) -> tuple[str, ...]:
-    """What keeps a plan from being an answer, in words."""
+    """Reasons why a plan cannot be an answer."""
     from astrarium.report.plan.text import lacking_words
 
     found = [f"{flag('rule')} '{rule}' drops it" for rule in rules]

@@ -88,7 +88,7 @@ class Plans(Sequence[Plan]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was assumed, and what should be known about the answer."""
+        """Assumptions, and other facts about the answer."""
         return self.document.notes
 
     @property
@@ -169,7 +169,7 @@ class Program(Value, frozen=True):
 
     @property
     def iteration_seconds(self) -> float:
-        """Of a training step, predicted."""
+        """Predicted seconds of a training step."""
         return self.document.program.seconds
 
     @property
@@ -179,7 +179,7 @@ class Program(Value, frozen=True):
 
     @property
     def speedups(self) -> dict[str, float]:
-        """How many times as long each fixed way to divide the work takes."""
+        """The time of each fixed way to divide the work, as a multiple of this program's."""
         own = self.iteration_seconds
         return {name: seconds / own for name, seconds in self.document.baselines.items()}
 

@@ -24,21 +24,14 @@ if TYPE_CHECKING:
 Given: TypeAlias = Any  # what was given: it is a reader that finds out whether it can be used
 Reader: TypeAlias = Callable[[str, Given], Any]
 
-# Far above anything trained; a larger number is a typing error.
-MOST_SEQ_LENGTH = 2**27
-MOST_GLOBAL_BATCH = 2**27
 MOST_TOKENS = 10**18
-MOST_USD = 1e15
 MOST_SECONDS = 100 * 365 * 86400.0
 MOST_PLANS = 100
-MOST_POOLS = 1000
-MOST_EPOCHS = 1e6
 MOST_INTERRUPTIONS_PER_HOUR = 1000.0
 MOST_BANDWIDTH = 1e18
-MOST_CO2 = 100.0
-MOST_MEMORY = 2**40
 MOST_IMBALANCE = 100.0
 MOST_LOST = 2**24
+MOST_MICRO_BATCHES = 2**16
 MOST_SPREAD = 0.12  # beyond, some GPUs of a normal spread would need no time
 PER_NODE = "/node"
 
@@ -57,17 +50,17 @@ def text_or_table(name: str, given: Given) -> str | Mapping[str, Any]:
 
 
 def gpus(_: str, given: Given) -> GpusGiven:
-    """What `astrarium.cluster.parse_gpus` takes."""
+    """GPUs as `astrarium.cluster.parse_gpus` takes them."""
     return str(given) if isinstance(given, int | float) else given
 
 
 def texts(_: str, given: Given) -> tuple[str, ...]:
-    """What a repeated flag has; one text alone is one."""
+    """The values of a repeated flag; one text alone is one."""
     return tuple(map(str, entries(given)))
 
 
 def entries(given: Given) -> list[Any]:
-    """What a repeated flag has: texts, or names with their amounts."""
+    """The values of a repeated flag: texts, or names with their amounts."""
     if isinstance(given, Mapping):
         return list(given.items())
     return [given] if isinstance(given, str | int | float) else list(given)
@@ -105,11 +98,7 @@ BEST = "best"  # of the number formats that GPUs have
 
 
 def choice(place: str, *, without: Sequence[str] = (), also: Sequence[str] = ()) -> Reader:
-    """Reads a word of the enumeration at this place, "module:Class", in upper or lower case.
-
-    Words of `also` stand beside those of the enumeration, and are read as texts.
-    The module is imported when there is something to read.
-    """
+    """Reads a word of the enumeration "module:Class", imported late, or one of `also`."""
     module, _, kind = place.partition(":")
 
     def read(name: str, given: Given) -> str:
@@ -127,8 +116,13 @@ def choice(place: str, *, without: Sequence[str] = (), also: Sequence[str] = ())
 
 def precision_or_best(name: str, given: Given) -> str:
     """A number format, or the word for all that plans may choose among."""
-    read = choice("model.workload:Precision", without=("fp32", "fp4"), also=(BEST,))
+    read = choice("model.workload:Precision", without=("fp32",), also=(BEST,))
     return read(name, given)
+
+
+def micro_batches(name: str, given: Given) -> int | None:
+    """A number, or None: the best number."""
+    return None if given == "auto" else count(MOST_MICRO_BATCHES)(name, given)
 
 
 def rank(name: str, given: Given) -> int:
@@ -244,7 +238,7 @@ def gpu_counts(name: str, given: Given) -> dict[str, int]:
     """GPUs by what they are called: TYPE:N,... or a mapping; also several of them."""
     found: Counter[str] = Counter()
     for entry in entries(given):
-        pairs = [entry] if isinstance(entry, tuple) else map(_at_colon, entry.split(","))
+        pairs = [entry] if isinstance(entry, tuple) else map(_at_colon, str(entry).split(","))
         for gpu, number_of in pairs:
             if not gpu or number_of == "":
                 raise refusal(name, f" '{spelled(entry)}': expected TYPE:N such as a100:8")

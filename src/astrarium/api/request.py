@@ -61,7 +61,7 @@ ALL = "all"  # runtimes, or ways to fine-tune, side by side
 
 
 class Request(Value, frozen=True):
-    """What a command is asked about, and notes on what was assumed."""
+    """The workload and cluster of a question, and notes on assumptions."""
 
     workload: Workload
     cluster: Cluster
@@ -69,10 +69,7 @@ class Request(Value, frozen=True):
 
 
 def model(given: ModelGiven, as_type: str | None = None) -> Model:
-    """A model: as given, or built from its name or from the content of a file.
-
-    `as_type` reads a config.json as one of another type.
-    """
+    """A model: as given, or built from its name or a file, read `as_type` if that is stated."""
     if as_type is not None:
         if not isinstance(given, str | Path):
             raise InputError(f"--as {as_type} goes with a config.json; name it as MODEL")
@@ -182,7 +179,7 @@ def _with_predictions(asked: AskedValues, loaded: Model) -> Model:
 
 
 def expert_messages_of(asked: AskedValues, loaded: Model) -> ExpertMessages:
-    """How tokens reach experts; flags about them are refused for models without experts."""
+    """The way of tokens to experts; flags about them are refused for models without experts."""
     messages = asked.expert_messages or ExpertMessages.ALLTOALL
     if loaded.max_experts:
         return messages
@@ -228,7 +225,7 @@ def beside_of(asked: AskedValues) -> Beside | None:
 
 
 def _on_beside(workload: Workload) -> Iterator[str]:
-    """What is counted of a frozen model."""
+    """A note on the frozen model."""
     beside = workload.beside
     if beside is None:
         return
@@ -238,9 +235,12 @@ def _on_beside(workload: Workload) -> Iterator[str]:
         kept = f"the weights of {trained.name} without adapters: a forward pass, no memory"
     if beside.pairs:
         batch = workload.global_batch
-        yield f"reference {frozen.name}: {kept}; {batch:,} sequences are {batch // 2:,} pairs"
+        pairs = f"{batch:,} sequences are {batch // 2:,} pairs"
+        yield f"reference {frozen.name}: {kept}; {pairs}; generation, as of RL, is out of scope"
         return
-    yield f"teacher {frozen.name}: {kept}; all its logits are in the loss"
+    yield (
+        f"teacher {frozen.name}: {kept}; all its logits are in the loss; generation is out of scope"
+    )
     if frozen.vocab != trained.vocab:
         yield (
             f"vocabularies of {frozen.vocab:,} and {trained.vocab:,}: a loss over logits needs one"
@@ -249,7 +249,7 @@ def _on_beside(workload: Workload) -> Iterator[str]:
 
 
 def _on_lengths(workload: Workload) -> Iterator[str]:
-    """What is counted of sequences of unequal length."""
+    """A note on sequences of unequal length."""
     if workload.draws is None:
         return
     length, mean = workload.seq_length, workload.draws.mean
@@ -261,7 +261,7 @@ def _on_lengths(workload: Workload) -> Iterator[str]:
 
 
 def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...]:
-    """What trains, None for all weights; --finetune all has several answers."""
+    """The adapters that train, None for all weights; --finetune all has several answers."""
     from astrarium.model.adapters import (
         DEFAULT_RANK,
         Adapters,
@@ -298,10 +298,13 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
 
 
 def _check_formats(asked: AskedValues) -> None:
-    """Refuse number formats that no software with adapters has."""
-    if asked.precision == "fp8":
-        ways = f"plans with adapters are in bf16 or fp16; choose one, or {flag('finetune')} full"
-        raise refusal("precision", f" fp8: {ways}")
+    """Refuse number formats that the software lacks with adapters."""
+    from astrarium.model.adapters import facts
+
+    has_fp8 = facts()["runtimes"].get(runtime_of(asked), {}).get("fp8", False)
+    if asked.precision == "fp8" and not has_fp8:
+        ways = f"with adapters, {runtime_of(asked)} trains in bf16 or fp16; choose one"
+        raise refusal("precision", f" fp8: {ways}, or {flag('runtime')} megatron-bridge")
     if asked.numerics is Numerics.REDUCED:
         ways = f"plans with adapters have strict numerics; leave it out, or {flag('finetune')} full"
         raise refusal("numerics", f" reduced: {ways}")
@@ -405,10 +408,7 @@ def rules_of_cores(asked: Request) -> tuple[Request, tuple[str, ...]]:
 
 
 def spot_notes(terms: RunTerms, pools: Cluster, *, offered: bool = False) -> tuple[str, ...]:
-    """Which GPUs cannot be spot for lack of a price; refused where all should be.
-
-    Not where a spot price was `offered`: then the offers without one are cheaper.
-    """
+    """Types without a spot price; refused if all lack one and none was `offered`."""
     if terms.spot is Spot.NEVER:
         return ()
     names = dict.fromkeys(pool.gpu.name for pool in pools.pools)

@@ -58,7 +58,7 @@ Progress = Callable[[str, int, int], None]  # what is done, how much so far, how
 
 
 class Mesh(StrEnum):
-    """How devices are arranged: all beside each other, or nodes and the devices inside them."""
+    """The arrangement of devices: all side by side, or nodes and the devices inside them."""
 
     AUTO = "auto"  # whichever is faster
     FLAT = "flat"
@@ -71,7 +71,7 @@ class Optimizer(StrEnum):
 
 
 class SynthesisQuestion(Value, frozen=True):
-    """What is to be trained on what, within which limits."""
+    """A module, its devices and the limits of its program."""
 
     factory: str
     batch: int
@@ -200,7 +200,7 @@ def _doubled(first: int, batch: int) -> list[int]:
 def captured(
     question: SynthesisQuestion, micro_batches: int, stage: Callable[[str], None]
 ) -> Graph:
-    """What the module computes on one micro-batch."""
+    """The graph of the module on one micro-batch."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise InputError(f"{' and '.join(missing)} must be installed for this: {INSTALL}")
@@ -217,10 +217,7 @@ def captured(
 
 
 def _allowed(graph: Graph, question: SynthesisQuestion) -> tuple[str, ...]:
-    """Operators that every device may repeat; InputError lists those that it may not, yet.
-
-    What depends on constants alone needs nobody's permission.
-    """
+    """Operators that every device may repeat; InputError lists those without permission."""
     given = question.allow_replicate
     operators = {node.op for node in graph.nodes if not node.is_source}
     short = {op.split(".")[1]: op for op in operators if op.count(".") > 1}
@@ -307,7 +304,7 @@ def _plain_words(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
 
 
 def _left_out(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Which devices have no work, and what the best program takes that gives them some."""
+    """The devices without work, and the time of the best program that gives them some."""
     if chosen.left_out:
         gpus = chosen.fixed_on.cluster.pools
         names = ", ".join(
@@ -330,7 +327,7 @@ def _nothing_fits(
     attempts: Sequence[Attempt],
     allowed: Callable[[Graph], tuple[str, ...]],
 ) -> NoFeasiblePlanError:
-    """Who lacks how much in the leanest attempt, and the least that would do."""
+    """The lack of memory in the leanest attempt, and the least that would be enough."""
     from astrarium.spmd.capture import called
 
     def over(one: Attempt) -> float:
@@ -381,7 +378,7 @@ def _ways_out(
 def _baseline_seconds(
     fixed: Mapping[str, DeviceProgram], devices: Devices, question: SynthesisQuestion
 ) -> dict[str, float]:
-    """What fixed ways take as people run them."""
+    """Seconds of fixed ways as people run them."""
     found = {}
     for name, program in fixed.items():
         run = as_run(space_of(name), program)
@@ -393,7 +390,7 @@ def _baseline_seconds(
 
 
 def _lack(error: NoRoomError, devices: Devices) -> str:
-    """Which devices lack how much."""
+    """The devices that lack memory, and how much they lack."""
     lacking = [
         device.rank
         for device, kind in zip(devices.devices, devices.class_of.tolist(), strict=True)

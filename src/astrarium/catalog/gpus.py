@@ -1,15 +1,12 @@
 """GPU types and instances: their figures, links and prices.
 
 Peaks are dense, with fp32 accumulation; memory is the total that CUDA or HIP reports. Link figures
-are per GPU and direction. A core of a processor, `CPU-core`, is a device as well; it is not listed
-among the GPU types, and its times need a profile.
+are per GPU and direction. `CPU-core`, a core of a processor, is a device that lists leave out; its
+times need a profile. A type is found by its name or an alias; case, spaces, hyphens, underscores,
+the vendor's brand and "GB" against "G" make no difference, so the names of `nvidia-smi` work.
 
-A type is found by its name or an alias. Case, spaces, hyphens, underscores, the vendor's brand and
-"GB" against "G" make no difference, so the names of `nvidia-smi` work.
-
-Instances are nodes that can be rented or bought. Their prices are medians over the regions of the
-cloud, for the whole node, in US dollars, taken from the price book (`prices`). Storage and reserved
-contracts are not included.
+Instances are nodes to rent or buy. Their prices are medians over the regions of the cloud, for the
+whole node, in US dollars, from the price book (`prices`), without storage and reserved contracts.
 """
 
 from __future__ import annotations
@@ -66,6 +63,7 @@ class Gpu:
     link_bandwidth_to_peer: float  # the part of it that one peer can use
     pcie_type: str = ""
     pcie_bandwidth: float
+    host_bandwidth: float | None = None  # to host memory and direction, where that is no PCIe
     peer_access: bool = True  # over PCIe; links of their own always have it
     gpus_per_node: int
     nvlink_domain: int  # GPUs that reach each other at link_bandwidth; 1: no such link
@@ -84,6 +82,11 @@ class Gpu:
     @property
     def is_processor(self) -> bool:
         return self.architecture == PROCESSOR
+
+    @property
+    def bandwidth_to_host(self) -> float:
+        """Bytes a second between the GPU and the memory of its host, in one direction."""
+        return self.host_bandwidth or self.pcie_bandwidth
 
     @property
     def whole_name(self) -> str:
@@ -106,6 +109,7 @@ FIGURES: Final = Figures(
         "link_bandwidth": "link_gbytes_per_s",
         "link_bandwidth_to_peer": "link_to_peer_gbytes_per_s",
         "pcie_bandwidth": "pcie_gbytes_per_s",
+        "host_bandwidth": "host_gbytes_per_s",
         "inter_node_bandwidth": "inter_node_gbits_per_s",
     },
     {"peak_flops": tuple(Dtype), "measured_matmul_flops": (Dtype.BF16, Dtype.FP8)},

@@ -43,9 +43,12 @@ def optimizer_names() -> tuple[str, ...]:
 def find_optimizer(name: str = ADAMW) -> OptimizerFacts:
     entries = _entries()
     if name not in entries:
-        hint = did_you_mean(name, entries)
+        why = _data()["not_priced"].get(name)
+        says = f"unknown optimizer '{name}'{did_you_mean(name, entries)}"
+        if why:
+            says = f"{name} is not priced: {why}"
         raise InputError(
-            f"unknown optimizer '{name}'{hint}; known: {', '.join(entries)}",
+            f"{says}; known: {', '.join(entries)}",
             "optimizer",
             instead(name, list(entries)),
         )

@@ -1,16 +1,15 @@
 """The price book: list prices of whole instances, by cloud and class of regions, with dates.
 
-US dollars per hour: on demand the median over the regions of a class, spot the median over the
-zones of each region. Taxes, storage, traffic and contracts are not included. Classes of regions are
-"us", "europe", "asia", "other", and "any" where a list names no region.
+US dollars per hour: on demand the median over the regions of a class ("us", "europe", "asia",
+"other"; "any" if a list names none), spot the median over the zones of each region. Taxes, storage,
+traffic and contracts are not included. Marks in `note`: "stale" (unchanged for a year), "broker",
+"marketplace", "auction", "form-factor-assumed", "host-assumed", "second-hand", "confidential",
+"rate-card" (per GPU without an instance), "discount" (already taken off). `tools/compile_prices.py`
+makes the book.
 
-`note` holds marks: "stale" (unchanged for a year), "broker", "marketplace", "auction",
-"form-factor-assumed", "host-assumed", "second-hand", "confidential", "rate-card" (a price per GPU
-without an instance), "discount" (already taken off). `tools/compile_prices.py` makes the book.
-
-`book_of` gives a book to plan by: offers of the allowed clouds in the allowed regions. The user's
-own prices replace the built-in ones of the same cloud and GPU type; spot-only prices replace the
-spot prices alone. Discounts come off on-demand prices, except own prices that state a discount.
+`book_of` gives a book to plan by: offers of the allowed clouds and regions. The user's own prices
+replace the built-in ones of the same cloud and GPU type; spot-only prices replace the spot prices
+alone. Discounts come off on-demand prices, except own prices that state a discount.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Profiles: the measured operators of one GPU type, in a few numbers each.
+"""Profiles: measured operators of GPU types in a few numbers each, and what all types share.
 
 `data/profiles/` holds one file per fitted GPU type, `training.json` with ratios that were measured
 on one GPU and carried to all others, and `chips.json` with the multiprocessors and the family of
-every type. Every file states its source. `astrarium.cost.efficiency` has the formulas.
+every type. `data/efficiency/law.json` is one fit of the operator formulas to all measured types,
+with its errors for types left out; `<class>.json` are boosted trees that correct the formula of a
+class (`benchmarks/fit_efficiency.py`). `astrarium.cost.efficiency` has the formulas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -205,3 +207,64 @@ def read_values(
             raise InputError(
                 f"not a usable {what}: {error}; write it again with {writer}"
             ) from None
+
+
+EFFICIENCY: Final = Path(__file__).parent / "data" / "efficiency"
+LAW_FILE: Final = "law.json"
+
+
+class LeftOut(Value, frozen=True, forbid_unknown_fields=True):
+    """The error of predictions for a GPU type that was never measured (log, deviation)."""
+
+    same_design: Number  # a measured type has the same multiprocessors
+    new_design: Number  # none has; the law alone
+
+
+class Law(Value, frozen=True):
+    """Fits for any GPU: products by number format, and the best forward attention it has.
+
+    A FLOP costs joules in proportion to (reference_flops / FLOP/s of a multiprocessor)^exponent.
+    """
+
+    origin: str
+    date: str
+    reference_gpu: str  # its design is the one that softmax and joules are stated for
+    reference_flops: Number  # per second, of one of its multiprocessors
+    joules_exponent: Number
+    gemm: Mapping[str, GemmFit]
+    attention: AttentionFit
+    attention_joules_per_flop: Number
+    left_out: LeftOut
+
+
+class Correction(Value, frozen=True):
+    """Boosted trees over named features; they predict log(true seconds / seconds^slope ...).
+
+    With `seconds` the formula's time without its fixed part, kept within `seconds_range`:
+    correction = trees - (1 - slope) log(seconds), cut at plus and minus `limit`. The trees never
+    fall along features of size, so a slope below 1 leaves them room to correct downwards while
+    the corrected time still never falls.
+    """
+
+    features: tuple[str, ...]
+    slope: Number
+    seconds_range: tuple[float, float]
+    limit: Number
+    families: tuple[str, ...]  # designs it holds for; empty: all
+    start: float
+    split_features: Sequence[Sequence[int]]  # by tree; complete trees, by level from the left
+    split_thresholds: Sequence[Sequence[float]]
+    leaves: Sequence[Sequence[float]]
+
+
+@cache
+def law() -> Law:
+    """The fits that hold for any GPU."""
+    return read_values(EFFICIENCY / LAW_FILE, Law)
+
+
+@cache
+def find_correction(name: str) -> Correction | None:
+    """The correction of one class of operators, or None."""
+    path = EFFICIENCY / f"{name}.json"
+    return read_values(path, Correction) if path.is_file() else None

@@ -51,11 +51,7 @@ def unit_of(key: str) -> Unit:
 
 
 class Figures(Value, frozen=True):
-    """The attributes of an entry that are figures: from `first` to `last`, in the order shown.
-
-    `keys` are names in the files that differ from the attribute; `rates` lists the number formats
-    of an attribute with a figure for each.
-    """
+    """Figures from `first` to `last`; `keys` are other names in files, `rates` formats."""
 
     first: str
     last: str
@@ -143,10 +139,7 @@ def with_overrides(
     key_of: Callable[[str], str],
     required: Sequence[str],
 ) -> tuple[dict[str, Record], dict[str, str]]:
-    """Apply the user's entries in turn; return the records by name and the names by label.
-
-    An entry whose name is not known yet adds a record; `key_of` normalises labels.
-    """
+    """The records with the user's entries, some of them new, and the names by label."""
     table = dict(records)
     names = index(table.values(), key_of)
     for entry in entries:
@@ -245,7 +238,7 @@ def sources() -> Mapping[str, Source]:
 
 
 def describe(entry: Any, figures: Figures) -> tuple[Figure, ...]:  # noqa: ANN401
-    """What is known about a GPU type or an instance: each figure with source, date and doubt."""
+    """The figures of a GPU type or an instance, with source, date and doubt."""
     cited, doubts = entry.sources, entry.doubts_by_figure
     return tuple(
         _figure(key, value, cited.get(key, cited[ALL]), doubts.get(key, ""), entry.price_dates)

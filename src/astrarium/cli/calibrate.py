@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from astrarium.api import readers
-from astrarium.api.flags import Flag, flags, switch
-from astrarium.api.readers import texts
 from astrarium.cli import INTERRUPTED, output
-from astrarium.cli.shell import JSON, command
+from astrarium.cli.shell import command
 
 if TYPE_CHECKING:
     from astrarium.calibrate.learn.logs import StatedSettings
@@ -23,31 +20,6 @@ if TYPE_CHECKING:
 
 
 LEARNED_FILE = "cluster-profile.json"
-LEARN_FLAGS = {
-    "from_table": Flag(
-        "Learn from a table of iterations; repeatable.",
-        "TABLE.csv",
-        texts,
-        several=True,
-        spellings=("--from",),
-    ),
-    "from_log": Flag(
-        "Learn from a log of Megatron-LM, torchtitan or nanotron; repeatable.",
-        "FILE",
-        texts,
-        several=True,
-    ),
-    **flags(
-        *("model", "gpus", "cluster", "strategy", "seq_length", "global_batch", "runtime"),
-        model={"help": "Model of the logs, if they do not state it.", "is_argument": False},
-        strategy={"help": "Strategy of the logs, instead of the one they state."},
-        seq_length={"help": "Sequence length of the logs."},
-        global_batch={"help": "Global batch of the logs."},
-        runtime={"help": "Runtime of the logs; of tables, the rows to use.", "default": None},
-    ),
-    "gpu": Flag("Use only rows of this GPU type.", "TYPE"),
-    "source": Flag("Use only rows of this source.", "NAME"),
-}
 
 
 def learn(values: Mapping[str, Any], *, out: str | None, json: bool) -> None:
@@ -139,37 +111,9 @@ def _given(values: Mapping[str, Any]) -> StatedSettings:
 
 
 DEFAULT_OUT = "profile.parquet"
-MOST_SECONDS = 86400.0
-MOST_RANKS = 1024
-
-MEASURE_FLAGS = {
-    "device": Flag("What to measure. Default: a GPU if there is one.", words=("cpu", "cuda")),
-    "out": Flag(
-        "The profile. Default: profile.parquet, with its journal beside it as FILE.jsonl, or"
-        f" {LEARNED_FILE} for learned factors.",
-        "FILE",
-    ),
-    "quick": switch("Measure a fifth of the cases, in about a minute."),
-    "sections": Flag(
-        "Measure only these sections. Default: all; docs/commands.md lists them.", "NAME[,NAME...]"
-    ),
-    "seconds": Flag(
-        "The longest it may take.",
-        "SECONDS",
-        readers.duration(MOST_SECONDS, bare_unit="s"),
-        default=600,
-    ),
-    "ranks": Flag(
-        "Number of devices for collectives. Default: all GPUs, or two cores on cpu.",
-        "N",
-        readers.count(MOST_RANKS),
-    ),
-    "again": switch("Measure again what the journal already has."),
-    "from_journal": Flag("Measure nothing; make the profile from this journal.", "FILE"),
-}
 
 
-@command(MEASURE_FLAGS, LEARN_FLAGS, {"json": JSON})
+@command("calibrate", "learn", "json")
 def calibrate(
     ctx: click.Context,
     *,

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from astrarium.api import completion as complete
-from astrarium.api.flags import FLAGS, Flag
 from astrarium.cli import output
-from astrarium.cli.shell import JSON, SETTINGS, CommandGroup, command
+from astrarium.cli.shell import SETTINGS, CommandGroup, command
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,28 +20,6 @@ catalog = CommandGroup(
     help="List GPUs, models, prices, instances and runtimes.",
     context_settings=SETTINGS,
 )
-_NAMED = Flag("Show all about this type.", "NAME", is_argument=True)
-GPU = {"name": _NAMED._replace(complete=complete.complete_gpu)}
-MODEL = {
-    "name": _NAMED._replace(help="Show all about this model.", complete=complete.complete_model)
-}
-RUNTIME = {
-    "name": _NAMED._replace(
-        help="Show the constants of this runtime.", complete=complete.complete_runtime
-    )
-}
-INSTANCE = {
-    "name": _NAMED._replace(
-        help="Show all about this instance, or list those with a GPU type.",
-        complete=complete.complete_instance,
-    )
-}
-OFFERS = {
-    "cloud": Flag("Only these clouds.", "CLOUD,...", complete=complete.complete_clouds),
-    "region": FLAGS["region"],
-    "prices": FLAGS["prices"],
-}
-OUTPUT = {"json": JSON}
 
 
 def _answer(
@@ -59,7 +35,7 @@ def _answer(
     output.answer({"schema": SCHEMA, what: entries, **more}, report, json=json)
 
 
-@command(GPU, OUTPUT, group=catalog)
+@command("catalog gpus", "json", group=catalog)
 def gpus(_: click.Context, *, name: str | None, json: bool) -> None:
     """GPU types: peaks, memory, links, nodes."""
     from astrarium import catalog as data
@@ -76,7 +52,7 @@ def gpus(_: click.Context, *, name: str | None, json: bool) -> None:
     _answer("gpus", [entry], lambda width: report.gpu_report(gpu, offers, width), json=json)
 
 
-@command(MODEL, OUTPUT, group=catalog)
+@command("catalog models", "json", group=catalog)
 def models(_: click.Context, *, name: str | None, json: bool) -> None:
     """Models: parameters, family, published size."""
     from astrarium.catalog import models as data
@@ -94,7 +70,7 @@ def models(_: click.Context, *, name: str | None, json: bool) -> None:
     _answer("models", [document], lambda _: report.model_report(entry, built), json=json)
 
 
-@command(GPU, OFFERS, OUTPUT, group=catalog)
+@command("catalog gpus", "catalog offers", "json", group=catalog)
 def prices(
     _: click.Context,
     *,
@@ -129,7 +105,7 @@ def prices(
     )
 
 
-@command(RUNTIME, OUTPUT, group=catalog)
+@command("catalog runtimes", "json", group=catalog)
 def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
     """Training programs: what each does that decides time and memory."""
     from astrarium.catalog import runtimes as data
@@ -144,7 +120,7 @@ def runtimes(_: click.Context, *, name: str | None, json: bool) -> None:
     _answer("runtimes", entries, shown, json=json)
 
 
-@command(INSTANCE, OUTPUT, group=catalog)
+@command("catalog instances", "json", group=catalog)
 def instances(_: click.Context, *, name: str | None, json: bool) -> None:
     """Instances to rent or buy: GPUs, network, price."""
     from astrarium import catalog as data

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from astrarium.api.flags import ANSWER_FLAGS, CONFIG_FLAGS, Flag
-from astrarium.api.readers import rank as read_rank
+from astrarium.api.flags import ANSWER_FLAGS, CONFIG_FLAGS
 from astrarium.cli import output
-from astrarium.cli.plan import OUT, REPORT
-from astrarium.cli.shell import JSON, command, typed
+from astrarium.cli.shell import command, typed
 from astrarium.errors import InputError, flag
 
 if TYPE_CHECKING:
@@ -29,22 +27,11 @@ ONLY_FOR_CONFIGS = (
     *(name for name in CONFIG_FLAGS if name != "model"),
     *("out", "set", "vocab_size", "arguments"),
 )
-RANK = Flag("Rank of the plan in PLAN; 1 is the best.", "K", read_rank, default=1)
-PLANS = {
-    "plan": Flag(
-        "A plan.json or its folder, a program.json; or a launch script or configuration.",
-        "PLAN",
-        required=True,
-        is_argument=True,
-    ),
-    "against": Flag("Compare with the best plan of this file.", "PLAN"),
-    "rank": RANK,
-}
 
 _STRATEGY = "is a strategy; `astrarium predict MODEL ... --strategy` takes it"
 
 
-@command(PLANS, ANSWER_FLAGS, CONFIG_FLAGS, {"json": JSON, "out": OUT, "report": REPORT})
+@command("explain", "script", "configuration", "json", "out", "report")
 def explain(
     ctx: click.Context,
     *,
@@ -118,7 +105,7 @@ def _judge(
 def _answers(
     arguments: Sequence[str] | None, set_: Sequence[str] | None, vocab_size: int | None
 ) -> Answers:
-    """What the command line says about what a script leaves open."""
+    """The answers of the command line to the questions that a script leaves open."""
     from os import environ
 
     from astrarium.api.imports import answers

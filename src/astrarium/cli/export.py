@@ -6,34 +6,11 @@ from pathlib import Path
 
 import click
 
-from astrarium.api.completion import complete_target
-from astrarium.api.flags import Flag, switch
 from astrarium.cli import output
-from astrarium.cli.explain import RANK
-from astrarium.cli.shell import JSON, command
-
-PLAN = Flag("A plan.json or its folder.", "PLAN", required=True, is_argument=True)
-FLAGS = {
-    "plan": PLAN,
-    "to": Flag(
-        "Software or launcher: megatron, bridge, torchtitan, torchtitan-0.2, deepspeed,"
-        " accelerate, torchrun, slurm, kubernetes, skypilot, ray.",
-        "TARGET",
-        complete=complete_target,
-        required=True,
-    ),
-    "out": Flag("The folder to write.", "DIR", required=True),
-    "program": Flag(
-        "What a launcher starts. Default: megatron.", "TARGET", complete=complete_target
-    ),
-    "rank": RANK,
-    "force": switch("Replace files of the same names in DIR."),
-    "nearest": switch("If the plan cannot be expressed, write the nearest one that can."),
-    "json": JSON,
-}
+from astrarium.cli.shell import command
 
 
-@command(FLAGS)
+@command("export")
 def export(
     _: click.Context,
     *,
@@ -71,17 +48,7 @@ def export(
     output.answer(done, lambda width: lines(done, width), json=json)
 
 
-TRACE_FLAGS = {
-    "plan": PLAN,
-    "out": Flag(
-        "The trace to write, a .json file.", "FILE", required=True, spellings=("--out", "-o")
-    ),
-    "rank": RANK,
-    "json": JSON,
-}
-
-
-@command(TRACE_FLAGS)
+@command("trace")
 def trace(_: click.Context, *, plan: str, out: str, rank: int, json: bool) -> None:
     """Write the predicted iteration of a plan, for Perfetto.
 

@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from astrarium.api.running_flags import REPLAN_FLAGS, SIMULATE_FLAGS, SITES_FLAGS
 from astrarium.cli import output
-from astrarium.cli.plan import OUT
-from astrarium.cli.shell import JSON, command, typed
+from astrarium.cli.shell import command, typed
 
 
-@command(REPLAN_FLAGS, {"json": JSON, "out": OUT})
+@command("replan", "json", "out")
 def replan(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -> None:  # noqa: ANN401
     """Adapt a running plan to GPUs that were lost, gained or slowed down.
 
@@ -29,7 +27,7 @@ def replan(ctx: click.Context, *, json: bool, out: str | None, **values: Any) ->
     output.answer(document, lambda width: replan_report(document, width), json=json)
 
 
-@command(SIMULATE_FLAGS, {"json": JSON})
+@command("simulate", "json")
 def simulate(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
     """Simulate policies of a running job over a trace of capacity and prices.
 
@@ -45,7 +43,7 @@ def simulate(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa:
     output.answer(document, lambda width: simulation_report(document, width), json=json)
 
 
-@command(SITES_FLAGS, {"json": JSON})
+@command("sites", "json")
 def sites(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
     """Predict a plan that runs in several data centres, with outer steps over slow links."""
     from astrarium.api.operations import over_several_sites

@@ -6,36 +6,11 @@ from typing import Any
 
 import click
 
-from astrarium.api.flags import FIT_FLAGS, PLAN_FLAGS, PREDICT_FLAGS, Flag
-from astrarium.api.readers import duration, stragglers, texts
 from astrarium.cli import output
-from astrarium.cli.shell import JSON, command, typed
-
-OUT = Flag("Write DIR/plan.json.", "DIR")
-REPORT = Flag("Write one HTML file with all pictures, to mail around.", "FILE.html")
-OUTPUTS = {
-    "json": JSON,
-    "out": OUT,
-    "front": Flag(
-        "Write the front of time against money; repeatable.",
-        "FILE.csv|parquet|svg|png",
-        texts,
-        several=True,
-    ),
-    "plot": Flag("Draw the front as a picture; repeatable.", "FILE.svg|png", texts, several=True),
-    "report": REPORT,
-    "stragglers": Flag(
-        "Add what slow GPUs and failures cost each plan: spread, or gpu=2%,nodes=0.1%:1.5.",
-        "SPEEDS",
-        stragglers,
-    ),
-    "repair_time": Flag(
-        "Time until a broken node is back, for --stragglers. Default: 24 h.", "TIME", duration()
-    ),
-}
+from astrarium.cli.shell import command, typed
 
 
-@command(PLAN_FLAGS, OUTPUTS)
+@command("plan", "plan outputs")
 def plan(ctx: click.Context, **values: Any) -> None:  # noqa: ANN401
     """Find the best strategies, and their time, memory and price."""
     from astrarium.cli.planning import answer
@@ -43,7 +18,7 @@ def plan(ctx: click.Context, **values: Any) -> None:  # noqa: ANN401
     answer(ctx, values)
 
 
-@command(PREDICT_FLAGS, {"json": JSON, "out": OUT})
+@command("predict", "json", "out")
 def predict(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -> None:  # noqa: ANN401
     """Predict the time, memory and price of one strategy."""
     from astrarium.api.asked import AskedValues
@@ -60,7 +35,7 @@ def predict(ctx: click.Context, *, json: bool, out: str | None, **values: Any) -
     output.show(lambda width: text.prediction_report(document, width))
 
 
-@command(FIT_FLAGS, {"json": JSON})
+@command("fit", "json")
 def fit(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
     """Check whether a model fits, and what would make it fit.
 

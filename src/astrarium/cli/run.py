@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from astrarium.api import readers
-from astrarium.api.flags import FLAGS, Flag, switch
 from astrarium.cli import output
-from astrarium.cli.explain import RANK
-from astrarium.cli.shell import JSON, command, typed
+from astrarium.cli.shell import command, typed
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,46 +21,11 @@ if TYPE_CHECKING:
     from astrarium.strategy.types import Strategy
 
 MOST_RANKS = 64
-MOST_STEPS = 1000
-MOST_SECONDS = 86400.0
 NOT_EQUAL = 1  # the exit code where losses differ or are no numbers
 
 
-RUN_FLAGS = {
-    "plan": Flag(
-        "A plan.json or its folder, or a program.json.", "PLAN", required=True, is_argument=True
-    ),
-    "rank": RANK._replace(read=readers.count(readers.MOST_PLANS)),
-    "device": Flag(
-        "Where it runs. Default: cpu. With as many GPUs as planned, the plan runs in full size.",
-        read=readers.choice("runtime.job:Device"),
-        words=("cpu", "cuda"),
-    ),
-    "steps": Flag("Number of iterations.", "N", readers.count(MOST_STEPS), default=4),
-    # More than MOST_RANKS for programs, which are not scaled down.
-    "ranks": Flag("Most processes at once.", "MAX", default=8),
-    "timeout": Flag(
-        "The longest it may take.",
-        "SECONDS",
-        readers.duration(MOST_SECONDS, bare_unit="s"),
-        default=600,
-    ),
-    "dry": switch(
-        "Build one rank of each kind of stage in full size on one GPU, to measure its memory."
-    ),
-    "measure": switch(
-        "Time the plan unchanged, on cores or a GPU, and compare with its prediction."
-    ),
-    "profile": FLAGS["profile"],
-    "checkpoint": Flag("For a program: write its weights here at the end.", "DIR"),
-    "resume": Flag("For a program: start from this checkpoint.", "DIR"),
-    "share_gpus": switch("For a program: run more ranks than there are GPUs, over gloo."),
-    "json": JSON,
-}
-
-
 class RunMode(StrEnum):
-    """What a run is for, as its flags say it."""
+    """The purpose of a run, in the words of its flags."""
 
     COMPARE = "without --dry and --measure"
     DRY = "with --dry"
@@ -79,7 +42,7 @@ TAKES = {
 }
 
 
-@command(RUN_FLAGS)
+@command("run")
 def run(
     ctx: click.Context,
     *,

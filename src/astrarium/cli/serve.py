@@ -7,50 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from astrarium.api import readers
-from astrarium.api.flags import Flag, switch
 from astrarium.cli import output
-from astrarium.cli.shell import JSON, command, typed
+from astrarium.cli.shell import command, typed
 from astrarium.errors import InputError
 
 if TYPE_CHECKING:
     from astrarium.web.settings import ServerSettings
 
-MOST_PORT = 65535
-MOST_SECONDS = 86400.0
-MOST_WAITING = 100_000
 SHORTEST_TOKEN = 16
 
-FLAGS = {
-    "host": Flag(
-        "Address to listen on; any but this machine's own needs a token.",
-        "ADDRESS",
-        default="127.0.0.1",
-    ),
-    "port": Flag(
-        "Port. Default: 8000, or the next free one; 0: any.",
-        "PORT",
-        readers.count(MOST_PORT, allow_zero=True),
-        default=8000,
-    ),
-    "open": switch("Open a browser.", "--open/--no-open"),
-    "token": Flag("Token that requests must carry; one is generated if --host needs it.", "TEXT"),
-    "search_seconds": Flag(
-        "The longest a search may take.",
-        "SECONDS",
-        readers.number("parse_number", MOST_SECONDS),
-        default=60,
-    ),
-    "most_waiting": Flag(
-        "The most requests that wait for a search.", "N", readers.count(MOST_WAITING), default=256
-    ),
-    "share": Flag("Show the plans of this file, and search for nothing.", "PLAN"),
-    "sweep": Flag("Show this sweep beside: a folder of `astrarium sweep`, or a file.", "FOLDER"),
-    "json": JSON,
-}
 
-
-@command(FLAGS)
+@command("serve")
 def serve(ctx: click.Context, *, json: bool, **values: Any) -> None:  # noqa: ANN401
     """Show plans on a web page on this machine; Ctrl-C ends it."""
     from contextlib import suppress

@@ -14,13 +14,12 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from astrarium.api.flags import Flag, read, switch
+from astrarium.api.flags import Flag, flags, read
 from astrarium.cli import INTERRUPTED
 from astrarium.errors import AstrariumError
 
 ARGUMENTS = "astrarium.arguments"  # where the context keeps the command line as typed
 SETTINGS = {"help_option_names": ["-h", "--help"]}
-JSON = switch("Print one JSON document instead of text.")
 
 
 class ShellCommand(click.Command):
@@ -78,10 +77,10 @@ class Commands(CommandGroup):
 
 
 def command(
-    *tables: Mapping[str, Flag], group: click.Group | None = None
+    *tables: str, group: click.Group | None = None
 ) -> Callable[[Callable[..., None]], ShellCommand]:
     """Make a command of a function that takes the context and the values of these flags."""
-    table = {name: one for part in tables for name, one in part.items()}
+    table = flags(*tables)
 
     def made(function: Callable[..., None]) -> ShellCommand:
         def callback(**given: Any) -> None:  # noqa: ANN401

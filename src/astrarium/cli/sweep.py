@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from astrarium.api import readers
-from astrarium.api.flags import Flag
 from astrarium.cli import output
-from astrarium.cli.shell import JSON, SETTINGS, CommandGroup, command
+from astrarium.cli.shell import SETTINGS, CommandGroup, command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SweepGroup(CommandGroup):
-    """What is no command of the group is the file of a sweep."""
+    """A word that is no command of the group is the file of a sweep."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         first = next((word for word in args if not word.startswith("-")), None)
@@ -36,40 +34,9 @@ sweep = SweepGroup(
     " `astrarium sweep run FILE`.",
     context_settings=SETTINGS,
 )
-RUN_FLAGS = {
-    "file": Flag("Sweep file: flags of plan, with lists.", "FILE", is_argument=True, required=True),
-    "out": Flag("Folder of the results; finished scenarios in it are not repeated.", "FOLDER"),
-    "engine": Flag(
-        "What answers: the cores of this machine, or a Ray cluster.",
-        default="local",
-        words=("local", "ray"),
-        read=readers.choice("sweep.engines:EngineKind"),
-    ),
-    "workers": Flag(
-        "Processes of the local engine. Default: one per core.", "N", readers.count(1024)
-    ),
-    "ray_address": Flag(
-        "Address of the Ray cluster. Default: RAY_ADDRESS, or this machine.", "URL"
-    ),
-    "json": JSON,
-}
-SHOW_FLAGS = {
-    "folder": Flag(
-        "Folder of a sweep, or a file of it.", "FOLDER", is_argument=True, required=True
-    ),
-    "rows": Flag("Key of the sweep file whose values are the rows of a table.", "KEY"),
-    "columns": Flag("Key whose values are its columns.", "KEY"),
-    "where": Flag(
-        "Only scenarios with this value; repeatable.", "KEY=VALUE", readers.texts, several=True
-    ),
-    "value": Flag("Figure to compare.", "COLUMN", default="tokens_per_second"),
-    "top": Flag("Number of best scenarios.", "N", readers.count(1000), default=5),
-    "plot": Flag("Draw the table of --rows and --columns.", "FILE.svg|png"),
-    "json": JSON,
-}
 
 
-@command(RUN_FLAGS, group=sweep)
+@command("sweep run", group=sweep)
 def run(
     _: click.Context,
     *,
@@ -114,7 +81,7 @@ def _answer(folder: SweepFolder, engine: Engine, batches: Sequence[Batch], count
             show("scenarios", done, count)
 
 
-@command(SHOW_FLAGS, group=sweep)
+@command("sweep show", group=sweep)
 def show(
     _: click.Context,
     *,

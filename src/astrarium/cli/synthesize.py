@@ -7,27 +7,13 @@ from typing import Any
 
 import click
 
-from astrarium.api.flags import Flag
-from astrarium.api.program_flags import SYNTHESIZE_FLAGS
-from astrarium.api.readers import count
 from astrarium.cli import output
-from astrarium.cli.shell import JSON, command
+from astrarium.cli.shell import command
 
-MOST_LISTED = 10_000
 PROGRAM_FILE = "program.json"
-OUTPUTS = {
-    "top_instructions": Flag(
-        "List the N instructions that take longest.",
-        "N",
-        count(MOST_LISTED, allow_zero=True),
-        default=0,
-    ),
-    "json": JSON,
-    "out": Flag("The program file, a .json. Default: program.json; none with --json.", "FILE"),
-}
 
 
-@command(SYNTHESIZE_FLAGS, OUTPUTS)
+@command("synthesize", "synthesize outputs")
 def synthesize(
     _: click.Context,
     *,

@@ -7,44 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from astrarium.api.flags import FLAGS, Flag
-from astrarium.api.readers import choice
 from astrarium.cli import output
-from astrarium.cli.shell import JSON, command
+from astrarium.cli.shell import command
 
 if TYPE_CHECKING:
     from astrarium.report.validation import Grouping
     from astrarium.validate.metrics import Scoring
 
 
-VALIDATE_FLAGS = {
-    "tables": Flag(
-        "Tables of measured iterations.",
-        "TABLE.csv...",
-        several=True,
-        required=True,
-        is_argument=True,
-    ),
-    "by": Flag(
-        "How to group rows.",
-        read=choice("report.validation:Grouping"),
-        default="source",
-        words=("source", "gpu", "model", "framework", "runtime"),
-    ),
-    "score": Flag(
-        "Score rows whose strategy is stated, or also those where parts are assumed.",
-        read=choice("validate.metrics:Scoring"),
-        default="stated",
-        words=("stated", "all"),
-    ),
-    "out": Flag("Write the rows with their predictions.", "FILE.csv"),
-    "plot": Flag("Draw predicted over measured times.", "FILE.png|svg"),
-    "profile": FLAGS["profile"],
-    "json": JSON,
-}
-
-
-@command(VALIDATE_FLAGS)
+@command("validate")
 def validate(
     _: click.Context,
     *,

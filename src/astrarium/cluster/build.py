@@ -108,10 +108,7 @@ def _link(gpu: Gpu, gpus_per_node: int, peer_access: bool | None) -> LinkKind:
 
 
 def _usual_network(gpu: Gpu, inter_node_bandwidth: float) -> Network:
-    """Return the usual network at a rate; that of the type's own instance where it has this rate.
-
-    At high rates the instance does not count: most clusters of such a type have InfiniBand.
-    """
+    """The network at a rate: that of the type's own instance where it has this rate."""
     if gpu.is_processor:
         return Network.GLOO
     usual = default_network(inter_node_bandwidth)
@@ -121,7 +118,7 @@ def _usual_network(gpu: Gpu, inter_node_bandwidth: float) -> Network:
 
 
 def _fabric(instance: str) -> str:
-    """What the catalog calls the network of an instance; "" if it does not know the instance."""
+    """The network of an instance in the catalog; "" if it does not know the instance."""
     try:
         return find_instance(instance).fabric if instance else ""
     except InputError:

@@ -1,13 +1,11 @@
 """Kinds of links and networks, and the constants measured for each of them.
 
-A link kind is a generation of the connection inside a node or NVLink domain, a network is the
-transport between them. Their bandwidths belong to a pool; here stands what does not follow from
-bandwidth: the time to start, the time per hop, and the share of the bandwidth that collectives
-reach. The figures are in `catalog/data/collectives.json`, each with its source and the error of
-the fit; `astrarium.cost.collectives` says what they mean, `benchmarks/fit_collectives.py` fits
-them.
-
-Not here: topology above the node, which is a pool's own, and congestion by other jobs.
+A link kind is a generation of the connection inside a node or NVLink domain; a network is the
+transport between nodes. Bandwidths belong to a pool; here are the time to start, the time per hop,
+and the share of the bandwidth that collectives reach. `catalog/data/collectives.json` has the
+figures with sources and errors of the fit (`benchmarks/fit_collectives.py`);
+`astrarium.cost.collectives` has the formulas. Not modelled here: topology above the node, which is
+a pool's own, and congestion by other jobs.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ TCP_UP_TO: Final = 12.5e9
 
 
 class LinkKind(StrEnum):
-    """What joins the GPUs of a node; older and newer generations count as the nearest."""
+    """Links inside a node; older and newer generations count as the nearest."""
 
     NVLINK2 = "nvlink2"
     NVLINK3 = "nvlink3"
@@ -96,7 +94,7 @@ class NetworkLine(Value, frozen=True):
 
 
 class OperationProfile(Value, frozen=True):
-    """How one operation behaves on a kind of link."""
+    """The behaviour of one operation on a kind of link."""
 
     lines: tuple[Line, ...]
     local_copy: float  # cost of the part a rank keeps, relative to a part that is sent
@@ -119,7 +117,7 @@ class NetworkProfile(Value, frozen=True):
 
 
 class OverlapProfile(Value, frozen=True):
-    """What computation loses to messages that run beside it."""
+    """The slow-down of computation by messages that run beside it."""
 
     compute_slowdown: float  # share of the time, beside messages on NVLink
     link_channels: int  # of NCCL on NVLink; each holds a multiprocessor

@@ -33,7 +33,7 @@ MOST_STALE: Final = 4  # prices that are named one by one
 
 
 class Power(Value, frozen=True):
-    """What owned machines cost: the price of power, and how much is drawn for a board's watt.
+    """The costs of owned machines: the price of power, and how much is drawn for a board's watt.
 
     The rest of the node and the cooling of the hall are in it (`cost.energy`), as in the energy of
     a run.
@@ -67,10 +67,7 @@ def priced(cluster: Cluster, book: Book, dearness: Dearness | None = None) -> Cl
 
 
 def with_own_spot(cluster: Cluster, book: Book) -> Cluster:
-    """The cluster with spot prices that the user has where there is no other price of theirs.
-
-    They are those of rows without a cloud; default prices, which are of no cloud, take all.
-    """
+    """The cluster with the user's spot prices (rows without a cloud) where it has no others."""
 
     def own(pool: Pool) -> Pool:
         stated = [
@@ -88,10 +85,7 @@ def with_own_spot(cluster: Cluster, book: Book) -> Cluster:
 def with_prices(
     cluster: Cluster, usd_per_gpu_hour: Mapping[str, float], elsewhere: Collection[str] = ()
 ) -> Cluster:
-    """The cluster with prices that the user states, by full name of the GPU type.
-
-    Types that are used `elsewhere` need not be in this cluster.
-    """
+    """The cluster with the user's prices by GPU type; types `elsewhere` may be missing."""
     here = [pool.gpu.name for pool in cluster.pools]
     for gpu in usd_per_gpu_hour:
         if gpu not in (*here, *elsewhere):
@@ -163,7 +157,7 @@ def market_pools(book: Book, most_gpus: int) -> tuple[Pool, ...]:
 
 
 def stale_notes(cluster: Cluster, today: date) -> tuple[str, ...]:
-    """Which prices are too old to be relied on, with their dates; of very many the oldest."""
+    """Prices that are too old to be relied on, with dates; of very many the oldest."""
     stale = [
         pool
         for pool in cluster.pools
@@ -206,12 +200,12 @@ def without_unpriced(cluster: Cluster, book: Book | None = None) -> tuple[Cluste
 
 
 def unpriced_notes(cluster: Cluster, book: Book | None = None) -> tuple[str, ...]:
-    """What is asked for where a price is missing."""
+    """Notes on missing prices."""
     return tuple(_unpriced(pool, book) for pool in cluster.pools if pool.usd_per_gpu_hour is None)
 
 
 def refused_notes(cluster: Cluster) -> tuple[str, ...]:
-    """Which default prices are not taken, as they are those of other machines."""
+    """Default prices that are not taken because they belong to other machines."""
     return tuple(
         _unpriced(pool)
         for pool in cluster.pools
@@ -315,7 +309,7 @@ def _usd_of_node(offer: Offer, node: int) -> float:
 
 
 def _usual_sizes(offer: Offer) -> tuple[int, ...]:
-    """What a rate per GPU is billed by: like the default price, the instances that clouds offer."""
+    """Sizes by which a rate per GPU is billed: those of the instances that clouds offer."""
     gpu = find_gpu(offer.gpu)
     return gpu.rented_sizes or (gpu.gpus_per_node,)
 
@@ -347,10 +341,7 @@ def _sizes(best: Offer, usable: Sequence[Offer]) -> tuple[int, ...]:
 
 
 def _pools_of_cloud(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> list[Pool]:
-    """Nodes of the largest instance, and smaller ones that cost less than as much of a larger.
-
-    With more GPUs to choose from, larger instances must not hide cheaper ones.
-    """
+    """Nodes of the largest instance, and smaller ones that are cheaper for their size."""
     whole = [offer for offer in own if RATE_CARD not in offer.marks]
     within = [offer for offer in whole or own if offer.gpus <= most_gpus]
     pools: list[Pool] = []

@@ -71,11 +71,7 @@ class Pool(Value, frozen=True):
         return int(self.domain_of(np.array([self.num_gpus]))[0])
 
     def domain_of(self, gpus: Ints) -> Ints:
-        """GPUs in one NVLink domain for a job of this size: whole nodes, equal domains if possible.
-
-        128 GPUs in racks of 72 are two domains of 64, as schedulers place them. A job smaller
-        than a node has the node to itself.
-        """
+        """GPUs in one NVLink domain: whole nodes, equal domains if possible (128 of 72: 2 x 64)."""
         capacity = max(self.nvlink_domain // self.gpus_per_node, 1)
         nodes = -(-gpus // self.gpus_per_node)
         domain = np.full(nodes.shape, capacity)
@@ -89,11 +85,7 @@ class Pool(Value, frozen=True):
 
 
 def billed_gpus(gpus: Ints, gpus_per_node: int, rented_sizes: Sequence[int]) -> Ints:
-    """GPUs that are paid for when `gpus` are used: instances are rented whole.
-
-    A node or more: whole nodes. Fewer GPUs: the smallest instance that holds them, or as many of
-    the largest as it takes; a pool that is a part of a node (`--gpus h100:2`) is rented so, too.
-    """
+    """GPUs paid for if `gpus` are used: whole nodes, or the smallest instances that hold them."""
     sizes = np.array(tuple(rented_sizes) or (gpus_per_node,))
     nodes = -(-gpus // gpus_per_node)
     in_node = np.minimum(gpus, gpus_per_node)

@@ -25,6 +25,7 @@ _STRATEGIES: Final = {
 _PRECISIONS: Final = {"bf16": Precision.BF16, "fp16": Precision.FP16, "fp8": Precision.FP8}
 _SIZE: Final = "parallelism_config_{}_size"
 _ON_HOST: Final = "weights on the host are not modelled"
+OPEN_MICRO_BATCH: Final = "the training script sets the micro-batch; predicted with 1"
 _HIGHEST_STAGE: Final = 3
 _DEFAULT_STAGE: Final = 2
 # Variables that stand for `distributed_type`, and those whose keys have other names.
@@ -55,7 +56,6 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         precision=_PRECISIONS.get(file.top.text("mixed_precision"), Precision.BF16),
         strategy=strategy,
     )
-    note = f"{source}: the micro-batch is set in the training script; predicted with 1"
     return Imported(
         source=source,
         program=f"accelerate {_KEYS['version']}",
@@ -70,15 +70,12 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         as_if=tuple(_as_if(file)),
         unknown=tuple(_unknown(file, _KEYS)),
         conflicts=tuple(_conflicts(file)),
-        notes=(note, *_notes(file)),
+        notes=(f"{source}: {OPEN_MICRO_BATCH}", *_notes(file)),
     )
 
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
-    """The file that `accelerate launch` would make these variables of; None without them.
-
-    Scripts export them where another launcher starts the processes.
-    """
+    """The file that `accelerate launch` would make these exported variables of, or None."""
     kinds = [kind for name, kind in _SWITCHES.items() if environment.get(name, "").lower() in _ON]
     if not kinds and "ACCELERATE_MIXED_PRECISION" not in environment:
         return None
@@ -264,7 +261,7 @@ def _conflicts(file: _File) -> list[str]:
 
 
 def _notes(file: _File) -> list[str]:
-    """Of the two keys for the same thing, each version of FSDP reads one."""
+    """A note on the key that this version of FSDP does not read."""
     if file.kind != "FSDP":
         return []
     keys = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
@@ -24,7 +24,10 @@ _HIGHEST_STAGE: Final = 3
 _ZERO_AS_IF: Final[Mapping[str, tuple[Any, str]]] = _KEYS["zero_as_if"]
 
 
-def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
+def read_deepspeed(
+    content: Mapping[str, Any], source: str, *, by_trainer: bool = False
+) -> Imported:
+    """Settings of DeepSpeed; a trainer states the batch and recomputation by itself."""
     reader = Values(content, source, open_values=(AUTO,))
     zero = reader.section(_ZERO)
     strategy = _strategy(reader, zero)
@@ -38,7 +41,10 @@ def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
         optimizer=optimizer_called(reader.section("optimizer").text("type", ADAMW)) or ADAMW,
         strategy=strategy,
     )
-    conflicts = list(_conflicts(reader, _KEYS))
+    conflicts, notes = list(_conflicts(reader, _KEYS)), list(_notes(reader))
+    if not by_trainer:
+        conflicts += _missing_batch(reader)
+        notes += _recomputation_notes(reader)
     return Imported(
         source=source,
         program=f"DeepSpeed {_KEYS['version']}",
@@ -51,7 +57,7 @@ def read_deepspeed(content: Mapping[str, Any], source: str) -> Imported:
         as_if=tuple(_as_if(reader, zero)),
         unknown=tuple(_unknown(content, zero.content, _KEYS)),
         conflicts=tuple(conflicts),
-        notes=tuple(_notes(reader)),
+        notes=tuple(notes),
     )
 
 
@@ -87,7 +93,7 @@ def _strategy(reader: Values, zero: Values) -> dict[str, Any]:
 
 
 def _batch_keys(reader: Values, strategy: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
-    """What follows from the batch and the GPUs: DeepSpeed fills in the one that is not stated."""
+    """Keys that follow from the batch and the GPUs: DeepSpeed fills in the one not stated."""
     batch, micro, steps = (reader.count(key) for key in (_BATCH, _MICRO, _STEPS))
     replicas = (gpus or 0) // (strategy["tp"] * strategy["cp"])
     if batch and micro and steps:
@@ -148,23 +154,27 @@ def _conflicts(reader: Values, keys: Mapping[str, Any]) -> list[str]:
             f"train_batch_size {batch} is not micro batch {micro} x gradient_accumulation_steps"
             f" {steps or 1} x any number of replicas"
         )
-    if not batch and not micro and not all(reader.content.get(k) == AUTO for k in (_BATCH, _MICRO)):
-        out.append("either train_batch_size or train_micro_batch_size_per_gpu needs to be provided")
     return out
 
 
-def _notes(reader: Values) -> list[str]:
-    out = [
-        f"{reader.source}: {key} is filled in by the Trainer ('auto'); predicted with {what}"
-        for key, what in ((_MICRO, "a micro-batch of 1"), (_BATCH, "--global-batch"))
-        if reader.content.get(key) == AUTO
-    ]
+def _missing_batch(reader: Values) -> Iterator[str]:
+    keys = (_BATCH, _MICRO)
+    if not any(map(reader.count, keys)) and any(reader.content.get(k) != AUTO for k in keys):
+        yield "either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"
+
+
+def _notes(reader: Values) -> Iterator[str]:
+    for key, what in ((_MICRO, "a micro-batch of 1"), (_BATCH, "--global-batch")):
+        if reader.content.get(key) == AUTO:
+            yield f"{reader.source}: the Trainer fills in {key} ('auto'); predicted with {what}"
+
+
+def _recomputation_notes(reader: Values) -> Iterator[str]:
     if "activation_checkpointing" in reader.content:
-        out.append(
-            f"{reader.source}: whether activations are recomputed is decided in code, not by"
-            " activation_checkpointing; predicted without"
+        yield (
+            f"{reader.source}: the code of the training decides whether activations are"
+            " recomputed, not activation_checkpointing; predicted without"
         )
-    return out
 
 
 def _short(value: object) -> str:

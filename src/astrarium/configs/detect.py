@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
     from astrarium.configs.values import Answers
 
-_SECTION: Final = re.compile(r"^\s*\[{1,2}[\w.\"'-]+\]{1,2}\s*(#.*)?$", re.MULTILINE)
+# Blanks, but no ends of lines: they would be looked through from each line of many empty ones.
+_SECTION: Final = re.compile(r"^[^\S\n]*\[{1,2}[\w.\"'-]+\]{1,2}[^\S\n]*(#.*)?$", re.MULTILINE)
 _ASSIGNMENT: Final = re.compile(
-    r"^\s*[\w.\"'-]+\s+=\s|^\s*[\w.\"'-]+\s*=\s*[\[\"'\d{tf]", re.MULTILINE
+    r"^[^\S\n]*[\w.\"'-]+(?:[^\S\n]+=\s|[^\S\n]*=[^\S\n]*[\[\"'\d{tf])", re.MULTILINE
 )
 _FLAG: Final = re.compile(r"(?:^|[\s\"'(=])--[a-z][a-z0-9]+(?:[-_][a-z0-9]+)*", re.MULTILINE)
-_KEY: Final = re.compile(r"^\s*(?:- )?[\w.\"'-]+\s*:(?:\s|$)", re.MULTILINE)
+_KEY: Final = re.compile(r"^[^\S\n]*(?:- )?[\w.\"'-]+[^\S\n]*:(?:\s|$)", re.MULTILINE)
 _ARGUMENTS: Final = re.compile(r"\s*--[A-Za-z]")
 _OF_STRATEGY: Final = ("plans", "strategy", "tp", "pp", "dp", "micro_batch", "groups")
 

@@ -146,8 +146,8 @@ def _by_accelerate(launch: Launch, source: str) -> tuple[dict[str, Any], int | N
                 " paste that file in its place, and choose the model",
             )
         )
-    stage = read.described.strategy["zero_stage"]
-    return {"zero_stage": str(stage)} if stage else {}, processes or read.described.gpus
+    is_fsdp = any(one.option == "distributed_type" and one.value == "FSDP" for one in read.used)
+    return _sharding_of(read, is_fsdp=is_fsdp), processes or read.described.gpus
 
 
 def _by_variables(launch: Launch, source: str) -> dict[str, Any]:
@@ -155,10 +155,16 @@ def _by_variables(launch: Launch, source: str) -> dict[str, Any]:
     settings = settings_of(launch.environment)
     if settings is None:
         return {}
-    strategy = read_accelerate(settings, source).described.strategy
+    read = read_accelerate(settings, source)
+    return _sharding_of(read, is_fsdp=settings["distributed_type"] == "FSDP")
+
+
+def _sharding_of(read: Imported, *, is_fsdp: bool) -> dict[str, Any]:
+    """The flags that stand for accelerate's settings."""
+    strategy = read.described.strategy
     stage = strategy["zero_stage"]
     flags = {"gradient_checkpointing": "true"} if strategy.get("recompute") == "full" else {}
-    if settings["distributed_type"] == "FSDP":
+    if is_fsdp:
         return {**flags, "fsdp": next(word for word in _STAGES if _STAGES[word] == stage)}
     return {**flags, **({"zero_stage": str(stage)} if stage else {})}
 
@@ -188,7 +194,7 @@ def _read(
     _refuse(flags, source)
     model = str(_first(flags, "model") or "")
     content = _deepspeed(flags, source, folder, files)
-    read = read_deepspeed(content, source)
+    read = read_deepspeed(content, source, by_trainer=True)
     described = read.described
     described.model = catalog_model(model)
     described.why_no_shape = f"'{shown(model)}' is no model of the catalog"
@@ -209,7 +215,6 @@ def _read(
         if name in flags and (what not in _OF_ADAPTERS or described.finetune)
     )
     counted = {one.option for one in used} | {one.option for one in as_if}
-    notes = [one for one in read.notes if "activation_checkpointing" not in one]
     if _stage_of_fsdp(flags) is not None and not _first(flags, "file"):
         described.runtime = "fsdp"
     return replace(
@@ -220,8 +225,6 @@ def _read(
         neutral=tuple(name for name in flags if name not in counted),
         as_if=(*read.as_if, *as_if),
         unknown=(),
-        conflicts=tuple(one for one in read.conflicts if "needs to be provided" not in one),
-        notes=tuple(notes),
     )
 
 
@@ -248,7 +251,7 @@ def _refuse(flags: Mapping[str, Any], source: str) -> None:
 
 
 def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:
-    """What trains, the rank of adapters, and the modules that have them; as programs say it."""
+    """The kind of adapters, their rank and modules, in the words of programs."""
     # Where the way to train is stated, a rank that was left beside it makes no adapters.
     stated = [str(flags[name]).lower() for name in _NAMES["finetune"] if name in flags]
     given = [name for name in _ADAPTERS if str(flags.get(name, "")).lower() not in _OFF]

@@ -34,18 +34,18 @@ class OpenQuestionError(InputError):
 
 
 def variables_of(names: Iterable[str]) -> list[str]:
-    """Those that can be set by their names: neither arguments nor what a command prints."""
+    """Variables that can be set by name: neither arguments nor outputs of commands."""
     alone = [name.partition(", by ")[0] for name in names]
     return [name for name in alone if not name.isdigit() and not name.startswith("$")]
 
 
 def name_that_file() -> str:
-    """What a reader does whose script has its settings in a file that is not at hand."""
+    """The way out for a script whose settings are in a file that is not at hand."""
     return in_shell("name that file", "paste that file in its place")
 
 
 def answer_for(variable: str, value: str = "VALUE") -> str:
-    """What the reader gives to answer for a variable of a script."""
+    """The answer to a question about a variable of a script."""
     return in_shell(f"--set {variable}={value}", f"“${variable}”")
 
 
@@ -96,11 +96,7 @@ class Unknown(Value, frozen=True):
 
 
 class Imported(Value, frozen=True):
-    """A configuration: what it states, and how each of its options was understood.
-
-    `strategy_of` gives the keys of the strategy for a number of layers and, where it is known, of
-    GPUs.
-    """
+    """A configuration and its options; `strategy_of` takes a number of layers and of GPUs."""
 
     source: str
     program: str  # with the version that it was read for
@@ -119,7 +115,7 @@ class Imported(Value, frozen=True):
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """What became of the options, in a few lines."""
+        """A few lines on the fate of the options."""
         counts = [f"{len(self.used)} decide", f"{len(self.neutral)} change nothing"]
         if self.unknown:
             names = ", ".join(one.option for one in self.unknown)
@@ -161,7 +157,7 @@ class Imported(Value, frozen=True):
         return with_config(model, shape)
 
     def savings(self) -> dict[str, Mapping[str, tuple[float, float]]]:
-        """What it states that saves memory and is not modelled: shares of what, least and most."""
+        """Options that save memory and are not modelled: shares by cause, least and most."""
         shares = table("savings")
         found = {one.text: shares[one.option] for one in self.as_if if one.option in shares}
         if self.described.vocabulary_is_bound:

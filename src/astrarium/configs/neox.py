@@ -54,7 +54,7 @@ def read_neox(content: Mapping[str, Any], source: str) -> Imported:
 
 
 def _values(keys: Mapping[str, Any]) -> dict[str, str]:
-    """What the keys say in the words of Megatron's namespace."""
+    """The keys in the words of Megatron's namespace."""
     out = {now: str(keys[key]) for key, now in _RENAMED.items() if keys.get(key) is not None}
     if out.get("pipeline_model_parallel_size") == "0":
         out["pipeline_model_parallel_size"] = "1"

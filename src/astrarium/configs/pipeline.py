@@ -110,10 +110,7 @@ def counted_chunks(layers: int, pp: int, virtual: int, *, embedding: bool, loss:
 
 
 def filled_chunks(layers: int, pp: int, *, ends: bool) -> list[int]:
-    """Layers of stages as DeepSpeed deals them: all as full as the fullest must be, in turn.
-
-    With `ends`, the embedding and the head count as a layer each. Empty: all stages are alike.
-    """
+    """Layers of stages, each as full as the fullest must be; `ends` count as layers."""
     whole = layers + 2 * ends
     if whole % pp == 0 and not ends:
         return []

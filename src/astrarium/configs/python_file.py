@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
-from astrarium.configs.accelerate import read_accelerate, settings_of
+from astrarium.configs.accelerate import OPEN_MICRO_BATCH, read_accelerate, settings_of
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError, name_that_file
 from astrarium.configs.neighbours import beside, json_beside, text_of
 from astrarium.configs.settings import Described
@@ -88,7 +88,7 @@ def _parsed(text: str, source: str) -> ast.Module:
 
 
 def _configs(tree: ast.Module, function: str) -> Iterator[ast.Call]:
-    """What functions return that make a Trainer.Config, the named one first."""
+    """Calls that functions return and that make a Trainer.Config, the named function first."""
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for node in sorted(functions, key=lambda one: one.name != function):
         for inner in ast.walk(node):
@@ -200,10 +200,7 @@ def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
 
 
 def read_own(launch: Launch, source: str) -> Imported:
-    """A script that starts a program, with settings of DeepSpeed or accelerate for it.
-
-    Of programs that Astrarium wrote, their constants and the model's config.json are read, too.
-    """
+    """A script with settings of DeepSpeed or accelerate; ours also has constants and a model."""
     read = _with_launch(_settings(launch, source), launch, source)
     program = beside(launch.folder, launch.program)
     text = text_of(program) if program else ""
@@ -229,7 +226,7 @@ def read_own(launch: Launch, source: str) -> Imported:
     return replace(
         read,
         strategy_of=lambda layers, gpus=None: {**inner(layers, gpus), **strategy},
-        notes=tuple(one for one in read.notes if "micro-batch is set in" not in one),
+        notes=tuple(one for one in read.notes if not one.endswith(OPEN_MICRO_BATCH)),
     )
 
 
@@ -272,7 +269,7 @@ def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:
 
 
 def started_by(content: Mapping[str, Any], path: Path) -> Path | str | None:
-    """What a file of SkyPilot or Kubernetes starts: a script beside it, or the text of one."""
+    """The script that a file of SkyPilot or Kubernetes starts: beside it, or as a text."""
     if not ("run" in content and "resources" in content) and "apiVersion" not in content:
         return None
     script = script_named(str(content), path)

@@ -101,8 +101,9 @@ def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
     number = re.search(r"\d+", lowered)
     if "block" in lowered and number:
         return Recompute(Granularity.FULL, Method.BLOCK, int(number[0]))
-    if re.search(r"layer|\bop\b|per-op|sac", lowered) and "select" in lowered:
-        redone = layers // (2 * chunks) if "layer" in lowered else layers * 4 // (7 * chunks)
+    by_layer = re.search(r"layer(?!norm)", lowered)
+    if "select" in lowered and (by_layer or re.search(r"\bop\b|per-op|sac", lowered)):
+        redone = layers // (2 * chunks) if by_layer else layers * 4 // (7 * chunks)
         return Recompute(Granularity.FULL, Method.BLOCK, max(redone, 1))
     if "select" in lowered or "core_attn" in lowered:
         return Recompute(Granularity.SELECTIVE, modules=_modules(lowered))

@@ -17,9 +17,10 @@ from astrarium.configs.imported import (
     unknown_keys,
 )
 from astrarium.configs.pipeline import stages_of, titan_chunks
-from astrarium.configs.settings import Described
+from astrarium.configs.settings import Described, Settings
 from astrarium.configs.values import Values, table
 from astrarium.errors import InputError
+from astrarium.model.build import Shape
 from astrarium.model.workload import Precision
 
 # Sections of which two or more make a file torchtitan's.
@@ -126,7 +127,7 @@ class _File:
 
     @property
     def less_layers(self) -> tuple[int, int]:
-        """What the embedding and the loss count for, in layers."""
+        """The weight of the embedding and the loss, in layers."""
         first, last = (
             self.parallelism.between(
                 f"pipeline_parallel_{end}_stage_less_layers", 0, MOST_LAYERS, 1
@@ -174,7 +175,7 @@ def _described(v: _File) -> Described:
 
 
 def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
-    """How experts are divided; without expert parallelism always by tp."""
+    """The degree that divides experts; without expert parallelism it is tp."""
     if ep > 1:
         return {"etp": v.degree("expert_tensor_parallel")}
     name = _model_name(v) if tp > 1 else None
@@ -186,7 +187,7 @@ def _expert_tensor(v: _File, ep: int, tp: int) -> dict[str, int]:
 
 
 def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
-    """What ranks share, and the number of groups."""
+    """The ZeRO stage, and the number of groups."""
     stage = _zero_stage(v, gpus)
     offloads = v.training.flag("enable_cpu_offload")
     return {
@@ -197,11 +198,7 @@ def _sharing(v: _File, gpus: int | None = None) -> dict[str, Any]:
 
 
 def _zero_stage(v: _File, gpus: int | None = None) -> int:
-    """What ranks share. Context-parallel ranks are among those that share parameters.
-
-    Weights stay whole from the first micro-batch to the last unless they are shed after each
-    forward pass; in a pipeline, torch keeps gradients whole as long.
-    """
+    """Ranks share weights unless they are kept until the update; gradients if no pipeline."""
     shards = v.shards(gpus)
     if shards == 1 and v.degree("context_parallel") == 1:
         return 0
@@ -248,7 +245,7 @@ def _recompute(v: _File, layers: int, virtual: int) -> dict[str, Any]:
 
 
 def _pipeline(v: _File, layers: int) -> dict[str, Any]:
-    """How the layers are dealt; nothing without a pipeline."""
+    """The stages; empty without a pipeline."""
     if v.pp == 1:
         return {}
     named = v.parallelism.lists("module_fqns_per_model_part")
@@ -339,3 +336,68 @@ def _flat(content: Mapping[str, Any]) -> list[tuple[str, Any]]:
         if isinstance(table, Mapping)
         for key, value in table.items()
     ]
+
+
+def describe_torchtitan(settings: Settings) -> Described:
+    s = settings
+    degrees = {
+        "tp": s.count("mesh_tp", "tensor_parallel_degree") or 1,
+        "pp": s.count("mesh_pp", "pipeline_parallel_degree") or 1,
+        "cp": s.count("mesh_cp", "context_parallel_degree") or 1,
+        "ep": s.count("mesh_ep", "expert_parallel_degree") or 1,
+    }
+    shards = s.count("mesh_dp_shard", "mesh_dp", "data_parallel_shard_degree")
+    copies = s.count("mesh_dp_replicate", "data_parallel_replicate_degree") or 1
+    out = Described(
+        runtime="torchtitan" if s.flag("compiled") else "torchtitan-eager",
+        shape=_torchtitan_shape(s),
+        why_no_shape="this version of torchtitan does not print the model's sizes",
+        seq_length=s.count("seq_len"),
+        global_batch=s.count("global_batch_size"),
+    )
+    # By default torchtitan's selective checkpointing drops every second operator.
+    out.recompute = {"full": "full", "selective": "selective op"}.get(s.text("recompute"), "none")
+    local = s.count("local_batch_size")
+    if shards is None or local is None:
+        return out
+    dp = shards * copies
+    out.gpus = degrees["tp"] * degrees["pp"] * degrees["cp"] * dp
+    out.global_batch = out.global_batch or local * dp
+    out.strategy = {
+        **degrees,
+        "dp": dp,
+        # A pipeline cuts the local batch into single sequences by default.
+        "micro_batch": 1 if degrees["pp"] > 1 else local,
+        "zero_stage": 3 if shards > 1 else 0,
+        "shard_groups": copies if shards > 1 else 1,
+    }
+    return out
+
+
+def _torchtitan_shape(s: Settings) -> Shape | None:
+    hidden, layers = s.count("model_dim"), s.count("model_n_layers")
+    heads = s.count("model_n_heads")
+    if not (hidden and layers and heads) or s.flag("model_moe_enabled"):
+        return None
+    ffn = s.count("model_hidden_dim") or _llama_ffn(s, hidden)
+    head_dim = s.count("model_head_dim") or hidden // heads
+    return Shape(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=s.count("model_n_kv_heads") or heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        vocab=s.count("model_vocab_size") or 0,
+        max_seq_length=s.count("model_max_seq_len", "seq_len") or 0,
+        rotary_dim=head_dim,
+        tied=s.flag("model_enable_weight_tying"),
+    )
+
+
+def _llama_ffn(s: Settings, hidden: int) -> int:
+    """Llama's rule: two thirds of 4 h, times a factor, rounded up to a multiple."""
+    ffn = int(2 * (4 * hidden) / 3)
+    ffn = int((s.number("model_ffn_dim_multiplier") or 1.0) * ffn)
+    multiple = s.count("model_multiple_of") or 256
+    return multiple * -(-ffn // multiple)

@@ -140,7 +140,7 @@ def leaves(content: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 class Answers(Value, frozen=True):
-    """What the user says about what a configuration leaves open.
+    """The user's answers to the questions that a configuration leaves open.
 
     `arguments` are those of a script, `variables` its environment; `vocabulary` counts entries.
     """

@@ -48,7 +48,7 @@ def checkpoint_bytes(workload: Workload, runtime: Runtime) -> float:
 
     Frozen weights are not written: they are those that training began with.
     """
-    runtime = as_asked(runtime, workload.numerics, workload.expert_messages)
+    runtime = as_asked(runtime, workload.numerics, workload.expert_messages, workload.precision)
     runtime = with_optimizer(runtime, workload.optimizer)
     each = runtime.weight_bytes + runtime.optimizer_bytes
     optimizer, model = find_optimizer(workload.optimizer), workload.model

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats
-from astrarium.catalog.efficiency import Correction, find_correction
+from astrarium.catalog.profiles import Correction, find_correction
 from astrarium.cost.kernels import QUERY_BLOCK, Hardware, HeadShape, MatrixShape
 from astrarium.cost.trees import Forest, forest
 from astrarium.errors import InputError

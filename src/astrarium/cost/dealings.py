@@ -14,7 +14,9 @@ sum, K the micro-batches and v the chunks of a rank. Every schedule has these ch
   the sizes of chunks: (K S + sum of (P - 1 - r) t_r / v) / P. Little work on the first ranks
   shortens it, but then others have more. With both it is at least K S / P (1 + x) / (1 + x / 2),
   where x = (P - 1) / (K v) is the ramp of even chunks. Transfers that overlap add
-  (v P - 1) hop / (1 + x / 2): those on the way there and back, in the mean.
+  (v P - 1) hop / (1 + x / 2): those on the way there and back, in the mean;
+- several chunks per rank: all chains together say more than their mean (`cost.ramps`);
+- every micro-batch waits for the head: one of them there and back, and K - 1 heads.
 
 Transfers that do not overlap keep both partners busy: they are part of every turn. Others delay
 what goes round: of every P micro-batches the first goes through all chunks but the last, and some
@@ -63,7 +65,8 @@ class Turns(Value, frozen=True):
     """Pipelines by what any way to deal their layers leaves as it is: arrays of (rows,).
 
     longest: seconds of the longest rank for one micro-batch at least; forward, backward: of all
-    ranks together; hop: one transfer to the next rank, in one direction.
+    ranks together; hop: one transfer to the next rank, in one direction; head: of the head alone;
+    ramp: what `cost.ramps` says of so many chunks.
     """
 
     longest: Floats
@@ -74,6 +77,8 @@ class Turns(Value, frozen=True):
     batches: Ints
     virtual: Ints
     overlap_p2p: Bools
+    head: Floats | float = 0.0
+    ramp: Floats | float = 1.0
 
 
 def least_passes(turns: Turns) -> Floats:
@@ -90,7 +95,9 @@ def least_passes(turns: Turns) -> Floats:
     ramp = (pp - 1) / (batches * virtual)
     around = np.where(turns.overlap_p2p, (virtual * pp - 1) * turns.hop, 0.0)
     mean = (batches * total / pp * (1 + ramp) + around) / (1 + ramp / 2)
-    found = np.maximum(at_work, mean)
+    of_heads = total + (batches - 1) * turns.head + 2 * (virtual * pp - 1) * turns.hop
+    found = np.maximum(np.maximum(at_work, mean), of_heads)
+    found = np.maximum(found, turns.ramp * batches * total / pp)
     found = np.maximum(found, np.where(single, np.maximum(there_and_back, one_way), 0.0))
     found = np.maximum(found, np.where(single, 0.0, _rounds(turns, total)))
     return np.where(pp > 1, found, batches * total)

@@ -2,7 +2,7 @@
 
 Matrix products and attention follow the formulas of `astrarium.cost.kernels`, with numbers fitted
 to measured operators: products by GPU type (`astrarium.catalog.profiles`), attention by one law
-for all types (`astrarium.catalog.efficiency`). Where boosted trees proved better on what they had
+for all types (`astrarium.catalog.profiles`). Where boosted trees proved better on what they had
 not seen, they correct the formula (`astrarium.cost.corrections`); the rate that the board's power
 limit lets it hold is applied after that, because tables of short runs know nothing of it.
 Everything else is memory traffic. A GPU without a profile gets the fit of its design, or the law
@@ -27,7 +27,6 @@ from numpy.typing import ArrayLike
 
 from astrarium.arrays import Floats, Ints
 from astrarium.catalog import Gpu, find_gpu
-from astrarium.catalog.efficiency import law
 from astrarium.catalog.profiles import (
     AttentionFit,
     AttentionFits,
@@ -38,6 +37,7 @@ from astrarium.catalog.profiles import (
     TrainingFactors,
     chips,
     find_profile,
+    law,
     training_factors,
 )
 from astrarium.cost.corrections import (

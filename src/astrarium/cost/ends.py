@@ -34,7 +34,7 @@ from astrarium.value import Value
 
 # The projection to the vocabulary stays in 16 bits in 8-bit recipes: it is no module of
 # TransformerEngine.
-HEAD_DTYPE: Final = {Precision.FP8: "bf16", Precision.FP4: "bf16"}
+HEAD_DTYPE: Final = dict.fromkeys((Precision.FP8, Precision.MXFP8, Precision.FP4), "bf16")
 
 
 _OF_FROZEN: Final = ("frozen_embedding", "frozen_head", "frozen_tied")

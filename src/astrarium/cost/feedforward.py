@@ -45,6 +45,9 @@ COPIES_ALIVE = 3
 # own measurement, 2026-11-18).
 ROUTER_BYTES = (66.0, 33.0)
 ROUTER_SECONDS = (40e-6, 45e-6)
+# Numbers of rows that even shares give an expert: within two standard deviations of the mean.
+EVEN_SPREAD = 4.0
+FILLED_ROWS = 16  # in 8 bits, rows come in multiples of this
 
 
 def add_mlp(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
@@ -156,6 +159,25 @@ def add_experts(layer: Tally, block: Block, gemms: GemmSeconds) -> None:
         layer.recompute(RecomputeModule.MOE, *shared)  # the layer is redone as a whole
 
 
+def new_products(layer: Tally, block: Block) -> Floats:
+    """Products of a rank's experts, in all passes, whose kernel is chosen anew.
+
+    The library remembers kernels by sizes. A size is new if it was not met yet, or if too many
+    others were met since. With unequal loads, experts get from none to twice the mean and more.
+    """
+    runtime, ep = layer.runtime, layer.shards.ep
+    local = block.experts / ep
+    asked = layer.workload.expert_imbalance
+    imbalance = np.where(ep > 1, np.minimum(asked, ep), asked)
+    weights = sum(linear.module is Module.EXPERTS for linear in block.linears)
+    mean = layer.residual_tokens * block.experts_per_token * layer.shards.etp / local
+    spread = (imbalance - 1.0) * mean + EVEN_SPREAD * np.sqrt(mean)
+    sizes = np.maximum(spread / (FILLED_ROWS if layer.scaled else 1), 1.0)
+    met = -np.expm1(-runtime.expert_rows_met / sizes) * sizes
+    remembered = np.minimum(met, runtime.kernels_remembered / (len(GemmRole) * weights))
+    return np.maximum(1.0 - remembered / sizes, 0.0) * local * len(GemmRole) * weights
+
+
 def _add_routing(layer: Tally, scores: Floats, copies: Floats, block: Block) -> None:
     """The router's kernels, and those that bring copies of tokens to their experts and back."""
     layer.stream(*(moved * scores for moved in ROUTER_BYTES))
@@ -200,7 +222,7 @@ def _expert_products(
     return seconds, ops.settled_seconds(flops, layer.dtype, role), np.zeros_like(seconds)
 
 
-def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, topk: int) -> Floats:
+def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, block: Block) -> Floats:
     """Tokens to their experts, one way.
 
     Sent once per node, a token crosses to each node that holds any of its experts, and inside it
@@ -211,14 +233,24 @@ def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, topk: int) -> Fl
     nodes = np.maximum(ranks.size / ranks.per_domain, 1.0)
     inside = Group(ranks.per_domain, ranks.per_domain)
     return np.maximum(
-        all_to_all_seconds(layer.fabric, sent * _distinct(nodes, topk), ranks),
-        all_to_all_seconds(layer.fabric, sent * _distinct(ranks.size, topk), inside),
+        all_to_all_seconds(layer.fabric, sent * distinct(nodes, block), ranks),
+        all_to_all_seconds(layer.fabric, sent * distinct(ranks.size, block), inside),
     )
 
 
-def _distinct(places: Floats | Ints, topk: int) -> Floats:
-    """How many places the experts of a token are in, of evenly spread ones; a share of `topk`."""
-    return np.asarray(places * (1.0 - (1.0 - 1.0 / places) ** topk) / topk)
+def distinct(places: Floats | Ints, block: Block) -> Floats:
+    """How many places the experts of a token are in, of evenly spread ones; a share of its experts.
+
+    With groups, all of its experts are in some of them; a place may hold several groups.
+    """
+    topk, groups, chosen = block.experts_per_token, block.expert_groups, block.groups_per_token
+    open_to = np.maximum(places * (chosen / groups), 1.0)
+    apart = open_to * (1.0 - (1.0 - 1.0 / open_to) ** topk)
+    used = chosen * (1.0 - (1.0 - 1.0 / chosen) ** topk)
+    held = groups / places
+    missed = np.maximum(1.0 - used / (groups - (held - 1.0) / 2), 0.0) ** held
+    together = places * (1.0 - missed)
+    return np.asarray(np.where(places >= groups, apart, together) / topk)
 
 
 def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
@@ -226,7 +258,7 @@ def _add_expert_messages(layer: Tally, block: Block, routed: Floats) -> None:
     shards, fabric = layer.shards, layer.fabric
     sent = routed * block.hidden * layer.element_bytes
     ranks = place(shards.ep, shards.etp, shards.domain)
-    exchange = 2 * _dispatch_seconds(layer, sent, ranks, block.experts_per_token)
+    exchange = 2 * _dispatch_seconds(layer, sent, ranks, block)
     inner = place(shards.etp, np.ones_like(shards.etp), shards.domain)
     gathered = all_gather_seconds(fabric, sent * shards.etp, inner)
     reduced = reduce_scatter_seconds(fabric, sent * shards.etp, inner)

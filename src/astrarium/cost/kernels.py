@@ -5,7 +5,7 @@ smooth maximum of three floors: the arithmetic of the waves (with the ramp of ev
 idle multiprocessors sharing the reduction when tiles are few), the memory traffic, and the rate
 that the board's power limit lets large products hold. The best of a few tile shapes counts.
 Attention is the same idea over blocks of queries, with the exponentials of the softmax as extra
-work. The numbers come from `astrarium.catalog.profiles` and `astrarium.catalog.efficiency`.
+work. The numbers come from `astrarium.catalog.profiles`.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise
 from astrarium.cost.ends import dealt
-from astrarium.cost.feedforward import OUTPUT_BIAS_LAUNCHES, add_experts, add_mlp
+from astrarium.cost.feedforward import OUTPUT_BIAS_LAUNCHES, add_experts, add_mlp, new_products
 from astrarium.cost.measured import correct, measured_shards
 from astrarium.cost.scans import add_scan
 from astrarium.cost.tally import (
@@ -63,6 +63,10 @@ from astrarium.model.build import PRE_NORMS
 from astrarium.model.workload import Workload
 from astrarium.strategy.types import RecomputeModule
 
+# Of a two-socket server, shared by the GPUs of a node: sustained bandwidth of its memory, in which
+# an offloaded optimizer reads and writes its state. An assumption, stated in the cost model page.
+HOST_BYTES_PER_SECOND: Final = 200e9
+SUSTAINED_COPIES: Final = 0.85  # of the bandwidth to it, by pinned tensors; likewise
 # What the host takes for a layer of one part, of what it takes for one of two.
 HALF_LAYER: Final = 0.5
 
@@ -101,11 +105,31 @@ def layer_costs(
             layer.add("launch_again", layer.out["tp_forward"])
         if isinstance(kind, Block) and kind.frozen:
             _leave_out_gradients(layer)
+        _copy_to_host(layer)
         layer.out["unit"] = np.sum([layer.out[name] for name in _WEIGHTS], axis=0)
         layers.append(layer.out)
     return LayerCosts(
         **{f.name: np.stack([out[f.name] for out in layers], axis=1) for f in fields(LayerCosts)}
     )
+
+
+def _copy_to_host(layer: Tally) -> None:
+    """What a share of the layers keeps goes to host memory, and comes back beside computation.
+
+    TransformerEngine spreads the copies of some layers over the passes of all. What they take
+    longer than the pass is waited for; the tensors of a layer stay while they are on their way.
+    """
+    share = layer.runtime.activations_on_host
+    if not share:
+        return
+    gpu, kept = layer.ops.gpu, layer.out["activations"]
+    rate = SUSTAINED_COPIES * gpu.bandwidth_to_host
+    if gpu.host_bandwidth is None:
+        rate = min(rate, HOST_BYTES_PER_SECOND / gpu.gpus_per_node)
+    copied = share * kept / rate
+    for name in PASSES:
+        layer.add(name, np.maximum(copied - layer.out[name], 0.0))
+    layer.add("transient", kept)
 
 
 _WEIGHTS: Final = ("dense_parameters", "expert_parameters", "frozen_dense", "frozen_expert")
@@ -220,6 +244,7 @@ def _extra_launches(layer: Tally, block: Block) -> Floats:
         if any(linear.bias and linear.module is Module.EXPERTS for linear in block.linears):
             each *= 1 + OUTPUT_BIAS_LAUNCHES
         seconds += runtime.router_launch_seconds + each * local
+        seconds += runtime.kernel_choice_seconds * new_products(layer, block)
         if layer.scaled:
             seconds += runtime.router_cast_launch_seconds
             seconds += runtime.expert_cast_launch_seconds * local

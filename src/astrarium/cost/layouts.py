@@ -137,7 +137,9 @@ class CostModel:
         self.pool = pool
         measured = tuning.runtime if pool.gpu.is_processor else ""
         self.runtime = find_runtime(measured) if measured else runtime or find_runtime()
-        self.runtime = as_asked(self.runtime, workload.numerics, workload.expert_messages)
+        self.runtime = as_asked(
+            self.runtime, workload.numerics, workload.expert_messages, workload.precision
+        )
         self.runtime = with_optimizer(self.runtime, workload.optimizer)
         self.optimizer = find_optimizer(workload.optimizer)
         self.tuning = tuning
@@ -176,7 +178,7 @@ class CostModel:
     @property
     def peak_flops(self) -> float:
         """The GPU's own figure for the number format of the matrix products."""
-        return self.pool.gpu.peak_flops[self.workload.precision.value]
+        return self.pool.gpu.peak_flops[self.workload.precision.dtype]
 
     def shard_costs(self, degrees: Degrees, gpus: Ints | None = None) -> ShardCosts:
         """`gpus`: how many of this pool are in use, by default all that the degrees ask for."""

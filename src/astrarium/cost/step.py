@@ -21,6 +21,7 @@ from astrarium.cost.dealings import Turns, least_passes, least_turn
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
 from astrarium.cost.layouts import Layouts
 from astrarium.cost.on_ranks import EndSeconds, RankSeconds
+from astrarium.cost.ramps import least_ramp
 from astrarium.cost.schedule import Stages, pipeline_seconds
 from astrarium.cost.tally import LayerCosts, beside, sum_over_modules
 from astrarium.cost.update import host_copies, update_seconds
@@ -232,6 +233,9 @@ def least_passes_of(
     weights = [(np.ones_like(norm), np.zeros_like(norm))]
     if (launch > MATTERS * layer).any():
         weights.append(((layer / norm) ** power, (launch / norm) ** power))
+    degrees, virtual = layouts.degrees, layouts.virtual[rows]
+    ramp = least_ramp(degrees.pp[rows], degrees.num_micro_batches[rows], virtual)
+    head = (layouts.ends.head_forward + layouts.ends.head_backward)[rows]
     found = np.zeros_like(norm)
     for of_device, of_host in weights:
         whole = of_device * total + of_host * launched
@@ -243,10 +247,12 @@ def least_passes_of(
             forward=goes,
             backward=whole - goes,
             hop=_least_hop(layouts, rows),
-            pp=layouts.degrees.pp[rows],
-            batches=layouts.degrees.num_micro_batches[rows],
-            virtual=layouts.virtual[rows],
+            pp=degrees.pp[rows],
+            batches=degrees.num_micro_batches[rows],
+            virtual=virtual,
             overlap_p2p=overlap_p2p,
+            head=of_device * head,
+            ramp=ramp,
         )
         found = np.maximum(found, least_passes(turns))
     return found

@@ -137,7 +137,7 @@ class Tally:
     ) -> None:
         self.shards, self.workload, self.ops, self.fabric = shards, workload, ops, fabric
         self.runtime, self.tuning = runtime, tuning
-        self.dtype = workload.precision.value
+        self.dtype = workload.precision.dtype
         self.element_bytes = workload.precision.element_bytes
         # Of an element that a product keeps where nothing else keeps it in 16 bits.
         self.input_bytes = float(self.element_bytes)

@@ -6,12 +6,10 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum
+from astrarium.cost.layers import HOST_BYTES_PER_SECOND
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.strategy.columns import Options
 
-# An offloaded optimizer reads and writes its state in host memory. Sustained bandwidth of a
-# two-socket server, shared by the GPUs of a node; an assumption, stated in the cost model page.
-HOST_BYTES_PER_SECOND = 200e9
 MASTER_BYTES = 4  # of a weight of a shard on the host
 
 
@@ -67,13 +65,13 @@ def update_on_host(model: CostModel, updated: Floats, sharing: Ints) -> Floats:
         return runtime.optimizer_moved_bytes * updated * sharing / HOST_BYTES_PER_SECOND
     moved = (runtime.gradient_bytes + runtime.weight_bytes) * updated
     state = 2 * runtime.optimizer_bytes * updated * sharing / HOST_BYTES_PER_SECOND
-    return np.asarray(moved / model.pool.gpu.pcie_bandwidth + state)
+    return np.asarray(moved / model.pool.gpu.bandwidth_to_host + state)
 
 
 def host_copies(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
-    """Seconds on PCIe of shards that a gather needs, and of their gradients; 0 if they stay.
+    """Seconds of copies from and to the host: shards that a gather needs, and their gradients.
 
-    Shards are fp32 master weights, and frozen weights as they are.
+    Nothing if they stay. Shards are fp32 master weights, and frozen weights as they are.
     """
     runtime = layouts.runtime
     nothing = np.zeros((len(rows), 1))
@@ -82,7 +80,7 @@ def host_copies(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats,
     dense, expert = layouts.dense_ranks[rows], layouts.expert_ranks[rows]
     trained = layouts.dense_parameters[rows] / dense + layouts.expert_parameters[rows] / expert
     frozen = layouts.frozen_dense[rows] / dense + layouts.frozen_expert[rows] / expert
-    rates = np.array([model.pool.gpu.pcie_bandwidth for model in layouts.models])
+    rates = np.array([model.pool.gpu.bandwidth_to_host for model in layouts.models])
     each = options.offload_optimizer[:, None] / rates[layouts.model_of[rows]]
     weights = MASTER_BYTES * trained + runtime.weight_bytes * frozen
     return weights * each, runtime.gradient_bytes * trained * each

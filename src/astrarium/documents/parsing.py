@@ -1,12 +1,9 @@
 """From a file to plain data, or to an error that names the file and the line.
 
-Refused are files that are missing, not text, empty, larger than `LARGEST_FILE_BYTES`, nested
-deeper than `DEEPEST_NESTING`, that expand (through YAML aliases) to more than `MOST_NODES`
-values, repeat a key, or hold a number that is not finite.
-
-Lines are looked up only for a message. In YAML and JSON (which the YAML scanner reads as well) they
-are the marks of the nodes. In TOML a value inside an inline table is reported at the line where its
-statement starts.
+Refused are files that are missing, not text, empty, larger than `LARGEST_FILE_BYTES`, nested deeper
+than `DEEPEST_NESTING`, that expand (through YAML aliases) to more than `MOST_NODES` values, repeat
+a key, or hold a number that is not finite. Lines are looked up only for a message; in TOML, a value
+inside an inline table is reported at the line where its statement starts.
 """
 
 from __future__ import annotations
@@ -85,10 +82,7 @@ def line_in_toml(text: str, key: KeyPath) -> int | None:
 
 
 def _resolve(header: KeyPath, counts: dict[KeyPath, int], *, repeats: bool) -> KeyPath:
-    """Add to the keys of a header the index of every array of tables on the way.
-
-    `counts` holds the index of the latest table in each such array.
-    """
+    """Add the indices of arrays of tables to the keys of a header; `counts` has the latest."""
     where: KeyPath = ()
     for depth, part in enumerate(header, start=1):
         where = (*where, part)
@@ -150,11 +144,7 @@ def parse(path: Path) -> tuple[str, object]:
 
 
 def parse_text(path: Path, text: str, language: Format, *, repeated_keys: bool = False) -> object:
-    """Return the data in the text of a file, written in one of the three languages.
-
-    Of keys that YAML repeats the last counts, as for the programs that read them, if
-    `repeated_keys` are allowed.
-    """
+    """The data of a text in one of three languages; of `repeated_keys` the last one counts."""
     parsers: dict[Format, Callable[[Path, str], object]] = {
         Format.YAML: partial(_parse_yaml, repeated_keys=repeated_keys),
         Format.TOML: _parse_toml,
@@ -327,10 +317,7 @@ def _yaml_loader() -> type[yaml.SafeLoader]:
 
 
 def _compose(path: Path, text: str) -> yaml.Node | None:
-    """Turn YAML into nodes, once its nesting is known to be harmless.
-
-    The C composer recurses without a limit of its own, so depth is counted on events first.
-    """
+    """Turn YAML into nodes; depth is counted first, as the C composer recurses without limit."""
     import yaml
 
     depth = 0
@@ -345,10 +332,7 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
 
 
 def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int], *, repeated_keys: bool) -> int:
-    """Return the number of values in a node; refuse repeated keys, bombs and cycles.
-
-    `sizes` holds the nodes seen so far; one that is still being expanded has the size zero.
-    """
+    """The number of values in a node, by `sizes`; refuse repeated keys, bombs and cycles."""
     import yaml
 
     line = node.start_mark.line + 1

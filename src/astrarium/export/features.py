@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, OFFLOADS
 from astrarium.export.run_length import evaluation_of, ramp_of
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Precision
@@ -371,7 +371,11 @@ class Feature(Enum):
         {**_MORE_SHARED, **_BF16},
     )
     FP8 = "fp8", _precision(Precision.FP8), {**_MORE_SHARED, **_BF16}
-    FP4 = "fp4", _precision(Precision.FP4), {**_MORE_SHARED, **_BF16}
+    MICROSCALED = (
+        "scales of few elements",
+        lambda job: f"precision {p}" if (p := job.workload.precision).is_microscaled else "",
+        {**_MORE_SHARED, **_BF16},
+    )
     REDUCED = (
         "gradients and moments in bf16",
         lambda job: "" if job.workload.numerics == "strict" else "numerics reduced",
@@ -386,6 +390,11 @@ class Feature(Enum):
         "layers captured as CUDA graphs",
         lambda job: "CUDA graphs" if job.runtime.name == GRAPHS else "",
         _NOTHING,
+    )
+    ACTIVATIONS_ON_HOST = (
+        "activations in host memory",
+        lambda job: "activations on the host" if job.runtime.name in OFFLOADS else "",
+        _OTHER_RECOMPUTE,
     )
     MTP = (
         "layers that predict further tokens",
@@ -432,6 +441,6 @@ def asked_by(job: Job) -> dict[Feature, str]:
 
 
 def lacks(*groups: str) -> dict[Feature, str]:
-    """What these groups of `data/lacks.json` lack, with the reasons for the user."""
+    """The features that these groups of `data/lacks.json` lack, with reasons for the user."""
     reasons = json.loads((Path(__file__).parent / "data" / "lacks.json").read_bytes())
     return {Feature[name]: why for group in groups for name, why in reasons[group].items()}

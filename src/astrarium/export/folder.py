@@ -60,7 +60,7 @@ def folder_of(job: Job, target: Target, software: Target) -> Folder:
 
 
 def _notes(job: Job) -> tuple[str, ...]:
-    """What the files leave to the user, and what the plan leaves out."""
+    """Notes on tasks left to the user, and on parts of the plan left out."""
     return (*_on_lengths(job), *_on_predicted_tokens(job))
 
 
@@ -75,7 +75,7 @@ def _on_lengths(job: Job) -> tuple[str, ...]:
 
 
 def _on_predicted_tokens(job: Job) -> tuple[str, ...]:
-    """What published trainings of such models have, and plans do not."""
+    """A note on layers that predict further tokens, which plans do not have."""
     config = job.config
     if job.model.mtp_layers:
         return ()

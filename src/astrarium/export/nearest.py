@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from itertools import accumulate, groupby, islice, product
 from typing import Any, Final
 
-from astrarium.catalog.runtimes import GRAPHS, Runtime, find_runtime
+from astrarium.catalog.runtimes import GRAPHS, OFFLOADS, Runtime, find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cost.mixed import ClusterModel
 from astrarium.errors import InputError
@@ -94,12 +94,13 @@ def slower_as_run_by(job: Job, target: Target) -> float:
 
 
 def _runtime_of(job: Job, targets: Sequence[Target]) -> Runtime:
-    """What runs the files: that of the software, or the one of Megatron's that the plan is for."""
+    """The runtime of the files: that of the software, or Megatron's own of the plan."""
     own = job.runtime
     usual = next((find_runtime(one.runtime) for one in targets if not one.is_launcher), own)
-    lacks_graphs = any(Feature.GRAPHS in one.lacks for one in targets)
     keeps = own.parses_as_megatron and usual.parses_as_megatron
-    return own if keeps and not (own.name == GRAPHS and lacks_graphs) else usual
+    rests_on = Feature.GRAPHS if own.name == GRAPHS else Feature.ACTIVATIONS_ON_HOST
+    lacks = own.name in (GRAPHS, *OFFLOADS) and any(rests_on in one.lacks for one in targets)
+    return own if keeps and not lacks else usual
 
 
 def _seconds(job: Job, runtime: Runtime) -> float:
@@ -151,13 +152,14 @@ def _plans(
     pools = values_of(job, "pools", lacking) or (pools_in_use(job),)
     for precision, names in product(precisions, pools):
         cluster = job.cluster.part([pool for pool in job.cluster.pools if pool.name in names])
-        if any(precision.value not in pool.gpu.peak_flops for pool in cluster.pools):
+        if any(precision.dtype not in pool.gpu.peak_flops for pool in cluster.pools):
             continue
         work = replace(job.workload, precision=precision)
         gpus = sum(group.gpus for group in job.nodes if group.pool.name in names)
         valid = []
+        run = replace(job, workload=work, plan=replace(job.plan, runtimes=(runtime.name,)))
         for strategy in islice(_strategies(job, gpus, lacking), MOST_TRIED):
-            refused = _refused(replace(job, workload=work, strategy=strategy), targets)
+            refused = _refused(replace(run, strategy=strategy), targets)
             also_lacking |= {feature for feature in refused if feature is not None}
             if not refused and not why_refused(work, cluster.pools, strategy, runtime.rules):
                 valid.append(strategy)
@@ -326,7 +328,7 @@ def _stages(before: Strategy, after: Strategy) -> Iterator[str]:
 
 
 def _pools(strategy: Strategy) -> list[str]:
-    """Those of all stages in their order; once for neighbours that are alike."""
+    """The pools of all stages in their order; once for neighbours that are alike."""
     each = (" and ".join(dict(stage.pools)) for stage in strategy.ordered_stages)
     return [names for names, _ in groupby(each)]
 

@@ -144,10 +144,7 @@ def lines(result: Exported, width: int) -> Iterator[str]:
 
 
 def _broken(command: str, width: int) -> str:
-    """A command, broken with backslashes where the line ends.
-
-    What is in quotes and `<what to fill in>` is never broken.
-    """
+    """A command with its lines broken, but not inside quotes or `<what to fill in>`."""
     lines = ["  "]
     for word in _WORD.findall(command):
         if len(lines[-1]) + len(word) + len(" \\") > width and lines[-1].strip():

@@ -70,7 +70,7 @@ def usual_folder(job: Job) -> str:
 
 
 def kept_note(job: Job) -> str:
-    """How a run is kept and tried, for the user."""
+    """A note on checkpoints and short tries, for the user."""
     usual = f"`{FOLDER}` beside launch.sh" if usual_folder(job) else "none"
     return (
         f"Every {iterations_between(job)} iterations a checkpoint is written to the folder"

@@ -12,6 +12,7 @@ from astrarium.catalog.optimizers import ADAMW, find_optimizer, optimizer_names
 from astrarium.errors import InputError, did_you_mean, flag, with_flags
 from astrarium.export.features import Feature, asked_by, lacks
 from astrarium.export.program import LaunchFiles, RankProgram
+from astrarium.model.workload import Workload
 from astrarium.plans.job import Job
 from astrarium.units import format_bytes
 from astrarium.value import Value
@@ -22,10 +23,12 @@ MEGATRON: Final = "megatron"  # what plans are made for unless another runtime i
 class Target(Value, frozen=True):
     """Software, in the version that its exports were checked with.
 
-    `lacks` maps features that it cannot express to a reason for the user. `model_refused` says why
-    a model cannot be built, "" if it can; `nodes_refused` says the same for the nodes of a plan.
+    `lacks` maps features that it cannot express to a reason for the user. `workload_refused` says
+    why no plan for a workload can be written, "" if one can, and `model_refused` why this plan's
+    model cannot be built; `nodes_refused` says the same for the nodes of a plan.
     `optimizers` is its name in `catalog/data/optimizers.json`, "" if it is written with AdamW
-    alone; `finetunes` are the kinds of fine-tuning that it is written for.
+    alone; `finetunes` are the kinds of fine-tuning that it is written for, `modules` whose names of
+    modules it takes (`Adapters.names`).
     `runtime` has the most similar kernels; a plan must fit by it as well. Software that `resumes`
     can start from its checkpoints. Training software has a `program`; it is started by torchrun,
     unless it has a `launch` of its own. A launcher only has a `launch`, which starts any program;
@@ -38,10 +41,12 @@ class Target(Value, frozen=True):
     program: Callable[[Job], RankProgram] | None = None
     launch: Callable[[Job, RankProgram], LaunchFiles] | None = None
     lacks: Mapping[Feature, str] = field(default_factory=dict)
+    workload_refused: Callable[[Workload], str] = lambda work: ""
     model_refused: Callable[[Job], str] = lambda job: ""
     nodes_refused: Callable[[Job], str] = lambda job: ""
     optimizers: str = ""
     finetunes: tuple[str, ...] = ()
+    modules: str = ""
     resumes: bool = False
     runtime: str = MEGATRON
 
@@ -73,6 +78,7 @@ _MODULES: Final[Mapping[str, str]] = {
     "torchtitan-0.2": "software.torchtitan_toml",
     "deepspeed": "software.deepspeed",
     "accelerate": "software.accelerate",
+    "torchtune": "software.torchtune",
     "torchrun": "launchers.torchrun",
     "slurm": "launchers.slurm",
     "kubernetes": "launchers.kubernetes",
@@ -97,7 +103,7 @@ _WAY_OUT: Final = "`astrarium fit` names what would make it fit"
 
 
 def too_large(job: Job, target: Target) -> tuple[Refusal, ...]:
-    """What is refused of a plan that does not fit, as predicted or as the target runs it."""
+    """A refusal of a plan that does not fit, as predicted or as the target runs it."""
     if not job.plan.fits:
         why = f"is predicted, which is more than it has; {_WAY_OUT}"
         return (Refusal(Feature.MEMORY, f"{format_bytes(job.plan.peak_bytes)} on a GPU", why),)
@@ -125,7 +131,7 @@ def refusals(job: Job, target: Target) -> tuple[Refusal, ...]:
         found += _training_refusals(job, target, asked)
     if nodes := target.nodes_refused(job):
         found.append(Refusal(Feature.NODES, asked[Feature.NODES], nodes))
-    model = target.model_refused(job)
+    model = target.workload_refused(job.workload) or target.model_refused(job)
     return (*([Refusal(None, job.model.name, model)] if model else []), *found)
 
 
@@ -136,11 +142,12 @@ def _training_refusals(job: Job, target: Target, asked: Mapping[Feature, str]) -
         words = [name for name in optimizer_names() if _writes(target, name)]
         why = f"it is written with {', '.join(words)}; plan with {flag('optimizer')} {words[0]}"
         yield Refusal(Feature.OPTIMIZER, asked[Feature.OPTIMIZER], why)
-    if adapters is not None and adapters.kind not in target.finetunes:
+    if adapters is None:
+        return
+    if adapters.kind not in target.finetunes or adapters.names != target.modules:
         kinds = ", ".join(target.finetunes) or "training of all weights alone"
-        why = (
-            f"it is written for {kinds}; plan with {flag('finetune')} full, or export to accelerate"
-        )
+        own = ", on modules that it divides otherwise" * (adapters.kind in target.finetunes)
+        why = f"it is written for {kinds}{own}; plan with {flag('finetune')} full, or for it"
         yield Refusal(Feature.ADAPTERS, asked[Feature.ADAPTERS], why)
 
 

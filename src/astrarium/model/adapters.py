@@ -36,7 +36,7 @@ OF_EXPERTS: Final = {ALL_LINEAR, "mlp"}  # groups that software may not have of 
 
 
 class Finetune(StrEnum):
-    """What trains."""
+    """The weights that train."""
 
     FULL = "full"
     LORA = "lora"
@@ -71,10 +71,11 @@ class Adapters(Value, frozen=True):
 
 
 class Adapted(Value, frozen=True):
-    """A module of Transformers with an adapter: part of the weight `linear`."""
+    """A module with an adapter: part of the weight `linear`."""
 
     linear: Linear
     outputs: int
+    name: str
 
     def parameters(self, adapters: Adapters) -> int:
         low_rank = adapters.rank * (self.linear.inputs + self.outputs)
@@ -152,7 +153,7 @@ def adapted_modules(model: Model, block: Block, adapters: Adapters) -> tuple[Ada
         names = _names(model, adapters, linear)
         for name, outputs in zip(names, _parts(block, linear, len(names)), strict=True):
             if {name, *_groups_of(linear)} & set(adapters.modules):
-                found.append(Adapted(linear, outputs))
+                found.append(Adapted(linear, outputs, name))
     return tuple(found)
 
 
@@ -175,7 +176,7 @@ def adapter_parameters(model: Model, adapters: Adapters) -> int:
 
 
 def finetuned_flops_per_token(model: Model, adapters: Adapters, seq_length: int) -> float:
-    """Of matrix products: frozen weights have no gradients, scores have all of them."""
+    """FLOPs of matrix products: frozen weights have no gradients, scores have all of them."""
     every = model.flops_per_token(seq_length)
     weights = sum(
         x.flops_per_token for b in model.blocks if isinstance(b, Block) for x in b.linears

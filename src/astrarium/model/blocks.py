@@ -190,6 +190,8 @@ class Block(Value, frozen=True, dict=True):
     scans: tuple[Scan, ...] = ()
     experts: int = 0
     experts_per_token: int = 0
+    expert_groups: int = 1
+    groups_per_token: int = 1
     parallel_residual: bool = False
     extra_parameters: int = 0
     seq_length: int | None = None
@@ -289,7 +291,7 @@ class CustomBlock(Value, frozen=True, dict=True):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What follows the last block: final norm, transforms, the projection to `outputs`.
+    """The part behind the last block: final norm, transforms, the projection to `outputs`.
 
     `tied` heads reuse the token table: no parameters of their own in the model, but a copy on
     the last pipeline stage. `outputs` is the vocabulary for language models, classes for ViT.
@@ -406,10 +408,7 @@ class Model:
         return self.embedding.parameters + body + self.head.parameters
 
     def flops_per_token(self, seq_length: int) -> float:
-        """Model FLOPs of one training token: forward, and backward at twice the forward.
-
-        Frozen layers have no backward pass.
-        """
+        """Model FLOPs of a training token: forward, and twice that back where layers train."""
         of_block = {id(b): b for b in self.blocks}  # equal layers are mostly one object
         flops = {key: block.flops_per_token(seq_length) for key, block in of_block.items()}
         forward = sum(flops[id(block)] for block in self.blocks)
@@ -421,10 +420,7 @@ class Model:
         return self.head.flops_per_token * (self.blocks[-1].tokens(seq_length) / seq_length)
 
     def handed_over(self, cut: int) -> tuple[int, ...]:
-        """The layers before `cut` whose output those from `cut` on need: none at the ends.
-
-        The last one, and those that made something for layers that are still to come.
-        """
+        """Layers before `cut` whose output is needed behind it: the last, and those read later."""
         if not 0 < cut <= self.num_layers or (cut == self.num_layers and not self.mtp_layers):
             return ()
         # What the last layer itself made is the stream already.

@@ -47,7 +47,10 @@ SANDWICH_NORMS = (*PRE_NORMS, "attention_post_norm", "mlp_post_norm")
 
 
 class Experts(Value, frozen=True):
-    """A mixture of experts: `per_token` of `count` experts, and shared ones for every token."""
+    """A mixture of experts: `per_token` of `count` experts, and shared ones for every token.
+
+    The experts of a token may be of some groups only, `groups_per_token` of `groups`.
+    """
 
     count: int
     per_token: int
@@ -57,6 +60,8 @@ class Experts(Value, frozen=True):
     shared_bias: bool = False
     router_bias: bool = False
     bias: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
 
 
 class Latent(Value, frozen=True):
@@ -299,6 +304,8 @@ def transformer_block(shape: Shape, window: int | None, sparse: bool) -> Block:
         gated=shape.gated,
         experts=experts.count if experts else 0,
         experts_per_token=experts.per_token if experts else 0,
+        expert_groups=experts.groups if experts else 1,
+        groups_per_token=experts.groups_per_token if experts else 1,
         parallel_residual=shape.parallel_residual,
         extra_parameters=shape.extra_parameters,
         seq_length=shape.seq_length,
@@ -343,11 +350,7 @@ def projector(
     sequences: int = 1,
     extra_parameters: int = 0,
 ) -> Block:
-    """A layer that carries the tokens of one stack to the width of the next: no attention.
-
-    Each of `widths` is one weight's outputs. `norms` are what acts on the way in, among them the
-    final norm of the stack before.
-    """
+    """A layer to the width of another stack, without attention; `norms` act on the way in."""
     names = [f"fc{i + 1}" for i in range(len(widths))]
     splits = [(Split.COLUMN, Split.ROW)[i % 2] for i in range(len(widths))]
     if len(widths) % 2:
@@ -373,10 +376,7 @@ def projector(
 def behind(
     first: tuple[Block, ...], second: tuple[Block, ...], table: Embedding
 ) -> tuple[tuple[Block, ...], tuple[Carried, ...]]:
-    """Put a stack with an input of its own behind another; what its cross attention reads is kept.
-
-    Returns all blocks, and the output of `first` if layers beyond the next one read it.
-    """
+    """All blocks of a stack behind another, and the output of `first` that is read later."""
     name = second[0].name.removesuffix(FIRST) + FIRST
     blocks = (*first, replace(second[0], name=name, embedding=table), *second[1:])
     reading = [i for i, b in enumerate(blocks) if any(a.cross for a in b.attentions)]

@@ -20,10 +20,7 @@ from astrarium.value import Value, replace
 
 
 def with_frozen_front(model: Model, name: str) -> Model:
-    """The model with all layers of this name frozen, which are the first ones.
-
-    What makes their tokens is frozen with them.
-    """
+    """The model with all layers of this name, its first ones, and their input frozen."""
     blocks = model.blocks
     called = [block.name == name or block.name.startswith(f"{name}-") for block in blocks]
     number = sum(called)
@@ -77,7 +74,7 @@ def _refuse(model: Model, name: str) -> None:
 
 
 class Role(StrEnum):
-    """What a frozen model is for; the names of its flags."""
+    """The purpose of a frozen model; the names of its flags."""
 
     TEACHER = "teacher"  # its logits are in the loss
     REFERENCE = "reference"  # its log-probabilities are

@@ -60,11 +60,7 @@ class Draws(Value, frozen=True):
         return Draws(self.lengths, np.diff(below, prepend=0.0))
 
     def unevenness(self, row: int) -> float:
-        """The deviation of attention's work in a row of packed documents, as a share of its mean.
-
-        A row is full: as of a renewal process with rewards, squares vary by their distance from
-        the mean of as many tokens.
-        """
+        """Deviation over mean of attention's work in a row of packed documents (renewal theory)."""
         spread = self.lengths * (self.lengths - self.seen)
         number = row / self.mean
         return math.sqrt(number * float(spread**2 @ self.shares)) / (row * self.seen)

@@ -14,7 +14,7 @@ from astrarium.value import Value
 
 
 class Recurrence(StrEnum):
-    """What a token does to the state before it adds to it."""
+    """The change of the state by a token before it adds to it."""
 
     SSD = "ssd"  # decay by a learned step: Mamba-2
     DELTA = "delta"  # decay, then take out what is stored under its key: gated delta nets

@@ -19,14 +19,26 @@ class Precision(StrEnum):
     """Number format of the matrix products.
 
     Weights and activations are kept in 16 bits; in fp32, what processors train in, everything is
-    in 32. fp4 is NVFP4: 4 bits, a scale of 8 bits for 16 elements; known of measured runs only.
+    in 32. fp8 scales tensors, mxfp8 every 32 elements; fp4 is NVFP4: 4 bits, a scale of 8 bits for
+    16 elements.
     """
 
     BF16 = "bf16"
     FP16 = "fp16"
     FP8 = "fp8"
+    MXFP8 = "mxfp8"
     FP4 = "fp4"
     FP32 = "fp32"
+
+    @property
+    def dtype(self) -> str:
+        """The arithmetic of the products."""
+        return "fp8" if self is Precision.MXFP8 else self.value
+
+    @property
+    def is_microscaled(self) -> bool:
+        """Whether a few elements share a scale, which Blackwell's tensor cores apply."""
+        return self in (Precision.MXFP8, Precision.FP4)
 
     @property
     def element_bytes(self) -> int:
@@ -41,7 +53,7 @@ class Numerics(StrEnum):
 
 
 class ExpertMessages(StrEnum):
-    """How tokens travel to experts on other ranks, and back."""
+    """The way of tokens to experts on other ranks, and back."""
 
     ALLTOALL = "alltoall"  # a copy for each expert, while nothing else runs
     OVERLAPPED = "overlapped"  # the same, beside the passes of another micro-batch
@@ -119,7 +131,7 @@ class Workload(Value, frozen=True):
         """
         if self.beside is None:
             return None
-        narrow = self.precision in (Precision.FP8, Precision.FP4)
+        narrow = self.precision is Precision.FP8 or self.precision.is_microscaled
         return replace(
             self,
             model=self.beside.model,

@@ -139,10 +139,7 @@ def _with_gained(cluster: Cluster, gained: Mapping[str, int]) -> Cluster:
 
 
 def _apart(strategy: Strategy, cluster: Cluster, stage: int) -> tuple[Strategy, Cluster, str]:
-    """The nodes of a stage as a pool of their own, whose name is returned; other stages follow.
-
-    A node that the stage shares with another one is slow for both.
-    """
+    """The name of a new pool with the whole nodes of a stage; other stages follow."""
     if not 0 <= stage < strategy.pp:
         raise InputError(
             f"stage={stage} is slowed, but the plan has stages 0 to {strategy.pp - 1}; `astrarium"

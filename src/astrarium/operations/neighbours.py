@@ -131,7 +131,7 @@ def _near(degree: int) -> list[int]:
 
 
 def _speeds(model: ClusterModel, bases: Sequence[Strategy]) -> list[Mapping[str, float]]:
-    """What a stage on each pool does in a second, for one replica, by the cost model."""
+    """Work of a stage on each pool in a second, for one replica, by the cost model."""
     made, owners = [], []
     for number, base in enumerate(bases):
         group = base.tp * base.cp
@@ -236,11 +236,7 @@ def _strategy(
 def deal(
     layers: int, seconds: Sequence[float], most: Sequence[int], extra: float = 0.0
 ) -> list[int]:
-    """Layers of every rank so that the slowest is as fast as possible.
-
-    `seconds` are those of a layer, `most` the layers that a rank has room for (which is exceeded if
-    nothing else is left), `extra` the work of the head, in layers of the last rank.
-    """
+    """Layers by rank for the fastest slowest rank, of at most `most` if possible, head `extra`."""
     counts, is_crowded = [0] * len(seconds), sum(most) < layers
     begin = [1.0] * (len(seconds) - 1) + [1.0 + extra]
     heap = [

@@ -48,7 +48,7 @@ from astrarium.value import Value, replace
 
 
 class Reaction(StrEnum):
-    """What a job can do."""
+    """The choices of a job."""
 
     STAY = "stay"  # the same split with the replicas that are left
     RESHAPE = "reshape"  # the GPUs that are left, split otherwise
@@ -56,7 +56,7 @@ class Reaction(StrEnum):
 
 
 class StateSource(StrEnum):
-    """Where ranks get their state from."""
+    """The source of the ranks' state."""
 
     KEPT = "kept"  # nothing moves, nothing stops
     LINKS = "links"
@@ -65,7 +65,7 @@ class StateSource(StrEnum):
 
 
 class ReplanTerms(Value, frozen=True):
-    """What is known of the job and wanted; `restart_seconds` is without moving state."""
+    """Facts and wishes of the job; `restart_seconds` is without moving state."""
 
     objective: Objective = Objective.THROUGHPUT
     horizon_seconds: float = DAY
@@ -79,7 +79,7 @@ class ReplanTerms(Value, frozen=True):
     def safe(
         self, state: float, nodes: Ints | int, iteration_seconds: Floats | float
     ) -> Protection:
-        """How a run with so many bytes of state is kept safe."""
+        """The checkpoints of a run with so many bytes of state."""
         return protection(
             state,
             nodes,
@@ -129,7 +129,7 @@ class Decision(Value, frozen=True):
 
 
 class _Case(Value, frozen=True, dict=True):
-    """What all strategies of a decision are compared on; `before` is the plan as it ran."""
+    """The common ground of all strategies of a decision; `before` is the plan as it ran."""
 
     situation: Situation
     workload: Workload
@@ -165,7 +165,7 @@ class _Case(Value, frozen=True, dict=True):
 
     @cached_property
     def refused(self) -> dict[Strategy, bool]:
-        """What was looked at before; the strategy that runs is not refused."""
+        """Reasons against a strategy, looked up once; the running strategy has none."""
         return {self.situation.strategy: False}
 
     def is_refused(self, strategy: Strategy) -> bool:
@@ -184,10 +184,7 @@ _Rated = tuple[Plan, float]  # with its tokens a second
 def decide(
     situation: Situation, workload: Workload, runtime: Runtime, before: Plan, terms: ReplanTerms
 ) -> Decision:
-    """The best of the three ways; NoFeasiblePlanError if no strategy fits what is left.
-
-    All strategies are searched where none near the running one fits.
-    """
+    """The best of the three ways; NoFeasiblePlanError if no strategy at all fits what is left."""
     begin = time.perf_counter()
     case = _case(situation, workload, runtime, before, terms)
     model = ClusterModel(workload, situation.now, runtime)
@@ -319,7 +316,7 @@ def _priced(
 
 
 def _pause(case: _Case, plan: Plan, *, moves: bool) -> tuple[StateSource, float, float]:
-    """Where state comes from, the bytes that ranks get, and seconds without training."""
+    """The source of state, the bytes that ranks get, and seconds without training."""
     storage, restart = case.terms.storage, case.terms.restart_seconds
     now = case.situation.now
     loading = case.state / float(storage.bandwidth(nodes_of(plan.strategy, now)))

@@ -32,7 +32,7 @@ CAUSES = ("training", "checkpoint", "redone", "paused", "waiting")
 
 
 class Policy(StrEnum):
-    """What a job does when capacity changes."""
+    """The reaction of a job to a change of capacity."""
 
     STATIC = "static"  # the plan as it is; it waits where there are too few GPUs
     REPLAN = "replan"  # stay, reshape or move after each change
@@ -40,11 +40,7 @@ class Policy(StrEnum):
 
 
 class PolicyOutcome(Value, frozen=True):
-    """What a policy made of a trace; hours add up to those of the trace.
-
-    `goodput` is the share of the time in which it trained what was not undone. `usd` is null where
-    a price is missing.
-    """
+    """A policy on a trace; `goodput` is the share of lasting training, `usd` null if unknown."""
 
     policy: Policy
     tokens: float
@@ -180,7 +176,7 @@ class _Simulation:
         self._held = self._plan.strategy.gpus_of_pools()
 
     def _decide(self, now: Cluster, lost: Mapping[str, int]) -> ReplanAnswer | None:
-        """What `replan` says, looking as far ahead as capacity lasted so far."""
+        """The decision of `replan`, for as long as capacity has lasted so far."""
         ahead = self._terms.horizon_seconds
         if self._altered:
             ahead = max(self._elapsed / self._altered, LEAST_HORIZON)

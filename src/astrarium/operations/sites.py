@@ -1,12 +1,11 @@
 """Several data centres with slow links between them: outer steps, as DiLoCo takes them.
 
-Every site trains a replica of the model by its own plan, on its own data, for many iterations. Then
-the sites sum by how much their weights have changed, and an outer optimizer applies the mean (arXiv
-2311.08105, 2023-11: 8 sites with 500 iterations between outer steps). The change may be sent beside
-the next iterations, in as few as 4 bits a weight (Streaming DiLoCo, arXiv 2501.18512, 2025-01).
-
-The sum is priced as any all-reduce, over links of the stated speed with the efficiency of TCP. Not
-modelled: what outer steps do to the loss, computation that messages slow down, sites that differ.
+Every site trains a replica by its own plan, on its own data, for many iterations. Then the sites
+sum the changes of their weights, and an outer optimizer applies the mean (arXiv 2311.08105,
+2023-11: 8 sites, 500 iterations between outer steps). The change may travel beside the next
+iterations, in as few as 4 bits a weight (Streaming DiLoCo, arXiv 2501.18512, 2025-01). The sum is
+priced as any all-reduce, over links of the stated speed with the efficiency of TCP. Not modelled:
+the effect of outer steps on the loss, computation that messages slow down, sites that differ.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Sites(Value, frozen=True):
 
 
 class SitesOutcome(Value, frozen=True):
-    """What the sites train together.
+    """The training of the sites together.
 
     `every_iteration_tokens_per_second` is plain data parallelism over the same links,
     `outer_state_bytes` what a site keeps beside.

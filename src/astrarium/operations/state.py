@@ -1,19 +1,15 @@
 """Which rank holds which part of weights and optimizer states, and what changes place.
 
-Every layer is an interval from 0 to 1. A rank holds a part of it: tensor parallelism divides it
-first, and ZeRO divides the part of a rank among its replicas. Experts are divided by expert
-parallelism in place of tensor parallelism. So what a rank lacks under a new layout is the length of
-its new part less the overlap with the old one, times the bytes of the layers that both layouts
-place on its GPU.
-
-Simplified: norms, which tensor parallelism copies, count as divided; every layer is divided among
+Every layer is an interval from 0 to 1. Tensor parallelism divides it first (expert parallelism, for
+experts), then ZeRO divides the part of a rank among its replicas. A rank lacks, under a new layout,
+the length of its new part less the overlap with the old one, times the bytes of the layers that
+both layouts place on its GPU. Simplified: norms count as divided, and every layer is divided among
 replicas by itself, as FSDP and Megatron's buckets nearly do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
 
 import numpy as np
 
@@ -39,30 +35,29 @@ class StateBytes(Value, frozen=True):
 class RankLayout(Value, frozen=True):
     """The ranks of a strategy: stage, part of dense layers and of experts, and their GPU.
 
-    `stage` is that of each rank; `parts` have (begin, end) of weights and of states, dense and
-    expert: four pairs. `pool` and `slot` say where a rank is, the latter within its pool.
+    `stage` is that of each rank; `parts` have (which, of how many) of weights and of states, dense
+    and expert: four pairs. `pool` and `slot` say where a rank is, the latter within its pool.
     """
 
     strategy: Strategy
     stage: Ints
-    parts: tuple[tuple[Floats, Floats], ...]
+    parts: tuple[tuple[Ints, int], ...]
     pool: Ints
     slot: Ints
 
-    def chunks(self) -> list[list[tuple[int, int]]]:
-        """Of every stage, the runs of its layers; those at the ends hold embedding or head, too."""
-        held: list[list[tuple[int, int]]] = [[] for _ in range(self.strategy.pp)]
+    def chunks(self) -> tuple[Ints, Ints, Ints]:
+        """Stage, begin and end of all runs of layers; the ends hold embedding and head, too."""
         ordered = self.strategy.ordered_stages
-        for index, stage in enumerate(ordered):
-            first = 0 if index == 0 else stage.first_layer + 1
-            last = stage.last_layer + 1 + (index == len(ordered) - 1)
-            held[stage.pipeline_rank].append((first, last))
-        return held
+        first = np.array([stage.first_layer + 1 for stage in ordered])
+        last = np.array([stage.last_layer + 1 for stage in ordered])
+        first[0] = 0
+        last[-1] += 1
+        return np.array([stage.pipeline_rank for stage in ordered]), first, last
 
 
 def state_bytes(workload: Workload, runtime: Runtime, *, divided: bool) -> tuple[StateBytes, ...]:
     """Bytes of the weights, and of the optimizer states; `divided`: weights are, too."""
-    runtime = as_asked(runtime, workload.numerics, workload.expert_messages)
+    runtime = as_asked(runtime, workload.numerics, workload.expert_messages, workload.precision)
     runtime = with_optimizer(runtime, workload.optimizer)
     model = workload.model
     dense, expert = [float(model.embedding.parameters)], [0.0]
@@ -95,18 +90,14 @@ def layout_of(strategy: Strategy, cluster: Cluster) -> RankLayout:
     expert, copy = in_stage % experts, in_stage // experts
     copies = max(s.shard_ranks * s.tp // experts, 1)
     dense = (
-        _part(tensor, s.tp),
-        _part(tensor * s.shard_ranks + data % s.shard_ranks, s.tp * s.shard_ranks),
+        (tensor, s.tp),
+        (tensor * s.shard_ranks + data % s.shard_ranks, s.tp * s.shard_ranks),
     )
-    others = _part(expert, experts), _part(expert * copies + copy % copies, experts * copies)
+    others = (expert, experts), (expert * copies + copy % copies, experts * copies)
     states = [dense[s.zero_stage >= 1], others[s.zero_stage >= 1]]
     weights = [dense[s.zero_stage >= WEIGHTS_DIVIDED], others[s.zero_stage >= WEIGHTS_DIVIDED]]
     pool, slot = _places(strategy, cluster, stage)
     return RankLayout(s, stage, (weights[0], weights[1], states[0], states[1]), pool, slot)
-
-
-def _part(index: Ints, of: int) -> tuple[Floats, Floats]:
-    return index / of, (index + 1) / of
 
 
 def _places(strategy: Strategy, cluster: Cluster, stage: Ints) -> tuple[Ints, Ints]:
@@ -131,10 +122,11 @@ def alive_ranks(layout: RankLayout, cluster: Cluster, lost: Mapping[str, int]) -
 
 def is_complete(layout: RankLayout, alive: Bools) -> bool:
     """Whether the ranks that are `alive` hold all of the state together."""
-    for begin, _ in layout.parts:
-        of_all = np.unique(np.stack([layout.stage, begin]), axis=1)
-        left = np.unique(np.stack([layout.stage[alive], begin[alive]]), axis=1)
-        if left.shape != of_all.shape:
+    for part, of in layout.parts:
+        piece = layout.stage * of + part
+        held = np.zeros(layout.strategy.pp * of, bool)
+        held[piece[alive]] = True
+        if not held[piece].all():
             return False
     return True
 
@@ -154,50 +146,56 @@ def moved(
     clusters: tuple[Cluster, Cluster],
     sizes: Sequence[StateBytes],
 ) -> MovedState:
-    """What has to move from one layout to another; `alive` ranks of `before` keep their GPUs.
+    """State that moves from one layout to another; `alive` ranks of `before` keep their GPUs.
 
     Bytes that a GPU gets cross the network of its node, of which the busiest decides; with one
     node in all they cross the links of a GPU. Senders share what they send evenly.
     """
-    common = _common(before, after, sizes)
-    own = _common(after, after, sizes)
+    common, held = _common(before, after, sizes), _held(after, sizes)
     old = _kept_rank(before, after, alive, clusters, common[0] + common[1])
-    total = _bytes_got(before, after, old, common, own)
-    held = _bytes_got(after, after, np.full(len(after.stage), -1), own, own)
+    total = held[after.stage] - _had(before, after, old, common)
     seconds = _seconds(total, after, clusters[1], int(alive.sum()))
-    return MovedState(float(total.sum()), seconds, float(held.sum()))
+    return MovedState(float(total.sum()), seconds, float(held[after.stage].sum()))
 
 
-def _common(before: RankLayout, after: RankLayout, sizes: Sequence[StateBytes]) -> list[Floats]:
-    """Bytes of the layers that stages share: (stages before, stages after) of each sort."""
-    found = []
-    for size in (part for one in sizes for part in (one.dense, one.expert)):
-        table = np.zeros((before.strategy.pp, after.strategy.pp))
-        for (i, mine), (j, theirs) in product(
-            enumerate(before.chunks()), enumerate(after.chunks())
-        ):
-            for (a, b), (c, d) in product(mine, theirs):
-                table[i, j] += size[max(min(b, d), a, c)] - size[max(a, c)]
-        found.append(table)
-    return found
+def _sorts(sizes: Sequence[StateBytes]) -> list[Floats]:
+    return [part for one in sizes for part in (one.dense, one.expert)]
 
 
-def _bytes_got(
-    before: RankLayout,
-    after: RankLayout,
-    old: Ints,
-    common: Sequence[Floats],
-    own: Sequence[Floats],
-) -> Floats:
-    """What every rank lacks; `old` is its rank before, -1 for a GPU that held nothing."""
-    got, known = np.zeros(len(after.stage)), old >= 0
-    for sort, (begin, end) in enumerate(after.parts):
-        had_begin, had_end = before.parts[sort]
-        shared = common[sort][before.stage[old], after.stage] * known
-        overlap = np.minimum(end, had_end[old]) - np.maximum(begin, had_begin[old])
-        whole = own[sort][after.stage, after.stage]
-        got += whole * (end - begin) - shared * np.maximum(overlap, 0.0)
-    return got
+def _common(before: RankLayout, after: RankLayout, sizes: Sequence[StateBytes]) -> Floats:
+    """Bytes of the layers that stages share: (sorts, stages before, stages after)."""
+    (i, a, b), (j, c, d) = before.chunks(), after.chunks()
+    begin = np.maximum.outer(a, c)
+    end = np.maximum(np.minimum.outer(b, d), begin)
+    table = np.zeros((2 * len(sizes), before.strategy.pp, after.strategy.pp))
+    for of_sort, size in zip(table, _sorts(sizes), strict=True):
+        np.add.at(of_sort, (i[:, None], j), size[end] - size[begin])
+    return table
+
+
+def _held(layout: RankLayout, sizes: Sequence[StateBytes]) -> Floats:
+    """Bytes that a rank of each stage holds."""
+    (stage, begin, end), held = layout.chunks(), np.zeros(layout.strategy.pp)
+    for (_, of), size in zip(layout.parts, _sorts(sizes), strict=True):
+        np.add.at(held, stage, (size[end] - size[begin]) / of)
+    return held
+
+
+def _had(before: RankLayout, after: RankLayout, old: Ints, common: Floats) -> Floats:
+    """State that every rank holds already; `old` is its rank before, -1 for a GPU without any."""
+    had = np.zeros(len(after.stage))
+    ranks = np.flatnonzero(old >= 0)
+    old = old[ranks]
+    stages = before.stage[old], after.stage[ranks]
+    for sort, ((part, of), (was, among)) in enumerate(zip(after.parts, before.parts, strict=True)):
+        shared = common[sort][stages]
+        if not shared.any():
+            continue
+        part, was = part[ranks], was[old]
+        overlap = np.minimum((part + 1) / of, (was + 1) / among)
+        overlap -= np.maximum(part / of, was / among)
+        had[ranks] += shared * np.maximum(overlap, 0.0, out=overlap)
+    return had
 
 
 def _kept_rank(
@@ -207,10 +205,7 @@ def _kept_rank(
     clusters: tuple[Cluster, Cluster],
     common: Floats,
 ) -> Ints:
-    """The rank before, of every new rank: GPUs go where they have most in common, else to others.
-
-    GPUs of a pool stay in it; those that the plan did not use, or that are new, held nothing.
-    """
+    """For every new rank, the old rank on its GPU: in the same pool, with most in common."""
     old = np.full(len(after.stage), -1)
     names = [pool.name for pool in clusters[0].pools]
     for index, pool in enumerate(clusters[1].pools):

@@ -1,16 +1,14 @@
 """Iterations whose GPUs differ in speed, and nodes to keep in reserve for those that break.
 
-Every GPU has a speed of its own (a normal deviation), and a share of the nodes is slow by a factor.
-The GPUs of a stage wait for one another in every layer, so a stage of a replica runs at the pace of
-its slowest GPU; a pipeline runs at the pace of its slowest stage, and replicas wait for the slowest
-pipeline when they sum their gradients. Speeds stay as they are for an iteration.
-
-The expected time is exact for that model up to one simplification: replicas that share a node wait
-for each other in every layer, too. Only computation is slower; messages take what they took.
+Every GPU has a speed of its own (a normal deviation), and a share of the nodes is slow by a factor,
+for the whole iteration. A stage of a replica runs at the pace of its slowest GPU, a pipeline at
+that of its slowest stage; replicas wait for the slowest pipeline when they sum gradients. Only
+computation is slower. The expected time is exact for that model, but replicas that share a node
+wait for each other in every layer.
 
 Published shapes: five computing centres found 8 % between the ends of the box plot of GPUs of one
-type, and outliers up to 1.5 times slower than the median (arXiv 2208.11035, 2022-08). What share of
-nodes is slow at a time is not published there, so it has no default.
+type, and outliers up to 1.5 times slower than the median (arXiv 2208.11035, 2022-08). It does not
+say which share of nodes is slow at a time, so that has no default.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from astrarium.cost.checkpoints import protection
 from astrarium.cost.groups import GPU_DEVIATION, slowest_of
 from astrarium.cost.interruptions import interval_of, protected
 from astrarium.cost.training_run import RunTerms
+from astrarium.errors import InputError
 from astrarium.operations.change import nodes_of
 from astrarium.strategy.estimate import Plan
 from astrarium.units import DAY, HOUR
@@ -43,7 +42,7 @@ _FEW = 16  # more spare nodes than that, where a deviation says little
 
 
 class Stragglers(Value, frozen=True):
-    """How speeds are distributed: `slow_nodes` is a share, of nodes that take `slow_factor`."""
+    """The distribution of speeds: a share of nodes, `slow_nodes`, takes `slow_factor`."""
 
     gpu_deviation: float = GPU_DEVIATION
     slow_nodes: float = 0.0
@@ -95,6 +94,8 @@ def expected_seconds(plan: Plan, cluster: Cluster, stragglers: Stragglers) -> fl
 def unit_stages(plan: Plan, cluster: Cluster) -> tuple[list[StageSpeeds], int, list[float]]:
     """The stages of a unit, the number of units, and the seconds of stages as they were priced."""
     s = plan.strategy
+    if len(plan.stage_seconds) != s.pp:
+        raise InputError(f"plan {plan.rank} does not hold the times of its stages; make it again")
     passes = sum(plan.breakdown_seconds.get(cause, 0.0) for cause in OF_PASSES)
     computed = sum(plan.breakdown_seconds.get(cause, 0.0) for cause in COMPUTATION)
     share = computed / passes if passes else 1.0
@@ -119,11 +120,7 @@ def unit_stages(plan: Plan, cluster: Cluster) -> tuple[list[StageSpeeds], int, l
 def slowest_pipeline(
     stages: Sequence[StageSpeeds], units: int, turns: int, virtual: int, stragglers: Stragglers
 ) -> float:
-    """The expected time of the slowest of several pipelines.
-
-    A pipeline takes its slowest stage for every micro-batch, and the other stages once for its
-    ramp. Given the slowest, the others have the mean of what is faster.
-    """
+    """The expected time of the slowest pipeline: its slowest stage, the others once (ramp)."""
     low, high = stragglers.range
     kinds, counts = zip(*Counter(stages).items(), strict=True)
     least, most = (max(one.compute * end + one.messages for one in kinds) for end in (low, high))
@@ -167,11 +164,7 @@ class Spares(Value, frozen=True):
 
 
 def spares_worth_keeping(nodes: int, failures_per_hour: float, repair_seconds: float) -> Spares:
-    """The number of spare nodes that makes work cheapest, if all nodes are paid for alike.
-
-    Nodes break one by one and are repaired after a while, so that a Poisson number of them is
-    broken at a time. A job without enough nodes waits.
-    """
+    """The spare nodes that make work cheapest; a Poisson number is broken at a time."""
     mean = nodes * failures_per_hour * repair_seconds / HOUR
     if not mean:
         return Spares(0, 1.0, 1.0)
@@ -207,7 +200,7 @@ def steadiness(
     terms: RunTerms,
     repair_seconds: float,
 ) -> Steadiness:
-    """What to expect of a plan whose GPUs are slow and break as stated."""
+    """The expected figures of a plan whose GPUs are slow and break as stated."""
     expected = expected_seconds(plan, cluster, stragglers)
     nodes = nodes_of(plan.strategy, cluster)
     safe = protection(

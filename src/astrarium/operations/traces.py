@@ -103,7 +103,7 @@ def _of_changes(changes: Mapping[float, Mapping[str, tuple[int, float | None]]])
 
 
 class Drawn(Value, frozen=True):
-    """How a trace is drawn; rates are those of one group of nodes."""
+    """The settings of a drawn trace; rates are those of one group of nodes."""
 
     hours: float
     seed: int = 0

@@ -259,10 +259,7 @@ def _time_and_money(plan: Plan) -> tuple[float, float]:
 def pareto_part(
     plan: Plan, index: int, clouds: Mapping[str, tuple[str, str]] | None = None
 ) -> ParetoPart:
-    """A plan as a point: run and money are as uncertain as the iteration they are made of.
-
-    `clouds` has GPU type and cloud of the pools that are offers.
-    """
+    """A plan as a point, as uncertain as its iteration; `clouds` by pool: GPU type, cloud."""
     clouds = clouds or {}
     spread = [bound / plan.iteration_seconds for bound in plan.interval_seconds]
 
@@ -287,10 +284,7 @@ def pareto_part(
 
 
 def with_ties(front: Sequence[ParetoPart]) -> tuple[ParetoPart, ...]:
-    """The points with `tied_with`: two are tied if each lies within the interval of the other.
-
-    That is asked of the time and, where all have prices, of the money.
-    """
+    """The points with `tied_with`: each lies within the other's intervals of time and money."""
     if any(part.train_seconds_interval is None for part in front):
         return tuple(front)
     tied = _within_each_other([(p.train_seconds, p.train_seconds_interval) for p in front])

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from astrarium.catalog.runtimes import Runtime, find_runtime
 from astrarium.cluster import Cluster, Pool
 from astrarium.errors import InputError
-from astrarium.model.adapters import DEFAULT_RANK, Adapters, Finetune, default_modules, for_runtime
+from astrarium.model.adapters import DEFAULT_RANK, Adapters, default_modules, for_runtime
 from astrarium.model.blocks import Model
 from astrarium.model.frozen import Beside, Role, with_frozen_front
 from astrarium.model.lengths import Lengths
@@ -51,7 +51,7 @@ class Job(Value, frozen=True):
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """What the model was built from: the content of a config.json or a model file."""
+        """The content of the config.json or model file behind the model."""
         return self.model.config or {}
 
     @property
@@ -78,7 +78,7 @@ class Job(Value, frozen=True):
 
 
 def runtime_of(plan: Plan) -> Runtime:
-    """What a plan was priced for; Megatron, if nothing runs it."""
+    """The runtime that priced a plan; Megatron, if nothing runs it."""
     return find_runtime(*plan.runtimes[:1])
 
 
@@ -114,7 +114,7 @@ def _workload(part: WorkloadPart, plan: Plan, where: str) -> Workload:
     if plan.finetune is not None:
         rank = part.lora_rank or DEFAULT_RANK
         modules = part.lora_modules or default_modules(model)
-        stated = Adapters(Finetune(plan.finetune), rank, modules)
+        stated = Adapters(plan.finetune, rank, modules)
         adapters = for_runtime(model, stated, runtime_of(plan).name)
     asked = part.numerics, part.expert_imbalance, part.expert_messages, kind, adapters
     lengths = None if part.lengths is None else Lengths(part.lengths, packed=part.packed)
@@ -235,7 +235,7 @@ def _check_nodes(nodes: Sequence[NodeGroup], where: str) -> None:
         needed = sum(group.nodes for group in nodes if group.pool.name == pool.name)
         if needed > pool.nodes:
             raise InputError(
-                f"{where}: stages on pool {pool.name} are not neighbours and share a node, whose"
-                f" ranks would have to be apart ({needed} nodes instead of {pool.nodes}); put the"
-                " stages of a pool next to each other"
+                f"{where}: stages on pool {pool.name} are not neighbours and share a node. The"
+                f" ranks of that node would have to be apart ({needed} nodes instead of"
+                f" {pool.nodes}); put the stages of a pool next to each other"
             )

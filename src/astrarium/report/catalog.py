@@ -85,7 +85,6 @@ def _picked(thing: object, keys: Iterable[str], known: Mapping[str, Any]) -> dic
 
 
 def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
-    """What the catalog says about a GPU type."""
     known = {
         "memory_bytes_per_second": gpu.memory_bandwidth,
         "peak_flops_per_second": dict(gpu.peak_flops),

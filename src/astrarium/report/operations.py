@@ -155,7 +155,7 @@ class StragglersDocument(Value, frozen=True):
 
 
 def stragglers_report(document: StragglersDocument, width: int) -> Iterator[RenderableType]:
-    """What slow GPUs and broken nodes cost each plan, and which is best then."""
+    """The cost of slow GPUs and broken nodes for each plan, and the best plan then."""
     speeds, plans = document.speeds, document.plans
     yield title("With slow GPUs and failures")
     slow = f"; {100 * speeds.slow_nodes:g} % of the nodes take {speeds.slow_factor:g} times as long"

@@ -201,10 +201,7 @@ POLICY: Final = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsa
 
 
 def report_html(document: PlanDocument, command: Sequence[str], rank: int = 1) -> str:
-    """The report on a document with the plan of a rank as the chosen one.
-
-    `command` is the command line that made it.
-    """
+    """The report on a document; `rank` is of the chosen plan, `command` made it."""
     chosen = document.plans[rank - 1]
     tables = "\n".join(_body(document, chosen))
     frame = _frame(document, chosen)
@@ -284,10 +281,7 @@ def _section(title: str, *parts: str) -> Iterator[str]:
 
 
 def _picture(name: str, title: str, table: str, without: str = "") -> Iterator[str]:
-    """A place for the script to draw in, above a table of the same data; open without scripts.
-
-    `without` replaces the table.
-    """
+    """A place for a picture above a table of the same data, or words `without` scripts."""
     yield f'<section><h2>{escape(title)}</h2><div data-picture="{name}"></div>'
     if table:
         yield f"<details open data-table><summary>As a table</summary>{table}</details>"

@@ -77,7 +77,7 @@ def program_report(
 
 
 def next_steps(document: ProgramDocument, file: str, width: int) -> Iterator[RenderableType]:
-    """What to do with a program that is written."""
+    """Commands for a program that is written."""
     from astrarium.report.plan.text import copyable
 
     yield tables.title("Explain and run it")
@@ -370,14 +370,14 @@ def _baselines(document: ProgramDocument, width: int) -> Iterator[RenderableType
 
 
 def speed_words(times: float) -> str:
-    """How the program compares with a way that takes `times` as long."""
+    """The comparison with a way that takes `times` as long."""
     if abs(times - 1) < LEAST_GAP:
         return "as fast"
     return f"{times:.2f} x as fast"
 
 
 def search_words(document: ProgramDocument) -> str:
-    """How good the program is known to be, and what finding it took."""
+    """The proof of a program, and the work of finding it."""
     search = document.search
     rounds = "1 round" if search.rounds == 1 else f"{search.rounds} rounds"
     work = (
@@ -389,7 +389,7 @@ def search_words(document: ProgramDocument) -> str:
 
 
 def tried_words(one: TriedPart) -> str:
-    """What came of a mesh and a number of micro-batches: "mesh nodes, 2 micro-batches: 700 ms"."""
+    """The result of a mesh and a split: "mesh nodes, 2 micro-batches: 700 ms"."""
     split = "" if one.micro_batches == 1 else f", {one.micro_batches} micro-batches"
     split += ", recomputed" if one.recompute else ""
     without = "nothing fits" if one.searched else "not tried, the effort was spent"

@@ -80,10 +80,7 @@ def parts_of(program: DeviceProgram) -> list[ProgramPart]:
 
 
 def instructions_by_owner(program: DeviceProgram) -> dict[int, list[Instruction]]:
-    """Instructions of each block, and of what stands before, between and behind blocks.
-
-    Numbers are the same for all programs of a module.
-    """
+    """Instructions by block and by gap between blocks; numbers fit all programs of a module."""
     owner = _owners(program.graph)
     found: dict[int, list[Instruction]] = {}
     for one in program.instructions:
@@ -92,7 +89,7 @@ def instructions_by_owner(program: DeviceProgram) -> dict[int, list[Instruction]
 
 
 def way_words(program: DeviceProgram, one: Instruction) -> str:
-    """How an instruction divides its work, for people: "batch", "heads", "columns", "whole"."""
+    """The way an instruction divides its work: "batch", "heads", "columns", "whole"."""
     return " / ".join(_way(program, one, rule) for rule in one.rules)
 
 
@@ -110,7 +107,7 @@ def _way(program: DeviceProgram, one: Instruction, rule: ShardRule) -> str:
 
 
 def axis_kind(program: DeviceProgram, axis: int) -> str:
-    """What an axis counts: "batch", "heads", or a dimension of its module, without the path."""
+    """The unit of an axis: "batch", "heads", or a dimension of its module, without the path."""
     name = axis_names(program)[axis]
     path, _, dim = re.sub(r" \(\d+\)$", "", name).partition(" ")
     if dim == HEADS or not dim:
@@ -127,7 +124,7 @@ def axis_names(program: DeviceProgram) -> list[str]:
 
 
 def work_of(program: DeviceProgram, part: ProgramPart) -> list[Work]:
-    """What is computed in a part, alike operators together, in the order of the first of each."""
+    """Operators of a part, alike ones together, in the order of the first of each."""
     graph = program.graph
     found: dict[tuple[str, str, str], list[Instruction]] = {}
     exchanged = {one.node for one in part.instructions if one.conversion and sends(graph, one)}
@@ -151,7 +148,7 @@ def work_of(program: DeviceProgram, part: ProgramPart) -> list[Work]:
 
 
 def messages_of(graph: Graph, part: ProgramPart) -> list[SentMessages]:
-    """What devices exchange in a part, both passes, alike messages added up."""
+    """Messages of a part, both passes, alike ones added up."""
     found: dict[tuple[str, str, str, int], list[float]] = {}
     for one in part.instructions:
         for collective, of, how, level, size in _messages(graph, one):
@@ -168,12 +165,12 @@ def sends(graph: Graph, one: Instruction) -> bool:
 
 
 def sent_bytes(graph: Graph, instructions: Iterable[Instruction]) -> float:
-    """Of the whole tensors that devices exchange, in both passes."""
+    """Bytes of the whole tensors that devices exchange, in both passes."""
     return sum(size for one in instructions for *_, size in _messages(graph, one))
 
 
 def operator_name(op: str) -> str:
-    """What people call an operator: "linear" of "aten.linear.default"."""
+    """A readable name of an operator: "linear" of "aten.linear.default"."""
     name = op.removeprefix("aten.").partition(".")[0]
     return SHORT_NAMES.get(name, name.replace("_", " ").strip())
 
@@ -200,10 +197,7 @@ def _how(how: How) -> str:
 
 
 def _owners(graph: Graph) -> list[int]:
-    """The part of every node: 2 b + 1 for block b, even numbers for what stands around blocks.
-
-    Sources outside of blocks belong to what reads them first, or before the block that does.
-    """
+    """2 b + 1 for nodes of block b, else even; sources belong to their first reader."""
     blocks = graph.blocks or (OUTSIDE,) * len(graph.nodes)
     owner, latest = [OUTSIDE] * len(graph.nodes), 0
     for index, (node, block) in enumerate(zip(graph.nodes, blocks, strict=True)):
@@ -222,7 +216,7 @@ def _owners(graph: Graph) -> list[int]:
 
 
 def _signature(graph: Graph, one: Instruction, block: Sequence[Instruction]) -> Any:  # noqa: ANN401
-    """What makes blocks alike: operators, shapes, layouts; not names nor numbers of nodes."""
+    """Equal for blocks that are alike: operators, shapes, layouts; not names nor numbers."""
     node = graph.nodes[one.node]
     rules = tuple(rule.name for rule in one.rules)
     return (
@@ -231,7 +225,7 @@ def _signature(graph: Graph, one: Instruction, block: Sequence[Instruction]) -> 
 
 
 def _name(graph: Graph, owner: Sequence[int], numbers: Sequence[int]) -> str:
-    """What the modules of the parts are called: "encoder.layer.0-11"."""
+    """The common name of the modules of a part: "encoder.layer.0-11"."""
     paths = [_common(graph, owner, number) for number in numbers]
     found = [_LAYER.match(path) for path in paths]
     if len(paths) > 1 and all(found):

@@ -198,7 +198,7 @@ def measured_program_report(run: MeasuredProgram) -> Iterator[RenderableType]:
 
 
 def dry_report(run: DryRun, width: int) -> Iterator[RenderableType]:
-    """What each stage holds and takes, the worst misjudgement last."""
+    """Memory and time of each stage, the worst misjudgement last."""
     gpus = "1 GPU" if run.planned_gpus == 1 else f"{run.planned_gpus} GPUs"
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
     yield Text(
@@ -297,7 +297,7 @@ def _calibration_facts(header: Mapping[str, Any], file: str) -> Iterator[tuple[s
     if header["specification"]:
         flops, bandwidth = (header["specification"][n] for n in ("flops", "memory_bandwidth"))
         rates = f"{format_rate(flops, 'FLOP')}, {format_rate(bandwidth)} of memory"
-        yield "figures", f"{rates}: from what it reached"
+        yield "figures", f"{rates}: as it reached them"
     yield "software", ", ".join(f"{name} {text}" for name, text in header["versions"].items())
     cases = header["sections"]
     counts = ", ".join(f"{name} {count:,}" for name, count in cases.items())

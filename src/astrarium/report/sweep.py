@@ -54,9 +54,13 @@ class Pivot(Value, frozen=True):
 
 
 class ScenarioTrade(Value, frozen=True):
-    """A plan that no other one of the sweep beats in both time and money."""
+    """A plan that no other one of the sweep beats in both time and money.
+
+    `asked` has the keys that differ between scenarios.
+    """
 
     scenario: str
+    asked: dict[str, str]
     gpus: str
     seconds: float
     usd: float
@@ -105,17 +109,17 @@ def sweep_document(
     value: str = PREFERRED,
     top: int = 5,
 ) -> SweepDocument:
-    """What to show of the rows of a sweep."""
     if not rows:
         raise InputError("the sweep has no such rows")
     firsts = {row["scenario"]: row for row in reversed(rows)}
     asked, figures = _asked(rows), _figures(rows)
     value = _column(value, figures, "--value")
-    varies = {name: _values(firsts.values(), name) for name in asked}
+    values = {name: _values(firsts.values(), name) for name in asked}
+    varies = {name: found for name, found in values.items() if len(found) > 1}
     planned = [row for row in rows if row["status"] == "planned"]
     is_lower_better = any(part in value for part in _LOWER)
     chosen = _best_of_scenarios(planned, value, is_lower_better=is_lower_better)
-    is_of_runs = len(varies.get(f"{_ASKED}tokens", ())) == 1
+    is_of_runs = len(values.get(f"{_ASKED}tokens", ())) == 1
     pivot = None
     if keys[0] is not None or keys[1] is not None:
         named = zip(keys, ("--rows", "--columns"), strict=True)
@@ -125,14 +129,14 @@ def sweep_document(
     return SweepDocument(
         SCHEMA,
         len(firsts),
-        dict(Counter(row["status"] for row in firsts.values())),
+        dict(Counter(row["status"] for row in firsts.values()).most_common()),
         dict(Counter(messages).most_common()),
         sum(row["cpu_seconds"] for row in firsts.values()),
-        {name.removeprefix(_ASKED): found for name, found in varies.items() if len(found) > 1},
+        {name.removeprefix(_ASKED): found for name, found in varies.items()},
         tuple(figures),
         pivot,
         tuple(dict(row) for row in chosen[:top]),
-        tuple(_front(planned, is_of_runs=is_of_runs)),
+        tuple(_front(planned, tuple(varies), is_of_runs=is_of_runs)),
         is_of_runs,
     )
 
@@ -151,9 +155,11 @@ def _values(rows: Iterable[Row], name: str) -> tuple[str, ...]:
     return tuple(sorted({str(row.get(name) or "") for row in rows}, key=_by_number))
 
 
-def _front(rows: Iterable[Row], *, is_of_runs: bool) -> Iterator[ScenarioTrade]:
+def _front(
+    rows: Iterable[Row], varies: Sequence[str], *, is_of_runs: bool
+) -> Iterator[ScenarioTrade]:
     """From the fastest to the cheapest."""
-    trades = list[ScenarioTrade]()
+    trades = list[tuple[float, float, Row]]()
     for row in rows:
         if is_of_runs:
             seconds, usd = row["train_days"] and row["train_days"] * DAY, row["usd_total"]
@@ -162,12 +168,13 @@ def _front(rows: Iterable[Row], *, is_of_runs: bool) -> Iterator[ScenarioTrade]:
             seconds = 1e9 / rate if rate else None
             usd = None if seconds is None or hourly is None else hourly * seconds / HOUR
         if seconds is not None and usd is not None:
-            trades.append(ScenarioTrade(row["scenario"], row["gpus"] or "", seconds, usd))
+            trades.append((seconds, usd, row))
     least = inf
-    for one in sorted(trades, key=lambda one: (one.seconds, one.usd)):
-        if one.usd < least:
-            least = one.usd
-            yield one
+    for seconds, usd, row in sorted(trades, key=lambda one: one[:2]):
+        if usd < least:
+            least = usd
+            asked = {name.removeprefix(_ASKED): str(row.get(name) or "") for name in varies}
+            yield ScenarioTrade(row["scenario"], asked, row["gpus"] or "", seconds, usd)
 
 
 def _column(name: str, known: Sequence[str], flag: str) -> str:
@@ -251,10 +258,9 @@ def _front_report(document: SweepDocument, width: int) -> Iterator[RenderableTyp
     front, rest = document.front[:_TRADES], document.front[_TRADES:]
     yield title(f"Time against money {_OF[document.front_is_of_runs]}")
     fields = [
-        Field("GPUs", [one.gpus for one in front]),
+        *(Field(name, [one.asked[name] for one in front]) for name in document.varies),
         Field("time", [format_seconds(one.seconds) for one in front], right=True),
         Field("USD", [dollars(one.usd) for one in front], right=True),
-        Field("scenario", [one.scenario for one in front]),
     ]
     yield from listing(fields, width)
     if rest:

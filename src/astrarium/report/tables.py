@@ -73,10 +73,7 @@ def runs(numbers: Iterable[int]) -> str:
 
 
 class Bar(Value, frozen=True):
-    """`share` of `width` characters is filled; at least one if the share is not zero.
-
-    It is readable without colours and in ASCII terminals.
-    """
+    """`share` of `width` characters is filled, at least one if the share is not zero."""
 
     share: float
     width: int
@@ -224,10 +221,7 @@ def terms_table(rows: Sequence[tuple[str, str, float, str]], width: int) -> Rend
 def grouped(
     head: str, names: Sequence[str], times: Sequence[int], fields: Sequence[Field], width: int
 ) -> Iterator[RenderableType]:
-    """A table of groups: their names in a column where there is room, else in lines of their own.
-
-    `names` and `times`, the number of such groups, have an entry for every row.
-    """
+    """A table with a name and a number of `times` for every row, in a column or above it."""
     groups = [list(rows) for _, rows in groupby(range(len(names)), key=lambda row: names[row])]
     begins = {rows[0] for rows in groups}
     once = [name if row in begins else "" for row, name in enumerate(names)]

@@ -1,16 +1,11 @@
 """One predicted iteration, event by event, from the document of a plan alone.
 
 The passes run in the order of the schedule (`astrarium.cost.simulator`), with the stored seconds of
-every stage. After the last pass all stages reduce gradients and update; the estimate counts the
-longest of them, so the timeline ends with its iteration.
-
-A page draws the timeline as columns, which are far smaller than a list of events. The middle of a
-long iteration repeats itself: if there are more events than a page can use, each stage has one
-event in place of the passes and transfers left out there.
-
-A trace is in the Trace Event Format, for Perfetto and Chrome: a process for every stage, with a
-thread for passes, one for the work after them, and a counter of memory. Transfers are asynchronous
-events, because one may start before the last has arrived. Moments are microseconds.
+every stage. After the last pass all stages reduce gradients and update; the longest of them ends
+the iteration. The page gets columns, which are far smaller than a list of events; if there are too
+many events, each stage has one in place of those in the middle. A trace is in the Trace Event
+Format, for Perfetto: a process for every stage, with threads for passes and for the work after
+them, and a counter of memory. Transfers are asynchronous events. Moments are microseconds.
 """
 
 from __future__ import annotations
@@ -126,10 +121,7 @@ def _pass_events(passes: Timeline) -> Iterator[Event]:
 
 
 def _transfers(passes: Timeline, plan: Plan) -> Iterator[Event]:
-    """Of every pass that another stage waits for.
-
-    Overlapped, a transfer starts as the pass ends; otherwise when the receiver is done, too.
-    """
+    """Transfers start as a pass ends or, without overlap, when the receiver is done, too."""
     strategy, stages = plan.strategy, plan.stage_seconds
     pp, virtual = strategy.pp, strategy.virtual_stages
     if pp == 1:
@@ -184,10 +176,7 @@ def _after(plan: Plan, flushed: float) -> Iterator[Event]:
 
 
 def _held(plan: Plan, passes: Timeline) -> Iterator[tuple[Floats, Floats]]:
-    """What each stage holds: the same all the time, and activations of passes under way.
-
-    Chunks of a stage weigh what their passes take; the peak is the plan's.
-    """
+    """The memory of each stage over time: activations of passes under way beside the rest."""
     for stage, part in enumerate(plan.memory):
         own = passes.stage == stage
         seconds = np.array(plan.stage_seconds[stage].chunk_forward_seconds)
@@ -260,7 +249,7 @@ class TimelineDocument(Value, frozen=True):
 
 
 def timeline_document(plan: Plan, most_events: int = MOST_EVENTS) -> TimelineDocument:
-    """What every stage of a plan does when, and holds meanwhile."""
+    """Passes and memory of every stage of a plan over time."""
     timeline = timeline_of(plan)
     gaps = _gaps(timeline, most_events)
     events, left_out = _events(timeline, gaps)

@@ -138,7 +138,7 @@ def _aside(rows: Iterable[tuple[Prediction, str | None]]) -> tuple[RowsAside, ..
 
 
 def _implausible(prediction: Prediction) -> str | None:
-    """What cannot be true of a row, with its figures."""
+    """Figures of a row that cannot be true."""
     row, scenario = prediction.row, prediction.scenario
     if scenario is None:
         return None

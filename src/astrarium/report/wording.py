@@ -30,7 +30,7 @@ PRICE_DECIMALS = 5  # as many as the catalog's medians have
 
 
 class TimeKind(StrEnum):
-    """What a part of the iteration is spent on."""
+    """The kind of work or waiting in a part of the iteration."""
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -80,7 +80,7 @@ def time_cause(key: str) -> TimeCause:
 
 
 def remedy(key: str, strategy: Strategy) -> str:
-    """What would make a cause smaller, beyond what the strategy already does; "" if nothing."""
+    """A remedy for a cause, beyond what the strategy already does; "" if there is none."""
     cause = time_cause(key)
     if not cause.switch or getattr(strategy.overlap, cause.switch):
         return cause.remedy
@@ -123,10 +123,7 @@ def zero_words(strategy: Strategy) -> str:
 
 
 def strategy_words(strategy: Strategy, *, experts: bool = False) -> str:
-    """The degrees and choices of a strategy in one line; degrees of 1 are left out.
-
-    With experts ep and etp are always named: runtimes do not default to 1.
-    """
+    """A strategy in one line, without degrees of 1, except ep and etp with experts."""
     names = {
         "tp": strategy.tp,
         "pp": strategy.pp,
@@ -240,7 +237,7 @@ LINKS: Mapping[Reach, str] = {
 
 
 def link_words(link: Reach, pools: Sequence[str]) -> str:
-    """Which link a transfer takes: between fast and slow."""
+    """The link of a transfer: between fast and slow."""
     if link is Reach.NODES:
         return f"between nodes of {pools[0]}"
     if link is Reach.POOLS:

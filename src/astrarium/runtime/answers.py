@@ -48,11 +48,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def leave_with_parent() -> None:
-    """End this process when its parent ends, even by SIGKILL.
-
-    The kernel does it on Linux. Elsewhere, and if the parent is gone already, the end of standard
-    input tells: its other end is held by the parent alone.
-    """
+    """End with the parent, even at SIGKILL: by the kernel of Linux, or at the end of input."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     Thread(target=_leave_at_end_of_input, daemon=True).start()

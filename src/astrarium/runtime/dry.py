@@ -167,11 +167,7 @@ def _why_no_seconds(gpu: str, strategy: Strategy) -> str:
 def distinct_stages(
     strategy: Strategy, kind_of_layer: Sequence[int]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The first, and so fullest, rank of every sort of content, and those that are like it.
-
-    The first and the last rank hold embedding and head; others differ in the number and kinds of
-    their layers and in their GPUs. Of equal ranks the first has the most micro-batches in flight.
-    """
+    """The first, and so fullest, rank of every kind of content, and those that are like it."""
     ranks: dict[tuple[object, ...], list[int]] = {}
     for rank in range(strategy.pp):
         own = [stage for stage in strategy.stages if stage.pipeline_rank == rank]

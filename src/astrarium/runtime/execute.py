@@ -79,7 +79,7 @@ def visible_gpus() -> int:
 
 
 def counted(names: Sequence[str], steps: int, progress: Progress) -> Listener:
-    """What reports the steps of jobs of these names, of which there are so many in all."""
+    """A listener that reports the steps of jobs of these names."""
     done = 0
 
     def heard(rank: int, answer: Answer) -> None:
@@ -94,7 +94,7 @@ def counted(names: Sequence[str], steps: int, progress: Progress) -> Listener:
 def results_of(
     answers: Iterable[Iterable[Answer]], kind: type[T], jobs: int
 ) -> list[tuple[T, ...]]:
-    """Of each job, the results rank by rank."""
+    """The results of each job, rank by rank."""
     import msgspec
 
     found: list[list[T]] = [[] for _ in range(jobs)]

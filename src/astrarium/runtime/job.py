@@ -24,7 +24,7 @@ class Device(StrEnum):
 
 
 class Software(StrEnum):
-    """What shards a network and updates its weights; megatron-core builds it for all."""
+    """The software that shards a network and updates its weights; megatron-core builds it."""
 
     MEGATRON = "megatron-core"
     FSDP2 = "FSDP2"

@@ -143,11 +143,7 @@ def launch(
     listener: Listener = lambda rank, answer: None,
     beside: Beside = lambda pids: nullcontext(),
 ) -> tuple[tuple[Answer, ...], ...]:
-    """Run `command FOLDER` once per rank; what each rank answered, in the order of ranks.
-
-    `files` are put into the folder, which is removed at the end; `beside` is entered with the
-    processes of all ranks while they work.
-    """
+    """Run `command FOLDER` with these `files` once per rank, `beside` it; answers in order."""
     deadline = monotonic() + timeout_seconds
     with _signals_end(), TemporaryDirectory(prefix="astrarium-run-") as name:
         folder = Path(name)

@@ -110,10 +110,7 @@ def measure_plan(
     timeout_seconds: float,
     progress: Progress,
 ) -> MeasuredRun:
-    """Train as the plan says, on a core for each of its ranks.
-
-    `predict` gives the seconds of an iteration of what is run; None for those of the plan.
-    """
+    """Train as planned, a core for each rank; `predict` gives seconds of what is run."""
     installed = versions()
     strangers = {pool.gpu.name for pool in job.cluster.pools if not pool.gpu.is_processor}
     if strangers:
@@ -129,10 +126,10 @@ def measure_plan(
     if run != _without_idle_overlap(job.strategy):
         if predict is None:
             raise InputError(
-                f"--measure: {'; '.join(notes)}; the plan's estimate is not of that: give --profile"
-                " FILE, by which what is run is predicted, or plan again"
+                f"--measure: {'; '.join(notes)}; the plan's estimate is of another run: give"
+                " --profile FILE, which predicts the one that runs, or plan again"
             )
-        notes = (*notes, "predicted is what is run, not what the plan says")
+        notes = (*notes, "the prediction is of the run, not of the plan")
     expected = job.plan.iteration_seconds if predict is None else predict(run)
     (timed,) = jobs_seconds(
         [planned.job], shares, timeout_seconds=timeout_seconds, progress=progress

@@ -131,10 +131,7 @@ def _made(job: Job, device: Device, limits: RunLimits) -> tuple[ScaledJob, bool]
 
 
 def _rules_run(runtime: Runtime, device: Device) -> str:
-    """Those of the planned runtime, if it can run here, or of Megatron.
-
-    On GPUs FSDP2 would update bf16 weights, and Megatron fp32 copies of them.
-    """
+    """The planned runtime's rules if it runs here; else Megatron's, as on GPUs (fp32 copies)."""
     missing = SHARDING.get(runtime.program) is Software.DEEPSPEED and not is_there("deepspeed")
     return DEFAULT if missing or device is Device.CUDA else runtime.program
 

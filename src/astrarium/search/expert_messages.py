@@ -20,7 +20,7 @@ from astrarium.search.outcome import Claim, KeptFree, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.planner import Planned, with_margin
 from astrarium.search.pools import Asked, search_pool
-from astrarium.search.recommended import NEAR_TIE_SLOWER, rules_against_unmeasured
+from astrarium.search.recommended import RECOMMENDED_SLOWER, rules_against_unmeasured
 from astrarium.search.rules import UserRule
 from astrarium.units import format_seconds
 from astrarium.value import Value
@@ -114,7 +114,7 @@ def _fastest(
 ) -> Plan | None:
     """The fastest plan, if there is one that is better than a plainer one."""
     sent = replace(asked, workload=replace(asked.workload, expert_messages=messages))
-    enough = [] if plainer is None else [plainer.iteration_seconds / (1 + NEAR_TIE_SLOWER)]
+    enough = [] if plainer is None else [plainer.iteration_seconds / (1 + RECOMMENDED_SLOWER)]
     plans, _ = search_pool(sent, pool, enough, Claim.ANY_PLAN)
     better = (plan for plan in plans if plainer is None or _is_better(plan, plainer))
     return next(better, None)
@@ -125,7 +125,7 @@ def _share(plan: Plan) -> float:
 
 
 def _is_better(one: Plan, other: Plan) -> bool:
-    return other.iteration_seconds > one.iteration_seconds * (1 + NEAR_TIE_SLOWER)
+    return other.iteration_seconds > one.iteration_seconds * (1 + RECOMMENDED_SLOWER)
 
 
 def _gain(one: Plan, other: Plan) -> str:

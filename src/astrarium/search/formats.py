@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from astrarium.cluster import Pool
 from astrarium.errors import InputError, Repair
 from astrarium.model.workload import Precision, Workload
+
+# Compute capabilities whose tensor cores apply scales of few elements in TransformerEngine: B200 to
+# GB300. Those of 12 (RTX) have the formats, but no training in them is known.
+MICROSCALING: Final = (10.0, 11.0)
+
+
+def has_format(precision: Precision, *pools: Pool) -> bool:
+    """Whether all GPUs compute in it as training software does."""
+    low, high = MICROSCALING
+    return all(
+        precision.dtype in pool.gpu.peak_flops
+        and (not precision.is_microscaled or low <= pool.gpu.compute_capability < high)
+        for pool in pools
+    )
 
 
 def runnable(workload: Workload, *pools: Pool) -> Workload:
@@ -28,15 +43,15 @@ def runnable(workload: Workload, *pools: Pool) -> Workload:
             f"{pools[0].gpu.name}: training in fp32 is known of processors only;"
             " ask for bf16, fp16 or fp8"
         )
-    lacking = [pool for pool in pools if workload.precision.value not in pool.gpu.peak_flops]
+    lacking = [pool for pool in pools if not has_format(workload.precision, pool)]
     if not lacking:
         return workload
     if workload.precision is Precision.BF16:
         return runnable(replace(workload, precision=Precision.FP16), *pools)
     gpu = lacking[0].gpu
     raise InputError(
-        f"{gpu.name} has no {workload.precision.value} arithmetic; it has"
-        f" {', '.join(gpu.peak_flops)}",
+        f"{gpu.name} has no {workload.precision.value} arithmetic to train in; it has"
+        f" {', '.join(one for one in Precision if has_format(one, lacking[0]))}",
         "precision",
         [Repair("Use bf16", {"precision": "bf16"})],
     )

@@ -17,7 +17,7 @@ from astrarium.errors import NoFeasiblePlanError, flag
 from astrarium.model.blocks import Block
 from astrarium.model.workload import Workload
 from astrarium.search.planner import Planned
-from astrarium.search.recommended import NEAR_TIE_SLOWER
+from astrarium.search.recommended import RECOMMENDED_SLOWER
 
 NVIDIA: Final = "NVIDIA"
 # Of an iteration that GPUs wait for their host, below which graphs are not worth setting up.
@@ -39,7 +39,7 @@ def with_graphs(
     except NoFeasiblePlanError:
         return found
     before, now = (one.plans[0].iteration_seconds for one in (found, captured))
-    if before <= now * (1 + NEAR_TIE_SLOWER) or captured.plans[0].strategy.pp > 1:
+    if before <= now * (1 + RECOMMENDED_SLOWER) or captured.plans[0].strategy.pp > 1:
         return found
     note = (
         "launch-bound: every layer runs as a CUDA graph (Megatron's --cuda-graph-impl local):"

@@ -33,6 +33,8 @@ FINETUNING_DOUBT = 1.25
 # Likewise of models with scans: no iteration was compared. They take about a third of the time of
 # layers, and their backward pass was off by 45 % in the middle of five shapes (`cost.scans`).
 SCAN_DOUBT = 1.2
+# Likewise of a frozen model beside the trained one: no measured run has one.
+BESIDE_DOUBT = 1.2
 
 
 class _Pipeline(Value, frozen=True):
@@ -159,6 +161,8 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         low, high = low / FINETUNING_DOUBT, high * FINETUNING_DOUBT
     if _has_scans(workload):
         low, high = low / SCAN_DOUBT, high * SCAN_DOUBT
+    if workload.beside is not None:
+        low, high = low / BESIDE_DOUBT, high * BESIDE_DOUBT
     iterations = workload.iterations
     train_seconds = None if iterations is None else iterations * seconds
     usd_per_hour = _usd_per_hour(used)
@@ -189,7 +193,7 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         precision=workload.precision,
         runtimes=() if lacking else (model.pools[0].runtime.name,),
         megatron_lacks=lacking,
-        finetune=None if workload.adapters is None else workload.adapters.kind.value,
+        finetune=None if workload.adapters is None else workload.adapters.kind,
         fit_chance=min(
             fit_chance(
                 stage.peak_bytes,

@@ -278,7 +278,7 @@ def fastest_at(asked: Asked, pool: Pool, known: Plan) -> Plan:
 
 
 def peak_flops(asked: Asked, pool: Pool) -> float:
-    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.value]
+    return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.dtype]
 
 
 def ideal_seconds(asked: Asked, pool: Pool) -> float:
@@ -319,13 +319,13 @@ class NearTie:
     What is alike in these searches, the layouts that can be so fast, is prepared once.
     """
 
-    def __init__(self, asked: Asked, pool: Pool, most_seconds: float) -> None:
+    def __init__(self, asked: Asked, pool: Pool, most_seconds: float, *, on_host: bool) -> None:
         self._asked, self._known = asked, (most_seconds,)
-        self._model = asked.model(pool)
+        self._model, self._offload = asked.model(pool), on_host or asked.offloads
 
     @cached_property
     def _layouts(self) -> tuple[Space, list[Block]]:
-        space = _space(self._asked, self._model)
+        space = _space(self._asked, self._model, offload=self._offload)
         return space, _search(self._asked, self._model, space, self._known).expanded()
 
     def plans(self, rules: tuple[UserRule, ...], pool: Pool) -> tuple[Plan, ...]:
@@ -337,7 +337,7 @@ class NearTie:
             space, blocks = self._layouts
             return _search(asked, model, space, self._known).among(blocks, rules)
 
-        given = asked.offloads, self._known, Claim.ANY_PLAN
+        given = self._offload, self._known, Claim.ANY_PLAN
         return _plans(self._model, _once(asked, model, given, search))
 
 

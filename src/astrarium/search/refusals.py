@@ -44,11 +44,11 @@ def why_refused(
     workload: Workload, pools: Sequence[Pool], strategy: Strategy, rule_set: str = "megatron"
 ) -> tuple[str, ...]:
     """What the rules of a runtime hold against a strategy, in words; empty if nothing."""
-    found = [
-        reason
-        for pool in pools
-        for reason in violations(_scalars(_fields(workload, pool, strategy)), rule_set)
-    ]
+    views = [_scalars(_fields(workload, pool, strategy)) for pool in pools]
+    found = list(violations(views[0], rule_set)) if views else []
+    for fields in views[1:]:  # only rules that read what differs may say something else
+        differ = {name for name, value in fields.items() if value != views[0][name]}
+        found += violations(fields, rule_set, differ)
     return tuple(dict.fromkeys(found))
 
 

@@ -1,21 +1,15 @@
-"""What a training step computes, operator by operator, for one device: the program to divide.
+"""A training step, operator by operator, as one device computes it: the program to divide.
 
-A graph is a list of nodes in an order in which they can be computed. Its last node is the loss.
-Nodes are operators of ATen as `torch.export` writes them before it takes them apart, or sources:
-inputs of a step, parameters, and constants. Nothing here needs torch.
+A graph is a list of nodes in an order in which they can be computed; the last node is the loss.
+Nodes are operators of ATen, as `torch.export` writes them, or sources: inputs of a step, parameters
+and constants. Values of torch in arguments are strings ("torch.float32"); "torch.device" stands for
+the device that runs the node. A constant with a `target` is a buffer, frozen parameter or attribute
+of the module; the values of others are their only argument. If a step changes buffers, the last
+node is `keep`: it hands on the loss and keeps the new values for the next step. No torch is needed.
 
-Values of torch in arguments are written as strings: "torch.float32", "torch.channels_last".
-"torch.device" stands for the device that runs the node. A constant with a
-`target` is a buffer, frozen parameter or attribute of the module; without one, its values are its
-only argument, as nested lists.
-
-Where a step changes buffers, the last node is `keep`: it hands the loss on and keeps the new values
-that it reads, for the next step, under the names among its arguments.
-
-Repeated layers are found by the paths of their modules, "encoder.layer.3" (`find_blocks`). A path
-only suggests a layer. Layers count as repetitions of each other where their nodes are: the same
-operators on the same shapes, reading each other in the same places. A model whose layers alternate
-(every second one a mixture of experts) repeats in twos.
+Repeated layers are found by the paths of their modules, "encoder.layer.3" (`find_blocks`), and
+count as repetitions if their nodes are the same operators on the same shapes, read in the same
+places. A model whose layers alternate repeats in twos.
 """
 
 from __future__ import annotations
@@ -232,7 +226,7 @@ class Graph(Value, frozen=True, dict=True):
         return tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; `from_dict` reads it."""
+        """The graph as JSON takes it; `from_dict` reads it."""
         return {
             "name": self.name,
             "nodes": [_node_to_dict(node) for node in self.nodes],
@@ -366,7 +360,7 @@ def _range_of(runs: list[_LayerRun]) -> tuple[int, int] | None:
 
 
 def _form(nodes: Sequence[Node], first: int, last: int) -> list[Any]:
-    """What must be equal of two repetitions: all but names and what they read from outside."""
+    """The form that repetitions share: all but names and values read from outside."""
 
     def place(read: Ref) -> tuple[str, int | None, tuple[int, ...]]:
         return ("ref", read.node - first if read.node >= first else None, nodes[read.node].shape)

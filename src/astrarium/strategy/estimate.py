@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from astrarium.model.adapters import Finetune
 from astrarium.model.workload import Precision
 from astrarium.strategy.types import Reach, Strategy
 from astrarium.value import Value
@@ -131,7 +132,7 @@ class Plan(Value, frozen=True):
     runtimes: tuple[str, ...] = ("megatron",)  # that can execute it
     megatron_lacks: tuple[str, ...] = ()  # what it would need that Megatron does not have
     run: Run | None = None  # null without a number of tokens, or in older files
-    finetune: str | None = None  # what trains, if not all weights: lora, qlora or dora
+    finetune: Finetune | None = None  # what trains, if not all weights: lora, qlora or dora
     fit_chance: float | None = None  # that no GPU runs out of memory; null in older files
     twins: tuple[Twin, ...] = ()  # met by the search and not listed
 

@@ -47,11 +47,7 @@ class Rule(Value, frozen=True):
         return cls(text, frozen, frozenset(names_of(frozen)))
 
     def evaluate(self, columns: Mapping[str, Column]) -> Bools:
-        """Where the rule is true; the shape is the common shape of the columns it reads.
-
-        Columns are looked up by name one by one, so a lazy mapping computes only what is read.
-        They may be scalars or arrays of any shapes that broadcast against each other.
-        """
+        """The rows for which the rule is true; columns are looked up one by one and broadcast."""
         with np.errstate(all="ignore"):
             true = _truth(self.tree, columns).true
         return np.asarray(true, dtype=np.bool_)
@@ -96,7 +92,7 @@ def names_of(tree: Tree) -> Iterator[str]:
 
 
 class _Truth(Value, frozen=True):
-    """Where a condition is true and, if it can be, where it is unknown."""
+    """The places where a condition is true and, if it can be, unknown."""
 
     true: Bools
     unknown: Bools | None = None

@@ -61,10 +61,7 @@ def chunk_bounds(
 
 
 def one_layer_each(layers: int, chunks: int) -> Ints:
-    """Bounds of one or two chunks more than layers.
-
-    The head has the last chunk for itself; of two, the embedding has the first one.
-    """
+    """Bounds of one or two chunks more than layers; these hold the head and the embedding."""
     return np.clip(np.arange(chunks + 1) - (chunks - layers - 1), 0, layers)
 
 
@@ -81,11 +78,7 @@ def product_weights(model: Model) -> tuple[Floats, float]:
 
 
 def threshold_bounds(weights: Floats, head_weight: float, pp: int) -> Ints:
-    """First layer of every stage as nanotron deals them, and the number of layers.
-
-    A stage ends with the layer that takes the sum so far beyond its share of the whole. The
-    first stages get the larger numbers; the last ones may hold the head alone, or nothing.
-    """
+    """First layers of stages as nanotron deals them: each ends beyond its share of the sum."""
     total = np.cumsum(weights)
     limits = (total[-1] + head_weight) * (np.arange(1, pp) / pp)
     bounds = [0]
@@ -134,11 +127,7 @@ def _fill(total: list[float], head_weight: float, pp: int, limit: float) -> list
 
 
 def _interleaved(weights: Floats, head_weight: float, pp: int, virtual: int) -> Ints:
-    """Ranks get whole layers, as many as keep the heaviest lightest; chunks of a rank even out.
-
-    Only the last rank differs, by the head: what it lacks is missing in its last chunk. Of equally
-    good numbers of layers it takes the largest: it has the fewest micro-batches in flight.
-    """
+    """Whole layers by rank, the heaviest as light as can be; the last has the head."""
     layers, others = len(weights), pp - 1
     mean = float(weights.mean())
     head_layers = head_weight / mean if mean else 0.0

@@ -24,7 +24,7 @@ class Granularity(StrEnum):
 
 
 class Method(StrEnum):
-    """Which layers full recomputation covers: all in groups, or the first few of each stage."""
+    """The layers that full recomputation covers: all in groups, or the first of each stage."""
 
     NONE = "none"
     UNIFORM = "uniform"
@@ -73,7 +73,7 @@ class Recompute(Value, frozen=True):
 
 
 class Overlap(Value, frozen=True):
-    """Which communication runs beside computation."""
+    """The communication that runs beside computation."""
 
     grad_reduce: bool = True
     param_gather: bool = True

@@ -1,20 +1,17 @@
 """Which strategies a runtime accepts, and why it refuses the others.
 
-Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks: a strategy that
-breaks one cannot start. Those of other runtimes say what their files can express, which is what
-plans for them are made of.
-
-The rules are data (`data/validity_rules.json`): a condition in the rule language with its syntax
-tree, a reason for the user, and the place where the runtime enforces it. Rules of origin Astrarium
-keep a strategy free of contradictions or name what is not modelled. Options that are held fixed
-have the value of `data/megatron_options.json`. Not covered: memory, and versions of installed
-software.
+Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks; those of other
+runtimes name what their files can express. The rules are data (`data/validity_rules.json`): a
+condition in the rule language with its syntax tree, a reason for the user, and the place where the
+runtime enforces it. Rules of origin Astrarium keep a strategy free of contradictions or name what
+is not modelled. Options that are held fixed have the value of `data/megatron_options.json`. Not
+covered: memory, and versions of installed software.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -56,7 +53,7 @@ class ValidityRule:
         return self.id
 
     def rejects(self, columns: Mapping[str, Column]) -> Bools:
-        """Where the rule forbids a strategy; shaped like the columns it reads, broadcast."""
+        """True where the rule forbids a strategy; shaped like the columns it reads, broadcast."""
         return self.rule.evaluate(columns)
 
     def explained(self, columns: Mapping[str, Column]) -> str:
@@ -82,24 +79,25 @@ def all_rules() -> tuple[ValidityRule, ...]:
 
 @cache
 def rules_of(rule_set: str) -> tuple[ValidityRule, ...]:
-    """What a runtime asserts about a strategy; `Runtime.rules` names the set, "" is empty.
-
-    The set megatron-graphs has the rules of megatron, and its own.
-    """
+    """The rules of `Runtime.rules`; megatron-graphs has those of megatron and its own."""
     sets = {rule_set, rule_set.partition("-")[0]} - {""}
     return tuple(rule for rule in all_rules() if not sets.isdisjoint(rule.runtimes))
 
 
 def megatron_rules() -> tuple[ValidityRule, ...]:
-    """What Megatron-LM's validation, schedules and sharding assert about a strategy."""
+    """The assertions of Megatron-LM's validation, schedules and sharding."""
     return rules_of("megatron")
 
 
-def violations(columns: Mapping[str, Column], rule_set: str = "megatron") -> tuple[str, ...]:
-    """Why a runtime would not run one strategy, given as scalars; empty if it would."""
-    return tuple(
-        rule.explained(columns) for rule in rules_of(rule_set) if bool(rule.rejects(columns).any())
-    )
+def violations(
+    columns: Mapping[str, Column], rule_set: str = "megatron", names: Set[str] | None = None
+) -> tuple[str, ...]:
+    """Why a runtime would not run one strategy, given as scalars; empty if it would.
+
+    With `names`, only rules that read one of these fields are asked.
+    """
+    rules = (one for one in rules_of(rule_set) if names is None or one.names & names)
+    return tuple(one.explained(columns) for one in rules if bool(one.rejects(columns).any()))
 
 
 class _Shown(dict[str, Column]):

@@ -55,7 +55,7 @@ def _model(scenario: SweepScenario) -> str:
 
 
 def _in_common(scenario: SweepScenario) -> tuple[str, ...]:
-    """What a search can take over from the one before it, what matters most first."""
+    """Features that a search can take over from the one before, the weightiest first."""
     return tuple(str(scenario.question.get(name)) for name in _SHARED)
 
 

@@ -96,6 +96,7 @@ class SweepFolder:
 
 def _read(part: Path, columns: Sequence[str] | None) -> list[Row]:
     """The rows of a file; a ValueError says what they lack."""
+    import pyarrow.compute
     import pyarrow.parquet
 
     with pyarrow.parquet.ParquetFile(part) as file:
@@ -110,6 +111,9 @@ def _read(part: Path, columns: Sequence[str] | None) -> list[Row]:
     table = table.cast(_schema(table.column_names))
     if empty := [one for one in ALWAYS if one in wanted and table[one].null_count]:
         raise ValueError(f"a row has no {empty[0]}")
+    floats = (table[name] for name in table.column_names if COLUMNS.get(name) is float)
+    if any(pyarrow.compute.all(pyarrow.compute.is_finite(one)).as_py() is False for one in floats):
+        raise ValueError("a number is not finite")
     rows: list[Row] = table.to_pylist()
     return rows
 

@@ -75,7 +75,7 @@ class Sweep(Value, frozen=True):
 
 
 class Metrics(Value, frozen=True):
-    """What a group of rows shows; None where it has no rows of the kind."""
+    """The figures of a group of rows; None where it has no rows of the kind."""
 
     name: str
     rows: int
@@ -135,7 +135,7 @@ def mfu_of_time(prediction: Prediction) -> float | None:
     sequences = strategy.dp * strategy.micro_batch * strategy.num_micro_batches
     work = scenario.workload
     flops = work.model.flops_per_token(work.seq_length) * work.seq_length * sequences
-    peak = peaks.get(Dtype(work.precision.value), 0.0)
+    peak = peaks.get(Dtype(work.precision.dtype), 0.0)
     return flops / (seconds * strategy.gpus * peak)
 
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Final, TypeVar
+
+import msgspec
 
 from astrarium.catalog import Gpu, find_gpu
 from astrarium.catalog.gpus import Dtype
@@ -22,9 +25,9 @@ from astrarium.value import Value
 
 Meaning = TypeVar("Meaning")
 
-# Remarks, counts, chassis and memory generations around the name of a GPU.
 # What stands between the names of several GPU types.
 BETWEEN_GPUS: Final = r"\s*[+,/&;]\s*|\s+(?:and|with|plus)\s+"
+# Remarks, counts, chassis and memory generations around the name of a GPU.
 NOT_A_GPU: Final = r"\(.*?\)|^\s*\d+\s*x\s*|\bx\s*\d+\s*$|\b(?:dgx|hgx)\b|\bhbm\d\w*"
 # H100 boards with HBM2e, on which torchtitan's figures were taken. Bandwidth as published for such
 # boards (arXiv 2604.11391), power limit as torchtitan's page of 2024-12 states it.
@@ -55,65 +58,18 @@ class TrainingProgram(Value, frozen=True):
     sequence: bool = False
     balanced: bool = False
     recompute: str = ""
+    reason: str = ""
 
 
-PROGRAMS: Final = (
-    # Megatron-Core as a library: its own kernels, or those of TransformerEngine.
-    TrainingProgram(
-        r"(megatron|mcore).*"
-        r"(\blocal( spec)?\b|sdpa|(without|\bno|w/o)[ -]*(te\b|transformer ?engine|apex))",
-        "megatron-local",
-        sequence=True,
-    ),
-    TrainingProgram(r"megatron.*\bci\b", "megatron", sequence=True),
-    TrainingProgram(r"megatron-?bridge|\bbridge\b", "megatron-bridge", True, 1, True),
-    # MLPerf's results name the container that NVIDIA ran NeMo in: "PyTorch NVIDIA Release 24.09".
-    TrainingProgram(r"nemo|nvidia.*\brelease\b", "nemo", True, 1, True),
-    TrainingProgram(r"megatron-?fsdp", "megatron", True, 3, True),
-    TrainingProgram(r"megatron.*(\+ *te\b|transformer ?engine)", "megatron", False, 1, True),
-    TrainingProgram(r"mcore|megatron[- ]core", "megatron", True, 1, True),
-    TrainingProgram(r"zero[- ]?bubble", "megatron", False, 0, True),
-    # DeepSpeed; beside Megatron its pipeline runs Megatron's layers.
-    TrainingProgram(r"^(?=.*megatron)(?=.*deepspeed).*(zero|stage)[- ]*[23]", "deepspeed-2021"),
-    TrainingProgram(r"deepspeed.*megatron-lm v1\.1", "deepspeed-megatron"),  # AMP's, 2022
-    TrainingProgram(r"megatron.*deepspeed|deepspeed.*megatron|deepspeed.*\b3d\b", "megatron-2021"),
-    TrainingProgram(r"ptd-?p|megatron(-lm)?[ -]?v?[12]\.", "megatron-2021"),
-    TrainingProgram(
-        r"megatron|megascale|mindspeed|flagscale|megablocks", "megatron", True, 1, True
-    ),
-    TrainingProgram(r"aceso|superscaler|varuna|piper|alpa|merak|oobleck|neox", "megatron-2021"),
-    # flash attention over kernels of torch or of their own.
-    TrainingProgram(r"nanotron|picotron", "nanotron", sequence=True, balanced=True),
-    # configs/7B_sft.py of InternLM: sequence_parallel=False.
-    TrainingProgram(r"internevo|internlm", "internevo", shards=1),
-    TrainingProgram(r"paddle|llm\.c", "internevo", shards=1, sequence=True),
-    TrainingProgram(r"torchtitan", "torchtitan", shards=3, sequence=True, recompute="selective op"),
-    TrainingProgram(r"llm-?foundry|composer|mosaic", "llm-foundry", shards=3, sequence=True),
-    TrainingProgram(
-        r"\bfsdp|fsdp\d?\b|torchtune|lit-?gpt|lightning|accelerate|"
-        r"galvatron|olmo|pytorch|torch\b|thunder|axolotl|metaseq|fairs|colossal|vescale|gemini",
-        "fsdp",
-        shards=3,
-        sequence=True,
-    ),
-    TrainingProgram(
-        r"deepspeed|\bzero\b|zero-?\d|bmtrain|transformers|hugging ?face|\bhf\b|llama-?factory",
-        "deepspeed",
-    ),
-)
-# Names for "did you mean".
-KNOWN_PROGRAMS: Final = (
-    "megatron-core",
-    "megatron-lm",
-    "megatron-bridge",
-    "nemo",
-    "megatron-deepspeed",
-    "nanotron",
-    "torchtitan",
-    "llm-foundry",
-    "fsdp",
-    "deepspeed",
-    "internevo",
+class _Programs(Value, frozen=True):
+    """`programs` in the order in which they are tried; `known` are names for "did you mean"."""
+
+    known: tuple[str, ...]
+    programs: tuple[TrainingProgram, ...]
+
+
+PROGRAMS: Final = msgspec.json.decode(
+    (Path(__file__).parent / "data" / "programs.json").read_bytes(), type=_Programs
 )
 # The attention kernel, where a table names it.
 ATTENTION: Final = (
@@ -156,7 +112,10 @@ STATED: Final = (
     ),
     Statement(r"\bfused (ce|cross[- ]entropy|loss)\b", fuses=frozenset({"cross_entropy"})),
     # Experts of a fixed size go with a plain all-to-all.
-    Statement(r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b", (("dispatch", "copy"),)),
+    Statement(
+        r"token ?drop|capacity factor|qwen3.*\b25\.0\d\b|tokens sent all to all",
+        (("dispatch", "copy"),),
+    ),
     # ZeRO inside nodes only.
     Statement(
         r"\bzero[- ]?(stage[- ]?)?\d?( sharded)? over \d+ ranks", (("broadcast_seconds", 0.0),)
@@ -363,11 +322,11 @@ def _program(text: str) -> TrainingProgram:
     if not text:
         raise InputError("framework is not stated")
     lowered = text.lower()
-    for program in PROGRAMS:
+    for program in PROGRAMS.programs:
         if re.search(program.pattern, lowered):
             return program
-    known = ", ".join(KNOWN_PROGRAMS)
-    hint = did_you_mean(text, KNOWN_PROGRAMS)
+    known = ", ".join(PROGRAMS.known)
+    hint = did_you_mean(text, PROGRAMS.known)
     raise InputError(f"unknown framework '{text}'{hint}; known are {known}")
 
 
@@ -389,6 +348,6 @@ def resolve_precision(row: MeasuredRow, gpu: Gpu) -> Precision:
 
 
 def first_match(rules: tuple[tuple[str, Meaning], ...], text: str) -> Meaning | None:
-    """What the first rule that matches says."""
+    """The meaning of the first rule that matches."""
     lowered = text.lower()
     return next((meaning for pattern, meaning in rules if re.search(pattern, lowered)), None)

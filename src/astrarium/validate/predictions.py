@@ -34,7 +34,7 @@ Run = tuple[Scenario, Plan, float]  # with its measured seconds
 
 
 class Prediction(Value, frozen=True):
-    """What is predicted for a row, or the reason why nothing is or why it cannot run."""
+    """The prediction for a row, or the reason why nothing is or why it cannot run."""
 
     row: MeasuredRow
     scenario: Scenario | None = None
@@ -98,7 +98,7 @@ def _with_stalls(predictions: Sequence[Prediction]) -> tuple[Prediction, ...]:
 
 
 def stalled(runs: Sequence[Run]) -> list[bool]:
-    """Which of the runs take no less than one alike with twice the micro-batch or more."""
+    """The runs that take no less than one alike with twice the micro-batch or more."""
     alike: dict[tuple[object, ...], list[tuple[int, float]]] = {}
     for run in runs:
         alike.setdefault(_batch_aside(run), []).append((run[1].strategy.micro_batch, _turn(run)))
@@ -135,7 +135,9 @@ def _waits_for_host(plan: Plan) -> bool:
 def _key(scenario: Scenario) -> tuple[object, ...]:
     """Equal for scenarios that share a cost model. Models are built once for equal sizes."""
     work = scenario.workload
-    return (id(work.model), work.seq_length, work.precision, scenario.pool, scenario.runtime)
+    asked = (work.numerics, work.expert_imbalance, work.expert_messages)
+    machines = (scenario.pool, scenario.runtime)
+    return (id(work.model), work.seq_length, work.precision, *asked, *machines)
 
 
 def _predict_group(
@@ -165,7 +167,7 @@ def _best(plans: Sequence[Plan]) -> Plan:
 
 
 def reported_bytes(stage: StageMemory, runtime: Runtime, kind: ReportedMemory) -> float:
-    """What the program shows of a stage's memory.
+    """The part of a stage's memory that the program shows.
 
     Only what the runtime always keeps beside the tensors and what the allocator cannot reuse is
     hidden: bytes learned from the runs of a cluster show.

@@ -11,17 +11,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec import field
 
-from astrarium.catalog.runtimes import Runtime, find_runtime
+from astrarium.catalog.runtimes import MICROSCALED, Runtime, find_runtime
 from astrarium.validate.table import MeasuredRow
 from astrarium.value import Value
 
 
 class TableCorrection(Value, frozen=True):
-    """What one published table leaves out, or states otherwise than it was run.
+    """The cells that one published table leaves out, or states otherwise than it was run.
 
     `address` and `models` are patterns; `fills` gives cells that are blank, `replaces` cells
     that are filled, too, `runtime` constants of the program, `program` the runtime to start from.
@@ -33,7 +35,7 @@ class TableCorrection(Value, frozen=True):
     models: str = ""
     fills: Mapping[str, Any] = field(default_factory=dict)
     replaces: Mapping[str, Any] = field(default_factory=dict)
-    runtime: Mapping[str, Any] = field(default_factory=dict)
+    runtime: Mapping[str, bool | int | float | frozenset[str]] = field(default_factory=dict)
     program: str = ""
 
     def is_for(self, row: MeasuredRow) -> bool:
@@ -41,84 +43,16 @@ class TableCorrection(Value, frozen=True):
         return bool(found and re.search(self.models, row.model.lower()))
 
 
-CORRECTIONS: Final = (
-    TableCorrection(
-        "vTrain, single node",
-        r"vtrain.*ground_truth_single",
-        "Vocabulary of vTrain's configuration, not padded. The times are sums of one layer's trace"
-        " (linear in layers and micro-batches to 1e-5), without recomputation whatever the"
-        " configuration says: with it the layers would run at 203 of 312 TFLOP/s (hidden 2048,"
-        " micro-batch 4), softmax, dropout and norms included, which no A100 does; without it at"
-        " 152.",
-        fills={"vocab": 50257},
-        replaces={"recompute": "none"},
-        runtime={"pads_vocabulary": False, "starts_level": False},
-    ),
-    TableCorrection(
-        "BigScience on V100",
-        r"bigscience-workshop/bigscience experiments/(tr3m|tr8|gpt2)",
-        "Jean Zay, V100 nodes: four GPUs, four Omni-Path links of 100 Gb/s (IDRIS, 2021).",
-        fills={"inter_link_gbps_per_gpu": 100.0},
-    ),
-    TableCorrection(
-        "torchtitan, NVFP4",
-        r"torchtitan/.*nvfp4",
-        "200 million tokens in 760 steps of 128 sequences. Its configurations of 2026 compute the"
-        " loss in eight chunks.",
-        fills={"seq_len": 2048},
-        runtime={"logit_bytes": 0.5},
-    ),
-    TableCorrection(
-        "torchtitan before 2026",
-        r"torchtitan(@\w+)? (docs|benchmarks)|pytorch/ao torchao/float8",
-        "It left the choice of attention to torch, which took FlashAttention-2.",
-        fills={"attention_impl": "FlashAttention-2"},
-    ),
-    TableCorrection(
-        "torchtitan before spring 2025",
-        r"llama3_h100_202412|pytorch/ao torchao/float8",
-        "The loss was not compiled yet: fp32 copies of the logits, and plain kernels.",
-        runtime={"logit_bytes": 12, "plain": frozenset({"cross_entropy"})},
-    ),
-    TableCorrection(
-        "Megatron-LM, tests of Mixtral",
-        r"megatron-lm tests/functional_tests/test_cases/mixtral",
-        "Unlike the other tests these set both dropouts to 0.",
-        runtime={"dropout": False},
-    ),
-    TableCorrection(
-        "NeMo",
-        r"nvidia/nemo\b",
-        "The figures are of NeMo, before Megatron-Bridge, which the framework cell names as well.",
-        program="nemo",
-    ),
-    TableCorrection(
-        "Megatron-Bridge, GPT-OSS",
-        r"megatron-bridge",
-        "Its provider leaves rotary positions to torch's kernels (apply_rope_fusion is off).",
-        models=r"gpt[- _]?oss",
-        runtime={
-            "fused": frozenset(
-                {"rms_norm", "swiglu", "residual", "cross_entropy", "bias", "bias_gradient"}
-                | {"query_copy", "qkv_gradient"}
-            )
-        },
-    ),
-    TableCorrection(
-        "NeMo, GPT-3",
-        r"nvidia/nemo\b",
-        "NeMo's configurations of GPT-3 keep dropout of 0.1 (hidden_dropout, attention_dropout).",
-        models=r"gpt-?3",
-        runtime={"dropout": True},
-    ),
+CORRECTIONS: Final = msgspec.json.decode(
+    (Path(__file__).parent / "data" / "tables.json").read_bytes(),
+    type=tuple[TableCorrection, ...],
 )
 BLOCKWISE: Final = 1.35
-MICROSCALED: Final = 1.05
 EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_mask": False}
 BOTH: Final = r"(?=.*megatron)(?=.*deepspeed)"  # in either order
 SHARING_GRADIENTS: Final = r"zero[- ]?(stage[- ]?)?[23]"
 # Constants of the runtime, by a pattern of framework and precision.
-FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+FRAMEWORKS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     # Models of Transformers leave the vocabulary as the tokenizer has it, and run eager kernels.
     # nanotron is by Hugging Face too, but has kernels of its own.
     (r"^(?!.*nanotron).*(transformers|hugging ?face)", {"pads_vocabulary": False} | EAGER),
@@ -132,13 +66,8 @@ FRAMEWORKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     # take 1.28 times as long as with one scale for a tensor, and iterations are met best with 1.35
     # for products (TransformerEngine 2.20.2 on H200, own measurement, shapes not kept apart).
     (r"block-?wise|fp8-?bs\b|sub-?channel", {"scaled_product_ratio": BLOCKWISE}),
-    # Scales for 32 elements, which Blackwell's tensor cores apply: 7.16 ms for products that take
-    # 6.81 with one scale for a tensor (TransformerEngine's GEMM profiling guide, B300, 2026).
-    # How long rows of experts take to fill up and cast in these formats was never measured.
-    (
-        r"mxfp8|fp8-?mx\b|quantisation granularity",
-        {"scaled_product_ratio": MICROSCALED, "expert_cast_ratio": 1.0, "fills_expert_rows": False},
-    ),
+    # Scales for 32 elements, which Blackwell's tensor cores apply.
+    (r"mxfp8|fp8-?mx\b|quantisation granularity", MICROSCALED),
     # With one scale each rank casts its shard by three plain kernels: 30 bytes, not 6.
     (r"torchtitan.*tensor-?wise", {"sharded_moved_bytes": 34}),
     # Scales for blocks come from kernels that torchao has written by hand.
@@ -167,9 +96,14 @@ CAPTURING_GPUS: Final = r"gb\d00"
 CAPTURED: Final = r"cuda ?graphs"
 DROPPING: Final = r"token ?drop|\b25\.0\d\b"
 # Its recipes under FSDP (use_megatron_fsdp, pipelines of one stage) move what some layers keep to
-# the host (cpu_offloading_num_layers): 40 of 80 for Llama-3-70B. The share of others is a guess.
-FSDP_ON_HOST: Final = 0.75
+# the host (cpu_offloading_num_layers in scripts/performance, read 2026-11-19): of the 70B 40 of 80
+# on GB200, 20 on GB300, of the 405B 95 of 126, of the 8B none.
+FSDP_ON_HOST: Final = {("70B", "GB200"): 0.5, ("70B", "GB300"): 0.25, ("405B", ""): 0.75}
 SHARDS_ALL: Final = r"fsdp|zero[- ]?(stage[- ]?)?3|optim_grads_params"
+# Our iterations with TransformerEngine are timed from the fourth of a process on (median of five or
+# eight), when products of experts still have sizes for which cuBLAS has to choose a kernel first.
+FRESH: Final = r"benchmarks/te_iterations"
+ITERATIONS_BEFORE: Final = 6
 UNCAPTURED: Final = (
     "router_launch_seconds",
     "expert_launch_seconds",
@@ -179,7 +113,7 @@ UNCAPTURED: Final = (
 
 
 def corrections_of(row: MeasuredRow) -> tuple[TableCorrection, ...]:
-    """What is known about the table that a row is from."""
+    """The corrections of the table that a row is from."""
     return tuple(correction for correction in CORRECTIONS if correction.is_for(row))
 
 
@@ -204,7 +138,10 @@ def runtime_as_run(row: MeasuredRow, runtime: Runtime) -> Runtime:
         plain = find_runtime("megatron")
         found |= {name: getattr(plain, name) for name in UNCAPTURED}
     if runtime.name == "megatron-bridge" and _offloads(row):
-        found["activations_on_host"] = FSDP_ON_HOST
+        found["activations_on_host"] = _share_on_host(row)
+    if row.moe_experts and re.search(FRESH, row.address):
+        layers = (row.layers or 1) * (row.num_micro_batches or 1)
+        found["expert_rows_met"] = float(ITERATIONS_BEFORE * layers * row.moe_experts)
     if "plain" in found:
         found["fused"] = runtime.fused - found.pop("plain")
     elif "fused" in found:  # what the row itself says to be fused stays
@@ -216,6 +153,13 @@ def _offloads(row: MeasuredRow) -> bool:
     """Whether a recipe under FSDP moves activations to the host."""
     shards = re.search(SHARDS_ALL, f"{row.framework} {row.zero_or_fsdp}".lower())
     return bool(shards) and row.pp in (None, 1) and not row.moe_experts
+
+
+def _share_on_host(row: MeasuredRow) -> float:
+    shares = (
+        share for (size, gpu), share in FSDP_ON_HOST.items() if size in row.model and gpu in row.gpu
+    )
+    return next(shares, 0.0)
 
 
 def _captures(row: MeasuredRow) -> bool:

@@ -35,6 +35,7 @@ from astrarium.validate.readings import as_run, runtime_as_run
 from astrarium.validate.table import MeasuredRow
 from astrarium.validate.words import (
     MemoryReport,
+    expert_imbalance_of,
     expert_messages_of,
     flag_of,
     memory_report_of,
@@ -64,7 +65,7 @@ NETWORKS: Final = (
 
 
 class Scenario(Value, frozen=True):
-    """What a row ran; several strategies where the row leaves a choice."""
+    """The run of a row; several strategies where the row leaves a choice."""
 
     workload: Workload
     pool: Pool
@@ -120,6 +121,7 @@ def scenario_of(row: MeasuredRow) -> Scenario:
         batch.dp * batch.micro_batch * batch.num_micro_batches,
         precision=resolve_precision(row, gpu),
         numerics=numerics_of(row),
+        expert_imbalance=expert_imbalance_of(row),
         expert_messages=expert_messages_of(row),
     )
     pool = _pool(gpu, degrees.gpus, _machines(row, gpu))
@@ -283,7 +285,7 @@ def _expert_tp(row: MeasuredRow, program: TrainingProgram, model: Model, degrees
 
 
 class _Given(Value, frozen=True):
-    """What a row says about the machines."""
+    """The machines of a row."""
 
     gpus_per_node: int
     node_size: int

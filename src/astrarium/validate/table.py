@@ -95,7 +95,7 @@ class MeasuredRow:
 
     @property
     def address(self) -> str:
-        """Where the figures were published, in lower case."""
+        """The place where the figures were published, in lower case."""
         return self.cells.get("url_or_repo_path", "").lower()
 
 

@@ -1,7 +1,7 @@
 """What tables say about strategies: sharding, recomputation, overlap, memory and outcomes.
 
 As in `names`, the rules are data. A choice that a row leaves open is filled in the way its program
-is usually launched (`names.PROGRAMS`).
+is usually launched (`data/programs.json`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ RANK_BY_ADDRESS: Final = ((r"bigscience-workshop/", ReportingRank.FIRST),)
 
 
 class MemoryReport(Value, frozen=True):
-    """What the measured peak of a row means."""
+    """The meaning of the measured peak of a row."""
 
     rank: ReportingRank
     kind: ReportedMemory
@@ -107,6 +107,11 @@ def expert_messages_of(row: MeasuredRow) -> ExpertMessages:
     return ExpertMessages.OVERLAPPED if copies else ExpertMessages.DEEPEP_OVERLAPPED
 
 
+def expert_imbalance_of(row: MeasuredRow) -> float:
+    """A row says that loads differ: drawn as ours are, numbers of rows fill 1.5 means."""
+    return 2.5 if "unequal shares" in row.notes else 1.0
+
+
 def numerics_of(row: MeasuredRow) -> Numerics:
     return Numerics.REDUCED if "moments in bf16" in row.notes else Numerics.STRICT
 
@@ -124,7 +129,7 @@ def offload_of(row: MeasuredRow) -> bool:
 def recompute_choices(
     text: str, program: TrainingProgram, layers: int, chunks: int, *, experts: bool
 ) -> tuple[Recompute, ...]:
-    """What a row may have recomputed: as stated, or what its program usually does."""
+    """The recomputation that a row may have: as stated, or what its program usually does."""
     if text or program.recompute or not (program.tuned and experts):
         return (recompute_of(text or program.recompute, layers, chunks),)
     return tuple(
@@ -136,7 +141,7 @@ def recompute_choices(
 def overlap_of(
     row: MeasuredRow, program: TrainingProgram, zero_stage: int, interleaved: bool
 ) -> Overlap:
-    """Which messages run beside computation: those named, or those the program usually hides."""
+    """The messages that run beside computation: those named, or those the program usually hides."""
     text = row.overlap.lower()
     asynchronous = bool(re.search(r"async[- ]?tp", row.precision.lower() + text))
     if re.match(r"none|no overlap|off", text):
@@ -158,7 +163,7 @@ def overlap_of(
 
 
 def memory_report_of(row: MeasuredRow, runtime: Runtime) -> MemoryReport:
-    """Which rank and which sort of bytes the row's peak stands for."""
+    """The rank and the sort of bytes that the row's peak stands for."""
     notes = row.notes.lower()
     usual = ReportingRank.FIRST if runtime.name == "nanotron" else ReportingRank.FULLEST
     kind = first_match(REPORTED_MEMORY, notes) or first_match(REPORTED_BY_ADDRESS, row.address)

@@ -26,6 +26,7 @@ from astrarium.api.flags import (
     PREDICT_FLAGS,
     WHY_NOT_FLAGS,
     Flag,
+    flags,
     read,
 )
 from astrarium.catalog.models import find_model_entry, is_model_name
@@ -106,7 +107,7 @@ Kind = TypeVar("Kind", bound=AskedValues)
 
 
 def asked_by(body: Body, kind: type[Kind], table: Mapping[str, Flag]) -> Kind:
-    """What a body asks; `table` has the flags of the command."""
+    """The question of a body; `table` has the flags of the command."""
     given = {name: body[name] for name in table if body.get(name) is not None}
     if body.get("pools") is not None:
         _read_pools(body["pools"], given)
@@ -199,7 +200,7 @@ def _strategy(given: str) -> Mapping[str, Any]:
 
 
 def field_of(error: AstrariumError, body: Body) -> str | None:
-    """Where in the request the mistake is, by the name under which the request has it."""
+    """The place of the mistake, by the name under which the request has it."""
     found = error.part
     if found == "gpus" and body.get("gpus") is None and body.get("pools") is not None:
         return "pools"
@@ -376,6 +377,25 @@ def _trace(body: Body, tell: Tell | None) -> Answer:
     return compressed(Answer(OK, encoded(trace_of(*_chosen(body)))), body)
 
 
+def _replan(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api.operations import replanned
+
+    document, plan = _with_model(body)
+    given = {**body, "plan": document, "rank": plan.rank}
+    return Answer(OK, encoded(replanned(read(flags("replan"), given, from_python=True)).document))
+
+
+def _stragglers(body: Body, tell: Tell | None) -> Answer:
+    from astrarium.api.operations import under_stragglers
+    from astrarium.cost.training_run import RunTerms
+
+    document, _ = _with_model(body)
+    speeds = readers.stragglers("stragglers", body.get("stragglers", "spread"))
+    given = body.get("repair_time")
+    repair = None if given is None else readers.duration()("repair_time", given)
+    return Answer(OK, encoded(under_stragglers(document, speeds, RunTerms(), repair)))
+
+
 def _report(body: Body, tell: Tell | None) -> Answer:
     from astrarium.report.page import report_html
 
@@ -433,9 +453,10 @@ def _sweep(body: Body, tell: Tell | None) -> Answer:
     from astrarium.sweep.folder import SweepFolder
 
     folder = SweepFolder.there(Path(body["path"]))
-    rows = sweep.where(_rows(folder.path, folder.state()), [str(one) for one in body["where"]])
-    keys = body.get("rows"), body.get("columns")
-    document = sweep.sweep_document(rows, keys, body.get("value") or sweep.PREFERRED, body["top"])
+    conditions = [str(one) for one in body.get("where", ())]
+    rows = sweep.where(_rows(folder.path, folder.state()), conditions)
+    keys, value = (body.get("rows"), body.get("columns")), body.get("value") or sweep.PREFERRED
+    document = sweep.sweep_document(rows, keys, value, body.get("top", 1))
     return compressed(Answer(OK, encoded(to_builtins(document))), body)
 
 
@@ -457,7 +478,9 @@ _KINDS: Final[Mapping[str, Callable[[Body, Tell | None], Answer]]] = {
     "compare": _compare,
     "timeline": _timeline,
     "trace": _trace,
+    "replan": _replan,
     "report": _report,
+    "stragglers": _stragglers,
     "sweep": _sweep,
     "export": _export,
     "targets": _targets,

@@ -27,8 +27,10 @@ from astrarium.web.flags import (
     ExportRequest,
     PlanRequest,
     PredictRequest,
+    ReplanRequest,
     ReportRequest,
     ReviewRequest,
+    StragglersRequest,
     SweepRequest,
     WhyNotRequest,
     complaint,
@@ -97,7 +99,7 @@ async def _heartbeat(send: Send) -> None:
 
 
 async def unless_left(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What some work gives; if the client leaves first, the work is ended, and gives nothing."""
+    """The result of some work; if the client leaves first, the work is ended."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -139,7 +141,7 @@ _PROBLEMS: Final[Mapping[int, str]] = {
 
 
 def responses(name: str, description: str, **problems: str) -> dict[int | str, dict[str, Any]]:
-    """What a route returns: a document, or errors; `problems` have other schemas ("s409")."""
+    """The document or errors of a route; `problems` have other schemas ("s409")."""
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": description, "content": _json(name)}
     }
@@ -182,6 +184,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     if settings.sweep is not None:
         _add_sweep(app, workers, settings.sweep)
     _add_documents(app, workers)
+    _add_running(app, workers)
     _add_page(app, settings)
     return app
 
@@ -336,6 +339,20 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
             name = f"{body.target.lower()}.zip"
             response.headers["content-disposition"] = f'attachment; filename="{name}"'
         return response
+
+
+def _add_running(app: FastAPI, workers: Workers) -> None:
+    @app.post(
+        "/api/replan", responses=responses("ReplanDocument", "Three answers.", s409="Problem")
+    )
+    async def replan(request: Request, body: ReplanRequest) -> Response:  # type: ignore[valid-type]
+        """What a running job should do about a changed cluster: as `astrarium replan`."""
+        return await _answered(request, workers, "replan", body)
+
+    @app.post("/api/stragglers", responses=responses("StragglersDocument", "Of the listed plans."))
+    async def stragglers(request: Request, body: StragglersRequest) -> Response:
+        """What plans take with slow GPUs and failures: as `astrarium plan --stragglers`."""
+        return await _answered(request, workers, "stragglers", body)
 
 
 def _add_page(app: FastAPI, settings: ServerSettings) -> None:

@@ -35,7 +35,7 @@ class CatalogModel(ListedModel):
 
 
 class CatalogTarget(TypedDict):
-    """What a plan can be exported to; a launcher starts any of the others."""
+    """A target of exports; a launcher starts any of the others."""
 
     name: str
     title: str

@@ -19,6 +19,7 @@ from astrarium.api.flags import (
     PREDICT_FLAGS,
     WHY_NOT_FLAGS,
     Flag,
+    flags,
 )
 from astrarium.errors import did_you_mean, flag
 from astrarium.web.reply import REFUSED, Answer, problem
@@ -39,7 +40,7 @@ class PoolRow(BaseModel):
 
 
 class RequestBody(BaseModel):
-    """What a plan and a prediction are asked about beside their flags."""
+    """Questions to a plan and a prediction beside their flags."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,12 +57,12 @@ class RequestBody(BaseModel):
 
 
 def _model(
-    name: str, table: Mapping[str, Flag], description: str, base: type[RequestBody] = RequestBody
+    name: str, table: Mapping[str, Flag], description: str, base: type[BaseModel] = RequestBody
 ) -> type[BaseModel]:
     fields: dict[str, Any] = {
         name: (_field(name, one), one.default)
         for name, one in table.items()
-        if not one.is_file and name not in RequestBody.model_fields
+        if not one.is_file and name not in base.model_fields
     }
     return make(name, __base__=base, __doc__=description, **fields)
 
@@ -112,6 +113,19 @@ class Chosen(BaseModel):
     rank: Annotated[Amount, Field(description="Which plan of it; 1 is the best.")] = 1
 
 
+CHANGE_FLAGS: Final = flags("change", "price", "failures", "checkpoint_every", "storage_bandwidth")
+ReplanRequest: Final = _model(
+    "ReplanRequest", CHANGE_FLAGS, "As `astrarium replan`, of a plan of a document.", Chosen
+)
+
+
+class StragglersRequest(Chosen):
+    """As `astrarium plan --stragglers`, of a document."""
+
+    stragglers: Annotated[StrictStr, Field(max_length=200)] = "spread"
+    repair_time: Amount | None = None
+
+
 class CompareRequest(BaseModel):
     """Two plans: as `astrarium explain --against`."""
 
@@ -136,7 +150,7 @@ class SweepRequest(BaseModel):
     columns: Annotated[StrictStr, Field(max_length=200)] | None = None
     value: Annotated[StrictStr, Field(max_length=200)] | None = None
     where: Texts = Field(default_factory=list)
-    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
+    top: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
 
 
 class ExportRequest(Chosen):
@@ -148,7 +162,7 @@ class ExportRequest(Chosen):
 
 
 def complaint(errors: Sequence[Any]) -> Answer:
-    """What is wrong with a body that does not have the form of a request."""
+    """The error of a body that does not have the form of a request."""
     first = errors[0]
     # Of a value that may be a number, a text or a list, the branches stand behind its key.
     key = [part for part in first["loc"] if part != "body" and not _is_branch(part)]

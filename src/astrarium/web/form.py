@@ -1,130 +1,47 @@
 """The form of the page: what its fields are called, and in which words messages speak to its user.
 
-What a flag takes and defaults to stands in the table of flags. `tools/page_types.py` writes all of
-it into the sources of the page.
+`data/form.json` has the words; the table of flags says what a flag takes. `tools/page_types.py`
+writes all of it into the sources of the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import field
 
 from astrarium.api.flags import PLAN_FLAGS
 from astrarium.errors import Words
+from astrarium.value import Value
 
 
-class FormField(NamedTuple):
+class FormField(Value, frozen=True):
     """A field of the form; `says` are what its choices are called."""
 
     label: str
     hint: str = ""
     placeholder: str = ""
-    says: Mapping[str, str] = {}
+    says: dict[str, str] = field(default_factory=dict)
 
 
-SOFTWARE: Final = {
-    "": "The usual",
-    "megatron": "Megatron-LM",
-    "megatron-bridge": "Megatron-Bridge",
-    "torchtitan": "torchtitan",
-    "fsdp": "FSDP (Transformers)",
-    "deepspeed": "DeepSpeed (Transformers)",
-    "nemo": "NeMo",
-    "all": "All side by side",
-}
-# Groups in the order of the page; the page has places of its own for the first two.
-FORM: Final[Mapping[str, Mapping[str, FormField]]] = {
-    "Training run": {
-        "global_batch": FormField("Global batch", "Sequences"),
-        "seq_length": FormField("Sequence length", "Tokens each"),
-        "tokens": FormField("Tokens in all", "Such as 2T, 300B"),
-        "precision": FormField("Precision", says={"best": "bf16 or fp8"}),
-    },
-    "Goal and limits": {
-        "objective": FormField(
-            "Objective",
-            says={"throughput": "Fastest", "time": "Shortest run", "cost": "Cheapest run"},
-        ),
-        "mode": FormField(
-            "GPUs to use", says={"exact": "All of them", "up-to": "Fewer, if better"}
-        ),
-        "budget": FormField("Budget, $", "At most, such as 200k"),
-        "deadline": FormField("Deadline, days", "At most"),
-        "rule": FormField("Rules", "One a line; drops matches", "$tp > 8"),
-    },
-    "Software, fine-tuning, optimizer, memory": {
-        "runtime": FormField("Software", "Usual: Megatron-LM; FSDP for adapters", says=SOFTWARE),
-        "finetune": FormField(
-            "What trains",
-            says={
-                "full": "All weights",
-                "lora": "LoRA",
-                "qlora": "QLoRA",
-                "dora": "DoRA",
-                "all": "All side by side",
-            },
-        ),
-        "lora_rank": FormField("Rank of adapters", "", "16"),
-        "lora_modules": FormField("Weights with adapters", "", "q_proj,v_proj"),
-        "freeze": FormField("Frozen layers", "", "vision"),
-        "teacher": FormField("Teacher (distillation)", "", "llama-3.1-70b"),
-        "reference": FormField("Reference (DPO)", "Frozen copy of the model, or another"),
-        "lengths": FormField("Lengths of sequences", "", "lognormal:600,3000"),
-        "packing": FormField("Packed rows", says={"off": "No: padded", "on": "Yes"}),
-        "optimizer": FormField("Optimizer"),
-        "numerics": FormField("Gradients, moments", says={"strict": "32 bits", "reduced": "bf16"}),
-        "expert_messages": FormField(
-            "Expert messages",
-            says={"alltoall": "All-to-all", "deepep": "DeepEP", "overlapped": "DeepEP, overlapped"},
-        ),
-        "expert_imbalance": FormField("Expert imbalance", "Busiest over mean", "1"),
-        "fit_chance": FormField("Chance to fit, %", "At least", "95"),
-        "memory_margin": FormField("Memory kept free", "In place of the chance", "4GiB"),
-        "prefer": FormField(
-            "Of equal plans", says={"recommended": "The simplest", "fastest": "The fastest"}
-        ),
-        "top": FormField("Plans to list", "", "5"),
-    },
-    "Clouds, spot, checkpoints, power": {
-        "spot": FormField(
-            "Spot nodes", says={"never": "None", "always": "All", "mix": "As many as is best"}
-        ),
-        "market": FormField("Clouds", "Prices of these; all: every one", "aws,gcp"),
-        "region": FormField("Regions", "", "us, europe, asia"),
-        "max_gpus": FormField("Most GPUs of a type", "With clouds and no GPU rows"),
-        "mix": FormField("Most pools in one job"),
-        "checkpoint_every": FormField("Checkpoint every", "", "30min; empty: best"),
-        "storage_bandwidth": FormField("Checkpoint bandwidth", "", "1GB/s/node"),
-        "restart_time": FormField("Restart takes", "", "10min"),
-        "failures": FormField("Failures of a node", "", "1%/day"),
-        "epochs": FormField("Epochs", "In place of tokens"),
-        "dataset_tokens": FormField("Tokens of the dataset", "For epochs"),
-        "rampup_batch": FormField("Batch ramp", "", "START,STEP,SAMPLES"),
-        "eval_every": FormField("Evaluate every", "Iterations"),
-        "eval_iterations": FormField("Batches of an evaluation", "", "100"),
-        "power_price": FormField("Power, $ per kWh", "For machines of your own"),
-        "power_utilisation": FormField("Power drawn, %", "", "90"),
-        "co2": FormField("CO₂, kg per kWh"),
-        "discount": FormField("Discounts, %", "One a line", "aws=30"),
-        "interruptions": FormField("Interruptions", "Of a spot node; one a line", "h100=10%/day"),
-    },
-}
-_FIELDS: Final = {name: field for group in FORM.values() for name, field in group.items()}
-# Of other parts of the page.
-_NAMES: Final = {
-    "gpus": "GPUs",
-    "model": "Model",
-    "price": "Price",
-    "strategy": "Your strategy",
-    "sensitivity": "Say which price …",
-    "vocab_size": "Vocabulary",
-    "arguments": "Called with",
-}
+class Form(Value, frozen=True):
+    """Groups of fields in the order of the page, and names of inputs in other parts of it."""
+
+    groups: dict[str, dict[str, FormField]]  # the page has places of its own for the first two
+    elsewhere: dict[str, str]
+
+
+FORM: Final = msgspec.json.decode(
+    (Path(__file__).parent / "data" / "form.json").read_bytes(), type=Form
+)
+_FIELDS: Final = {name: field for group in FORM.groups.values() for name, field in group.items()}
 
 
 def _name(flag: str) -> str:
-    label = _FIELDS[flag].label if flag in _FIELDS else _NAMES.get(flag, flag.replace("_", " "))
-    return label.partition(",")[0]
+    elsewhere = FORM.elsewhere.get(flag, flag.replace("_", " "))
+    return (_FIELDS[flag].label if flag in _FIELDS else elsewhere).partition(",")[0]
 
 
 def _value(flag: str, value: str) -> str:
@@ -140,7 +57,7 @@ def described() -> list[dict[str, Any]]:
     """The form as the page reads it."""
     return [
         {"title": title, "fields": [_described(*one) for one in group.items()]}
-        for title, group in FORM.items()
+        for title, group in FORM.groups.items()
     ]
 
 

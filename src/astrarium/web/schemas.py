@@ -11,6 +11,7 @@ from astrarium.export.result import NearestPart, RefusalPart
 from astrarium.plans.document import PlanDocument
 from astrarium.plans.document import schemas as document_schemas
 from astrarium.report.explain.terms import Explanation, PlanComparison
+from astrarium.report.operations import ReplanDocument, StragglersDocument
 from astrarium.report.plan.imported import ImportDocument
 from astrarium.report.sweep import SweepDocument
 from astrarium.report.timeline import TimelineDocument
@@ -129,6 +130,8 @@ TYPES: Final = (
     NoPlan,
     PlanDocument,
     Problem,
+    ReplanDocument,
+    StragglersDocument,
     StreamEvent,
     SweepDocument,
     TargetTimes,

@@ -87,7 +87,7 @@ def listen(settings: ServerSettings, *, port_asked: bool) -> socket.socket:
 
 
 def address(settings: ServerSettings, listening: socket.socket) -> str:
-    """Where a browser finds the page; the token is part of it."""
+    """The address of the page, with the token."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     name = f"[{host}]" if ":" in host else host
     token = f"?token={settings.token}" if settings.token else ""

@@ -15,14 +15,14 @@ MIB: Final = 2**20
 
 
 def cores() -> int:
-    """That this process may use."""
+    """The cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class ServerSettings(Value, frozen=True):
-    """How a server is run; beyond the loopback it has a token."""
+    """Settings of a server; beyond the loopback it has a token."""
 
     host: str = "127.0.0.1"
     port: int = 8000

@@ -40,10 +40,7 @@ class File(Value, frozen=True):
 
 
 def files(folder: Path = FOLDER, mark: str = "") -> Mapping[str, File]:
-    """All files of the page by their path, such as "assets/index-4f2c.js".
-
-    A `mark` on the first element of the page says what it shows beside, or instead of, a search.
-    """
+    """All files of the page by path; a `mark` on its first element says what it shows."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     found = {

@@ -140,7 +140,7 @@ class FrontChart implements Chart<FrontData, number> {
       items.push({ name: `${rest} more`, fill: { colour: "grey" }, shape: "circle" });
     }
     this.legend = legend(this.frame.name, items);
-    if (this.data.points.length) {
+    if (this.data.points.some((point) => point.secondsInterval)) {
       const note = document.createElement("li");
       note.textContent =
         this.data.points.length > MANY

@@ -16,7 +16,7 @@ export function AnswerBar({ plan, last, isStale }: Props) {
   const isOut = useOutOfSight(".answer");
   if (!plan || !isOut) return null;
   return (
-    <div class={isStale ? "answer-bar stale" : "answer-bar"}>
+    <section class={isStale ? "answer-bar stale" : "answer-bar"} aria-label="The answer in short">
       <button type="button" class="link" onClick={() => jump("answer-title")}>
         <b>{gpuText(plan.gpus, true)}</b>
       </button>
@@ -29,7 +29,7 @@ export function AnswerBar({ plan, last, isStale }: Props) {
           </span>
         );
       })}
-    </div>
+    </section>
   );
 }
 

@@ -5,7 +5,7 @@ import { duration, gpuText, usd } from "../charts/format";
 import { ownPlan, type Plan, type PlanDocument, planOf } from "../document";
 import { Answer, jump } from "./Answer";
 import { AnswerBar } from "./AnswerBar";
-import { type Catalog, IS_SHARED, catalog as readCatalog, shared } from "./api";
+import { type Catalog, IS_SHARED, IS_SWEEP, catalog as readCatalog, shared } from "./api";
 import { Copy } from "./Copy";
 import { commandOf, optionsOf, wordsOf } from "./command";
 import { FormPanel } from "./FormPanel";
@@ -14,6 +14,7 @@ import { FIRST_VIEW, hashOf, stateOf, type View } from "./link";
 import { Results } from "./Results";
 import { repaired } from "./repairs";
 import { exampleForm, type Form, formOf, type Pool, requestOf } from "./request";
+import { Scenarios } from "./Scenarios";
 import { scaled } from "./Sweep";
 import { type Found, NOTHING_FOUND, Search } from "./search";
 import { ThemeSwitch } from "./ThemeSwitch";
@@ -37,6 +38,8 @@ export function App() {
   const [{ form, view }, setState] = useState(stateOfAddress);
   const [before, setBefore] = useState<State | null>(null);
   const [found, setFound] = useState(NOTHING_FOUND);
+  // The best scenario of a sweep is opened in place of the example.
+  const [waits, setWaits] = useState(IS_SWEEP && location.hash === "");
   const catalog = useCatalog();
   const search = useRef<Search | null>(null);
   search.current ??= new Search(setFound);
@@ -47,10 +50,10 @@ export function App() {
   // Before the edit itself is painted: the server can already search while it is.
   useLayoutEffect(() => {
     if (IS_SHARED) void search.current?.open(shared);
-    else if (request.text === "") search.current?.rest();
+    else if (request.text === "" || waits) search.current?.rest();
     else search.current?.start(request, isTyped.current);
     isTyped.current = false;
-  }, [request]);
+  }, [request, waits]);
 
   const hash = hashOf(IS_SHARED ? {} : request, view);
   const opened = useRef(hash);
@@ -104,6 +107,7 @@ export function App() {
 
   const change = (changed: Form, isChoice = false): void => {
     isTyped.current = !isChoice;
+    setWaits(false);
     // Ranks of another search say nothing about the next one.
     if (!changed.own) setBefore(null);
     setState((state) => ({
@@ -199,6 +203,7 @@ export function App() {
         </div>
       </header>
       <AnswerBar plan={plan} last={last} isStale={isStale} />
+      {IS_SWEEP && <Scenarios onOpen={(question) => change(formOf(question), true)} />}
       <main class={IS_SHARED ? "shared" : ""}>
         <Answer
           found={found}

@@ -8,6 +8,7 @@ import {
   type Reviewed,
   type TimelineDocument,
 } from "../document";
+import type { SweepDocument } from "../schema";
 import { HEADERS, type ServerEvent, streamed } from "./events";
 import { isObject, type Request } from "./request";
 
@@ -122,6 +123,9 @@ const UNREACHABLE = 0;
 /** Whether the server only shows a saved answer. */
 export const IS_SHARED = document.documentElement.hasAttribute("data-shared");
 
+/** Whether it shows a sweep, too. */
+export const IS_SWEEP = document.documentElement.hasAttribute("data-sweep");
+
 export interface Chosen {
   document: Reviewed;
   rank: number;
@@ -162,6 +166,19 @@ export async function trace(chosen: Chosen): Promise<Blob> {
 /** One HTML file with all pictures; `command` is told in it. */
 export async function report(chosen: Chosen, command: readonly string[]): Promise<Blob> {
   return (await asked("report", { ...sent(chosen), command }, undefined, "text/html")).blob();
+}
+
+export interface SweepAsked {
+  rows?: string;
+  columns?: string;
+  value?: string;
+  where?: readonly string[];
+  top?: number;
+}
+
+/** What the sweep of a server started with `--sweep` found. */
+export function sweep(question: SweepAsked, signal: AbortSignal): Promise<SweepDocument> {
+  return json("sweep", question, signal);
 }
 
 /** The answer that a server started with `--share` shows. */

@@ -183,6 +183,13 @@ export function formOf(request: Request): Form {
   };
 }
 
+/** Flags of a question that the form has no field for. */
+export function unasked(question: Request): string[] {
+  const request = requestOf(formOf(question));
+  const isHeld = (flag: string): boolean => flag in request || ["gpus", "price"].includes(flag);
+  return Object.keys(question).filter((flag) => !isHeld(flag));
+}
+
 export function poolsOf(request: Request): Pool[] {
   if (Array.isArray(request.pools)) {
     return request.pools

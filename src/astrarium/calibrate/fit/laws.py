@@ -68,10 +68,7 @@ def fit_core(rows: Sequence[Row]) -> CoreFit | None:
 def _most_flops(
     law: Sequence[float], terms: Sequence[Sequence[float]], seconds: Sequence[float]
 ) -> float:
-    """FLOP/s of products so large that nothing else counts, or of the fastest that was measured.
-
-    The latter where the law has little or no time for arithmetic: bytes explain nearly all of it.
-    """
+    """FLOP/s of large products, or of the fastest one if bytes explain most of its time."""
     fastest = max(each[1] / took for each, took in zip(terms, seconds, strict=True))
     return 1.0 / law[1] if law[1] * fastest > LEAST_ARITHMETIC else fastest
 
@@ -82,10 +79,7 @@ def _dispatch_seconds(rows: Iterable[Row]) -> float:
 
 
 def fit_messages(rows: Sequence[Row]) -> Laws:
-    """The times of messages between two cores, by operation; empty if not measured.
-
-    Medians: how long a message waits for the threads of both ranks to wake up is a part of it.
-    """
+    """Median times of messages between two cores, by operation; empty if not measured."""
     found: dict[str, tuple[float, ...]] = {}
     for name in (*GROUPED, SEND):
         sent = [row for row in rows if row["operator"] == name and row["ranks"] == RANKS]
@@ -101,10 +95,7 @@ def fit_messages(rows: Sequence[Row]) -> Laws:
 
 
 def fitted(terms: Floats, seconds: Floats) -> tuple[list[float], list[float]]:
-    """Coefficients >= 0 of the terms with the least relative errors; and these errors.
-
-    Terms whose coefficient would be negative are left out, the most negative first.
-    """
+    """Coefficients >= 0 with the least relative errors, and these errors."""
     scaled = terms / seconds[:, None]
     kept = list(range(terms.shape[1]))
     solution: Floats = np.zeros(len(kept))

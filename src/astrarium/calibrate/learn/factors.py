@@ -1,12 +1,10 @@
 """Learns a few named factors of one cluster from measured runs.
 
-The cost model predicts every run. As few factors as possible explain the rest, and impossible data
-are refused first. The factors belong to one GPU type under one runtime. A kernel that is slow only
-for some shapes needs measurements of operators instead.
-
-A run gives the logarithm of measured over predicted time, and its slope along each factor. Factors
-start at neutral with a normal prior; distant runs count less (Huber). Sets of factors are weighted
-by their errors on runs left out; "none at all" is one of the sets.
+The cost model predicts every run; as few factors as possible explain the rest. They belong to one
+GPU type under one runtime. A run gives the logarithm of measured over predicted time, and its slope
+along each factor. Factors start at neutral with a normal prior; distant runs count less (Huber).
+Sets of factors, "none at all" among them, are weighted by their errors on runs left out. A kernel
+that is slow only for some shapes needs measurements of operators instead.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ class TuningProblem:
 
     @property
     def seen(self) -> Bools:
-        """Which factors the rows show at all."""
+        """The factors that the rows show at all."""
         return np.abs(self.slopes).max(axis=0) * self.widths >= LEAST_MOVE
 
     def take(self, rows: Ints | Bools) -> TuningProblem:
@@ -120,10 +118,7 @@ def solve(problem: TuningProblem, chosen: Sequence[int]) -> Fit:
 
 
 def _above_chance(problem: TuningProblem, values: Floats, weights: Floats) -> float:
-    """The share of a change that chance does not explain (the positive part of James and Stein).
-
-    As many factors of no meaning would lower the weighted squares by their number.
-    """
+    """The share of a change that chance does not explain (positive part of James and Stein)."""
     gain = float(weights @ (problem.left(np.zeros_like(values)) ** 2 - problem.left(values) ** 2))
     factors = np.count_nonzero(values)
     return max(0.0, 1.0 - factors / gain) if gain > 0 else 0.0
@@ -171,11 +166,7 @@ def left_out(problem: TuningProblem, chosen: Sequence[int]) -> Floats:
 
 
 def average(problem: TuningProblem, candidates: Sequence[Sequence[int]]) -> Average:
-    """Candidates weighed by how well each foretells rows left out; "nothing" is one of them.
-
-    A few rows cannot tell which factors are at work, but they can tell which are not: the mean over
-    what remains changes less by chance than the single best candidate.
-    """
+    """Candidates weighed by their errors on rows left out: steadier than the single best one."""
     seen = problem.seen
     distinct = dict.fromkeys(
         tuple(index for index in candidate if seen[index]) for candidate in candidates

@@ -26,7 +26,7 @@ from astrarium.cluster import Pool
 from astrarium.configs.megatron.settings import describe_megatron
 from astrarium.configs.nanotron import describe_nanotron
 from astrarium.configs.settings import Described, Settings, recompute_of
-from astrarium.configs.torchtitan import describe_torchtitan
+from astrarium.configs.torchtitan_file import describe_torchtitan
 from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, assemble
@@ -150,11 +150,7 @@ _BEGINNINGS: Final = {
 
 
 def read_logs(path: Path | str) -> list[Log]:
-    """Read the runs of a log, one after the other where several were appended.
-
-    InputError if it is of none of the known programs, holds no iterations, or if a run begins
-    within it that does not state its settings.
-    """
+    """The runs of a log, one after the other where several were appended."""
     runs: list[Log] = []
     pending: list[tuple[int, str]] = []
     for number, line in enumerate(_lines(Path(path)), start=1):

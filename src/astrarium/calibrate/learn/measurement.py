@@ -33,10 +33,7 @@ from astrarium.value import Value
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One run: its workload and strategy, and the time and memory that its program reported.
-
-    `stage` is the pipeline stage whose memory was reported; None is the fullest.
-    """
+    """One run with its time and memory, reported for a `stage` (None: the fullest)."""
 
     label: str
     workload: Workload

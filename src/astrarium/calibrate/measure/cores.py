@@ -55,11 +55,7 @@ def stay_on(core: int) -> None:
 
 @contextlib.contextmanager
 def one_core(*, disturbed: bool = False) -> Iterator[None]:
-    """Work on the first core with one thread; afterwards everything is as it was.
-
-    If `disturbed`, the second core is kept busy meanwhile, as another rank would: cores share
-    caches, memory and power, and on rented machines two of them may be one, which no system tells.
-    """
+    """Work on the first core with one thread; `disturbed`: while another keeps busy, as a rank."""
     import torch
 
     threads = torch.get_num_threads()

@@ -104,10 +104,7 @@ def _bench(device: torch.device) -> Bench:
 
 
 def _ranks(asked: MeasureRequest, device: torch.device) -> int:
-    """The number of devices in collectives; none if there is only one.
-
-    A quick run of a processor is a trial: it leaves them out.
-    """
+    """The number of devices in collectives; none if there is one, or in a quick trial."""
     gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     if asked.ranks is None:
         cores = 0 if gpus or asked.quick else min(len(physical_cores()), CORES_BY_DEFAULT)

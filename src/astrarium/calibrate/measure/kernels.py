@@ -163,10 +163,7 @@ LEARNED = ("layer_norm", "rms_norm")  # their second input has a gradient
 
 @cache
 def compiled(name: str) -> Function:
-    """A function as torch.compile fuses it for one shape, which is all that training has.
-
-    The loss has many shapes here, and is no slower when compiled for all of them at once.
-    """
+    """As torch.compile fuses it for one shape; the loss for all shapes at once, no slower."""
     if name == "cross_entropy":
         return torch.compile(cross_entropy, dynamic=True)
     return torch.compile(FUNCTIONS[name], dynamic=False)
@@ -314,7 +311,7 @@ FORWARD: Final[dict[str, CoreFunction]] = {
 
 
 def _thirds(x: torch.Tensor) -> tuple[int, int]:
-    """Where keys and values begin: queries are half of the width."""
+    """The places where keys and values begin: queries are half of the width."""
     return x.shape[-1] // 2, x.shape[-1] // 2 + x.shape[-1] // 4
 
 

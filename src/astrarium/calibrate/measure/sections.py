@@ -144,11 +144,7 @@ def check_sections(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def list_cases(names: Sequence[str], scale: Scale, device: str) -> list[Case]:
-    """The cases of some sections on one device of a kind, collectives left out.
-
-    Sections are dealt evenly, so that a run that ends early has some of each, and no section
-    meets the card in a state of its own.
-    """
+    """The cases of some sections without collectives, dealt evenly, in case a run ends early."""
     lists = {n: list(ON_ONE_DEVICE[n](scale, device)) for n in names if n in ON_ONE_DEVICE}
     hot = lists.pop(HEATING, [])
     return [*dealt([_thinned(cases, scale) for cases in lists.values()]), *hot]

@@ -76,10 +76,7 @@ class Arguments:
         return {**self.older, **{dest: one.setting for dest, one in self.given.items()}}
 
     def unset(self) -> tuple[list[str], list[str]]:
-        """Questions about variables that are never set, though an option needs them; their names.
-
-        Only options that decide something ask.
-        """
+        """The variables that are never set though an option that decides something needs them."""
         decisive = [one for one in self.given.values() if _decides(one.option)]
         needed = [(one.flag, name) for one in decisive for name in unset_in(" ".join(one.values))]
         needed += [
@@ -101,7 +98,7 @@ def _decides(option: Option) -> bool:
 
 
 def _question(flag: str, name: str) -> str:
-    """What to ask about a variable, or about what a condition decides."""
+    """The question about a variable, or about a condition that decides."""
     variable, _, why = name.partition(", by ")
     if why:
         return f"{flag} depends on {why}; say what holds with {answer_for(variable)}"
@@ -205,7 +202,7 @@ def _keep(out: Arguments, given: Given) -> None:
 
 
 def _complaint(given: Given) -> str:
-    """What argparse would say; what it cannot know of unset variables is left aside."""
+    """The complaint of argparse, without values of unset variables."""
     option, values = given.option, given.values
     if option.takes.is_flag:
         return "" if not values else f"ignored explicit argument '{values[0]}'"

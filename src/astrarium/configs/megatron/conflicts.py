@@ -50,7 +50,7 @@ def conflicts_of(s: Settings) -> list[str]:
 
 
 def layer_conflicts(s: Settings) -> list[str]:
-    """What Megatron holds against the number of layers; nothing where it is not stated."""
+    """Megatron's objections to the number of layers; none where it is not stated."""
     layers = s.count("num_layers")
     if not layers or layers > MOST_LAYERS:
         return []
@@ -105,7 +105,7 @@ def world_conflict(s: Settings, gpus: int) -> str:
 
 
 def environment_notes(s: Settings, environment: Mapping[str, str]) -> list[str]:
-    """What Megatron asserts about an environment variable."""
+    """Megatron's assertions about an environment variable."""
     value = environment.get(CONNECTIONS)
     sharded = s.flag("use_megatron_fsdp") or s.flag("use_torch_fsdp2")
     degrees = ("tensor_model_parallel_size", "context_parallel_size")

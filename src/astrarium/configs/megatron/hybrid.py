@@ -111,7 +111,7 @@ _MOST_LAYERS: Final = 10_000
 
 
 def layer_pattern(text: str, layers: int, option: str) -> tuple[bool, ...]:
-    """Which of the layers the pattern marks: every n-th for a number n, or as its list says."""
+    """The layers that a pattern marks: every n-th for a number n, or those of its list."""
     if re.fullmatch(r"[0-9]{1,9}", text) and int(text):
         return tuple(layer % int(text) == 0 for layer in range(layers))
     try:

@@ -60,6 +60,10 @@ def read_launch_script(text: str, source: str, answers: Answers | None = None) -
         from astrarium.configs.megatron.nested import read_recipe
 
         return read_recipe(launch, source, answers.variables if answers else {})
+    if launch.kind == "torchtune":
+        from astrarium.configs.torchtune import read_tune
+
+        return read_tune(launch, source)
     if launch.kind in ("torchtitan", "own"):
         from astrarium.configs import python_file
 
@@ -89,10 +93,7 @@ def of_settings(
     recipe: str = "",
     launch: Launch | None = None,
 ) -> Imported:
-    """Settings by their names in Megatron's namespace, or those of a recipe.
-
-    The settings of a recipe are unknown, so options that are left out get no comment.
-    """
+    """Settings by Megatron's names; of a recipe's, options that are left out stay unknown."""
     by_dest = {option.dest: option for option in megatron_options()}
     arguments = Arguments(unknown=list(unknown))
     for dest, value in values.items():
@@ -105,7 +106,7 @@ def of_settings(
 
 
 def described(words: Sequence[str]) -> Described:
-    """What the options of a command line say, with Megatron's defaults."""
+    """The options of a command line in our words, with Megatron's defaults."""
     return describe_megatron(Settings({**DEFAULTS, **parse_arguments(words).settings()}))
 
 
@@ -203,7 +204,7 @@ def _neutral(arguments: Arguments) -> tuple[str, ...]:
 
 
 def _conflicts(arguments: Arguments, s: Settings, *, is_fork: bool) -> list[str]:
-    """What the program would stop at; forks know other values than Megatron-LM."""
+    """Reasons for the program to stop; forks know other values than Megatron-LM."""
     if is_fork and "num_experts" in s and any(text[-1:].isdigit() for text in arguments.complaints):
         raise NotModelledError("a pyramid of experts (--num-experts N M ...) is not modelled")
     if is_fork:
@@ -224,7 +225,7 @@ def _unknown(arguments: Arguments, *, is_fork: bool) -> list[Unknown]:
 
 
 def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
-    """What DeepSpeed's own file says; the script writes it, or it lies beside the script."""
+    """DeepSpeed's own settings: in a file that the script writes, or that lies beside it."""
     name = values.get("deepspeed_config", "")
     content = json_beside(launch.folder, name, launch.files) or {}
     zero = content.get("zero_optimization", {})
@@ -240,7 +241,7 @@ def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
 
 
 def _vocabulary(described: Described) -> list[AsIf]:
-    """What is taken for a vocabulary that no option states."""
+    """The assumed vocabulary where no option states one."""
     shape = described.shape
     if shape is None or shape.vocab or described.sizes.get("entries of the vocabulary"):
         return []
@@ -268,7 +269,7 @@ def _plain(values: Mapping[str, str]) -> Settings:
 
 
 def _overruled(values: dict[str, str], s: Settings) -> list[str]:
-    """What Megatron changes before it checks its options; the settings are changed as it does."""
+    """Changes that Megatron makes before it checks its options; they are made here, too."""
     out = []
     if s.flag("sequence_parallel") and (s.count("tensor_model_parallel_size") or 1) == 1:
         values["sequence_parallel"] = "False"
@@ -314,7 +315,7 @@ def _as_if(arguments: Arguments, s: Settings, *, whole: bool) -> list[AsIf]:
 
 
 def _workload_as_if(s: Settings) -> list[AsIf]:
-    """What `data/conflicts.json` says is not modelled; $name is the setting of that name."""
+    """Options that `data/conflicts.json` calls not modelled; $name is a setting's value."""
     out = [
         AsIf(option, s.text(given[1:]) if given.startswith("$") else given, assumed, why)
         for needed, (option, given, assumed, why) in table("conflicts")["as_if"]
@@ -337,7 +338,7 @@ def _workload_as_if(s: Settings) -> list[AsIf]:
 
 
 def _dispatch_as_if(s: Settings) -> list[AsIf]:
-    """What is set about messages of experts and not predicted so."""
+    """Options about messages of experts that are predicted otherwise."""
     if _OF_EXPERTS not in s:
         return []
     way, flag = s.text("moe_token_dispatcher_type") or "allgather", "--moe-token-dispatcher-type"

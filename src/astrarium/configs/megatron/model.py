@@ -130,11 +130,13 @@ def _experts(s: Settings, ffn: int) -> Experts | None:
         ffn=s.count("moe_ffn_hidden_size") or ffn,
         shared_ffn=s.count("moe_shared_expert_intermediate_size") or 0,
         shared_gate=s.flag("moe_shared_expert_gate"),
+        groups=s.count("moe_router_num_groups") or 1,
+        groups_per_token=s.count("moe_router_group_topk") or 1,
     )
 
 
 def expert_layers(s: Settings, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: every n-th, or a pattern such as ([0]*3+[1]*58)."""
+    """The layers with experts: every n-th, or those of a pattern such as ([0]*3+[1]*58)."""
     if not s.count("num_experts"):
         return ()
     return layer_pattern(s.text("moe_layer_freq") or "1", layers, "moe_layer_freq")

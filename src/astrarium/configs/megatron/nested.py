@@ -18,6 +18,7 @@ from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
 from astrarium.configs.megatron.overrides import read_pairs, settings_in
 from astrarium.configs.neighbours import is_there
+from astrarium.configs.settings import Settings
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch, flags_of
 from astrarium.configs.values import OVERRIDE, leaves, table
@@ -37,11 +38,12 @@ _NOT_MODELLED: Final = tuple(
         r"(^|[_ -])(vl|vlm|omni|audio|asr|wan|flux|dit|mimo|llava|flickr8k|45v|46v)([_ -]|\d|$)": (
             "a model of several modalities"
         ),
-        r"(^|[_ -])(peft|lora|dora)([_ -]|$)": "adapters",
         r"(^|[_ -])distill": "a student with a teacher beside it",
         r"(^|[_ -])dpo": "by preferences, with another model beside it",
     }.items()
 )
+_ADAPTERS: Final = ("lora", "dora")
+_USUAL_RANK: Final = 32  # of Megatron-Bridge's LoRA and DoRA
 _RECIPE_ENDS: Final = re.compile(r"_(pretrain|sft|finetune|peft|lora|distill|\d+gpu).*$")
 
 
@@ -51,7 +53,7 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
     flags = flags_of(words)
     recipe = flags.get("recipe") or flags.get("model", "")
     lowered = recipe.lower()
-    aims = " ".join(flags.get(name, "") for name in ("step_func", "peft_scheme", "peft"))
+    aims = flags.get("step_func", "")
     _check_recipe(f"{lowered} {aims and 'with '}{aims}", source)
     pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
     values = {**_values_of_recipe(lowered), **{str(key): str(value) for key, _, value in pairs}}
@@ -67,18 +69,29 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
             variables=missing[:1],
         )
     read = read_pairs(list(values.items()), source, launch)
-    return _with_model(read, lowered)
+    scheme = flags.get("peft_scheme") or flags.get("peft") or ("peft" in lowered and "lora") or ""
+    return _with_model(_with_adapters(read, scheme, values), lowered)
+
+
+def _with_adapters(read: Imported, scheme: str, values: Mapping[str, str]) -> Imported:
+    """The training with adapters, where a recipe has them; with the defaults of its classes."""
+    if scheme.lower() not in _ADAPTERS:
+        return read
+    modules = re.findall(r"\w+", values.get("peft.target_modules", ""))
+    read.described.runtime, read.described.finetune = "megatron-bridge", scheme.lower()
+    read.described.lora_rank = Settings(values).count("peft.dim") or _USUAL_RANK
+    read.described.lora_modules = ",".join(modules) or "all-linear"
+    return read
 
 
 def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
-    """A YAML file of Megatron-Bridge: the sections of its configuration, over a recipe.
-
-    The recipe is named where the file is used; files are called after it.
-    """
+    """A YAML file of Megatron-Bridge, over the recipe that the file is called after."""
     name = Path(source).stem.lower()
-    aims = ("peft" if content.get("peft") else "", "distill" * ("teacher" in str(content["model"])))
-    _check_recipe(" ".join((name, *filter(None, aims))), source)
-    read = read_pairs(list(settings_in(content)), source)
+    _check_recipe(name + " distill" * ("teacher" in str(content["model"])), source)
+    pairs = list(settings_in(content))
+    scheme = next((word for word in ("dora", "lora", "peft") if word in name), "")
+    scheme = scheme or ("lora" if content.get("peft") else "")
+    read = _with_adapters(read_pairs(pairs, source), scheme.replace("peft", "lora"), dict(pairs))
     note = f"{source}: the model is the one that the file is called after"
     return replace(_with_model(read, name), notes=(*read.notes, note))
 
@@ -99,7 +112,7 @@ def _check_recipe(words: str, source: str) -> None:
 
 
 def _values_of_recipe(name: str) -> dict[str, str]:
-    """What a recipe sets, as far as it is known."""
+    """The known settings of a recipe."""
     known = table("recipes")
     values = {**(known["pretrain"] if "pretrain" in name else {}), **known.get(name, {})}
     return {key: str(value) for key, value in values.items()}

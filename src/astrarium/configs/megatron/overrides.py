@@ -21,8 +21,12 @@ _DECIDING: Final = ("model", "train", "ddp", "optimizer", "dataset")
 _PARTLY_DECIDING: Final = ("dist", "checkpoint")  # the order of ranks, what FSDP asks for
 # What Bridge calls differently from Megatron's namespace.
 _RENAMED: Final[Mapping[str, str]] = table("names")["bridge"]
-# Settings that only Bridge has, and that follow from others: how stages send, what pads.
-_FOLLOWS: Final = ("batch_p2p_comm", "should_pad_vocab")
+# Settings that only Bridge has, and that follow from others: how stages send, what pads, what fills
+# rows.
+_FOLLOWS: Final = (
+    *("batch_p2p_comm", "should_pad_vocab", "dataset_kwargs", "enable_offline_packing"),
+    *("packed_sequence_size", "pad_seq_to_mult"),
+)
 _LAYOUT: Final = "pipeline_model_parallel_layout"
 _UNSET: Final = ("null", "None", "")
 # Settings of a file that no option has, and what they are among the options.
@@ -74,10 +78,14 @@ def _stated_once(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _precision(name: str) -> dict[str, str]:
-    """Of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
+    """The precision of recipes such as bf16_mixed or bf16_with_fp8_hybrid."""
     out = {
         key: value for word, on in _PRECISIONS.items() if word in name for key, value in on.items()
     }
+    if "nvfp4" in name:
+        return {**out, "fp4": "e2m1"}
+    if "mxfp8" in name:
+        return {**out, "fp8": "e4m3", "fp8_recipe": "mxfp8"}
     return out | ({"fp8": "hybrid"} if "fp8" in name else {})
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, offloading
 from astrarium.configs.megatron.hybrid import segments_of
 from astrarium.configs.megatron.model import shape_of
 from astrarium.configs.pipeline import (
@@ -75,6 +75,9 @@ def _runtime(s: Settings) -> str:
     if s.flag("deepspeed"):
         return "deepspeed"
     implementation = s.text("transformer_impl")
+    moved, layers = s.count("cpu_offloading_num_layers"), s.count("num_layers")
+    if moved and layers:
+        return offloading(moved, layers)
     if _captures_layers(s):
         return GRAPHS
     if implementation:
@@ -90,8 +93,10 @@ def _captures_layers(s: Settings) -> bool:
 
 
 def _precision(s: Settings) -> Precision:
+    if "fp4" in s and s.text("fp4") != "False":
+        return Precision.FP4
     if "fp8" in s and s.text("fp8") != "False":
-        return Precision.FP8
+        return Precision.MXFP8 if s.text("fp8_recipe") == "mxfp8" else Precision.FP8
     return Precision.FP16 if s.flag("fp16") else Precision.BF16
 
 
@@ -103,7 +108,7 @@ def numerics_of(s: Settings) -> Numerics:
 
 
 def expert_messages_of(s: Settings) -> ExpertMessages:
-    """Of the flex dispatcher's backends DeepEP alone is predicted."""
+    """The messages of experts; of the flex dispatcher's backends only DeepEP is known."""
     overlapped = s.flag("overlap_moe_expert_parallel_comm")
     if s.text("moe_token_dispatcher_type") == "flex":
         return ExpertMessages.DEEPEP_OVERLAPPED if overlapped else ExpertMessages.DEEPEP
@@ -178,10 +183,7 @@ def _shards_by_fsdp(s: Settings) -> bool:
 
 
 def uneven_chunks(s: Settings) -> list[int]:
-    """Layers of every chunk if stages differ; empty if all are alike.
-
-    Layers that predict further tokens are on the last stage unless a layout says otherwise.
-    """
+    """Layers of every chunk if stages differ, further predictions in the last; else empty."""
     if "pipeline_model_parallel_layout" in s:
         return layout_chunks(s.text("pipeline_model_parallel_layout"))
     counts = [len(segment) for segment in segments_of(s)]
@@ -231,7 +233,7 @@ def virtual_stages(s: Settings) -> int:
 
 
 def zero_stage(s: Settings) -> int:
-    """What data-parallel ranks share."""
+    """The ZeRO stage of these settings."""
     if s.flag("deepspeed"):
         # Its optimizer for bf16 shards the states by itself, at every stage.
         return max(s.count("zero_stage") or 0, int(s.flag("bf16")))

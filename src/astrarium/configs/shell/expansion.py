@@ -13,9 +13,9 @@ from fnmatch import fnmatchcase, translate
 from typing import Final, TypeAlias
 
 from astrarium.configs.shell.arithmetic import UndecidedError, evaluate, number_of
+from astrarium.configs.shell.lexer import DEEPEST
 from astrarium.configs.shell.nodes import PartKind, Word, WordPart
 from astrarium.configs.shell.syntax import Parser
-from astrarium.configs.shell.words import DEEPEST
 from astrarium.errors import InputError
 
 Held: TypeAlias = "str | list[str] | dict[str, str]"
@@ -72,11 +72,7 @@ def _written(name: str) -> str:
 
 
 class Variables:
-    """Variables and arrays of a script.
-
-    `given` are values for what the script leaves open; `run` gives what commands would print, if
-    that is known.
-    """
+    """Variables of a script; `given` fills what is left open, `run` what commands print."""
 
     def __init__(self, where: str, given: Mapping[str, str] | None = None) -> None:
         self.where, self.given = where, dict(given or {})
@@ -89,7 +85,7 @@ class Variables:
         self.run: Callable[[WordPart], str] = unknown_print
 
     def environment(self) -> dict[str, str]:
-        """What a command that is started now is given."""
+        """The environment of a command that is started now."""
         held = ((name, self.values.get(name)) for name in sorted(self.exported))
         return {name: value for name, value in held if isinstance(value, str)}
 
@@ -161,7 +157,7 @@ class Variables:
         return [*words, current] if begun or current else words
 
     def _pieces(self, part: WordPart) -> list[str]:
-        """What a part stands for: one text, or the elements of an array."""
+        """The text of a part, or the elements of its array."""
         if part.kind is PartKind.TEXT:
             return [part.text]
         if part.kind is PartKind.COMMAND:
@@ -442,7 +438,7 @@ def merged(variables: Variables, one: Mapping[str, Held], why: str) -> dict[str,
 
 
 def _merged_words(lists: Sequence[list[str]], why: str) -> list[str]:
-    """What two lists have in common, and a mark for what is between."""
+    """The common words of two lists, and a mark for those in between."""
     one, other = lists
     shorter = min(len(one), len(other))
     begin = 0

@@ -32,7 +32,10 @@ _SBATCH: Final = re.compile(r"^#SBATCH\s+([^#\n]+)", re.MULTILINE)
 # Commands that train, with the defaults of what they leave out.
 TRAINERS: Final[Mapping[str, Mapping[str, str]]] = _TABLE["trainers"]
 SETTINGS_OF_TRL: Final[Mapping[str, Mapping[str, str]]] = _TABLE["settings_of_trl"]
-_NAMED_COMMANDS: Final = (*TRAINERS, *_TABLE["not_modelled"], *_TABLE["not_read"])
+_NAMED_COMMANDS: Final = (
+    *(*TRAINERS, *_TABLE["torchtune"]),
+    *(*_TABLE["not_modelled"], *_TABLE["not_read"]),
+)
 _COMMANDS: Final = {name for name in _NAMED_COMMANDS if " " in name}
 _SAY_IT: Final = "say what it trains as a strategy: `astrarium predict MODEL --strategy tp=8,...`"
 # What launchers call processes on a node, nodes, and processes in all.
@@ -156,7 +159,7 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
     unknown = [program for program in map(_unknown_program, script.commands) if program]
     if unknown:
         raise NotModelledError(
-            f"{where}: starts {unknown[0]}, a program whose model and options are not known;"
+            f"{where}: starts {unknown[0]}; the model and options of that program are not known;"
             f" {_SAY_IT}"
         )
     started = list(dict.fromkeys(shown(one.words[0]) for one in script.commands if one.words))
@@ -181,10 +184,7 @@ def _name_file(script: Script, where: str) -> None:
 
 
 def _refuse_text(text: str, where: str) -> None:
-    """Refuse a script that trains nothing for any arguments: its text names no training.
-
-    Programs behind conditions on arguments are not reached, so all that the text names count.
-    """
+    """Refuse a script whose whole text names no training, whatever its arguments are."""
     bare = "\n".join(line.partition("# ")[0] for line in text.splitlines())
     if not STARTERS.search(bare) and not re.search(r"python\S* .*(train|tune|sft)\w*\.py", bare):
         raise NotTrainingError(f"{where}: no training is started here: it names no program for it")
@@ -215,7 +215,7 @@ def _ask(script: Script, where: str) -> None:
             if names[0].isdigit()
             else f"add {answer_for(names[0])}"
         )
-        says = f"{where}: what it starts depends on ${names[0]}; {way}"
+        says = f"{where}: the program that it starts depends on ${names[0]}; {way}"
         raise OpenQuestionError(says, variables=variables_of(names[:1]))
     if script.stopped:
         raise OpenQuestionError(
@@ -289,7 +289,7 @@ def _refuse_aim(names: str, where: str) -> None:
 
 
 def kind_of(command: Command) -> str:
-    """What reads the training of a command; "" if it is none that is known."""
+    """The reader of a command's training; "" if none is known."""
     launcher, program, arguments = _parted(command.words)
     name = program.rpartition("/")[2]
     refused = (*_TABLE["not_modelled"], *_TABLE["no_training"], *_TABLE["not_read"])
@@ -300,6 +300,7 @@ def kind_of(command: Command) -> str:
     names_model = "--model_name_or_path" in flags and "--num-layers" not in flags
     kinds = {
         "bridge": name in _TABLE["bridge"],
+        "torchtune": name in _TABLE["torchtune"],
         "megatron": name in _TABLE["megatron"] and not names_model,
         "": any(fnmatchcase(name, pattern) for pattern in refused),
         "huggingface": (name in TRAINERS and bool(flags) and arguments[0].startswith("-"))
@@ -423,11 +424,7 @@ def flags_of(words: Sequence[str]) -> dict[str, str]:
 def _gpus_of(
     launcher: Sequence[str], header: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[int | None, str]:
-    """Processes in all, as the nearest launcher says, else the job, else usual variables.
-
-    With them comes what they are taken from where nothing states them; without them, the
-    variable that they depend on.
-    """
+    """Processes in all by the nearest launcher, job or usual variable, and their source."""
     starts = [i for i, word in enumerate(launcher) if word.rpartition("/")[2] in _LAUNCHERS]
     parts = [launcher[i:] for i in reversed(starts)] if starts else [launcher]
     open_on = ""

@@ -29,9 +29,9 @@ from astrarium.configs.shell.expansion import (
     unknown_print,
     unset_in,
 )
+from astrarium.configs.shell.lexer import PLACEHOLDER
 from astrarium.configs.shell.nodes import Simple, Statement, WordPart, plain
 from astrarium.configs.shell.syntax import DECLARING, Parser, parse
-from astrarium.configs.shell.words import PLACEHOLDER
 from astrarium.errors import InputError
 from astrarium.value import Value
 
@@ -65,7 +65,7 @@ class Command(Value, frozen=True):
 
 @dataclass(slots=True)
 class Script:
-    """What a script sets and starts; `files` are those it writes, by the names it gives them."""
+    """Variables and commands of a script; `files` are those it writes, by its own names."""
 
     variables: Variables
     commands: list[Command] = field(default_factory=list)
@@ -84,10 +84,7 @@ def read_script(
     *,
     past_failures: bool = False,
 ) -> Script:
-    """Follow a script; `known` are variables that something else sets, `given` the user's.
-
-    Scripts check what they are given, and stop; `past_failures` goes on where they would.
-    """
+    """Follow a script; `past_failures` goes on where it would stop for want of arguments."""
     script = Script(Variables(where, given))
     script.variables.values = {**(known or {}), **script.variables.values}
     script.variables.positional = list(arguments)
@@ -136,7 +133,7 @@ class _Reader:
             self.script.notes.append(note)
 
     def unknown_in(self, text: str) -> list[str]:
-        """What a condition needs and cannot know; variables that nothing sets are empty."""
+        """Unknown facts that a condition needs; variables that nothing sets are empty."""
         return [
             name
             for name in unset_in(text)
@@ -506,7 +503,7 @@ class _Reader:
     # What commands print and write
 
     def _substituted(self, part: WordPart) -> str:
-        """What commands in $(...) print; a mark where that is not known."""
+        """The output of commands in $(...); a mark where that is not known."""
         printed, flow = self.printed, self.flow
         self.printed = []
         commands = len(self.script.commands)
@@ -528,7 +525,7 @@ class _Reader:
 
     @contextmanager
     def _redirected(self, redirections: Sequence[nodes.Redirection]) -> Iterator[None]:
-        """What is read comes from a text; what is printed goes into a file of the script's."""
+        """Input comes from a text; output goes into a file of the script's."""
         printed, before = self.printed, self.input
         into: tuple[str, bool] | None = None
         for one in redirections:

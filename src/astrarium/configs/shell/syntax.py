@@ -11,8 +11,8 @@ import re
 from typing import Final
 
 from astrarium.configs.shell import nodes
+from astrarium.configs.shell.lexer import WordParser
 from astrarium.configs.shell.nodes import PartKind, Simple, Statement, Word, WordPart, plain
-from astrarium.configs.shell.words import WordParser
 
 _REDIRECTIONS: Final = ("<", ">", ">>", "<<<", "&>", "&>>", ">&", "<&", "<>", ">|")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_]\w*")

@@ -153,7 +153,7 @@ def _command(numbered: str) -> list[str]:
 
 
 def _places(job: Job, program: RankProgram) -> dict[str, str]:
-    """Where software, data and checkpoints are; what is empty is for the user to fill in."""
+    """Places of software, data and checkpoints; the user fills in the empty ones."""
     own = dict.fromkeys(NAMED.findall(" ".join(program.data.own)), "")
     folder = usual_folder(job)
     kept = {CHECKPOINTS: f"{DATA_FOLDER}/{folder}"} if folder else {}

@@ -62,11 +62,7 @@ def family(gpu: str) -> str:
 
 
 def pool_labels(job: Job, sort: Callable[[str], str]) -> dict[str, str]:
-    """Labels for pools that the launcher's names of GPU types do not tell apart, by pool.
-
-    `sort` gives what the launcher calls a GPU type, "" if that is not known. Users give the labels
-    to their nodes; pools of a type are not alike, or they would be one pool.
-    """
+    """Labels, by pool, for pools of one type; `sort` is the launcher's name of a GPU type."""
     pools = {group.pool.name: sort(group.pool.gpu.name) for group in job.nodes}
     if len(pools) == 1:
         return {}
@@ -82,7 +78,7 @@ def pool_labels(job: Job, sort: Callable[[str], str]) -> dict[str, str]:
 
 
 def pool_notes(labels: Mapping[str, str], how: str) -> Iterator[str]:
-    """Which nodes the user has to label; `how` is the way of the launcher."""
+    """Nodes that the user has to label; `how` is the way of the launcher."""
     if labels:
         named = ", ".join(f"`{value}` (pool {name})" for name, value in labels.items())
         yield (
@@ -119,7 +115,7 @@ def usual_values(program: RankProgram) -> dict[str, str]:
 
 
 def variable_notes(program: RankProgram, where: str) -> tuple[str, ...]:
-    """Which variables a file sets to what may not be so."""
+    """Variables that a file sets to guesses."""
     return tuple(
         f"{name} is `{usual_value(name)}` in {where}; change it if yours differs: {meaning}."
         for name, meaning in program.variables.items()

@@ -52,8 +52,8 @@ def nodes_refused(job: Job) -> str:
     unknown = [cloud for cloud in clouds if cloud not in CLOUDS]
     if unknown:
         return (
-            f"it does not rent from {' and '.join(unknown)}, whose prices the plan has; plan with"
-            f" {flag('market')} and clouds that it knows, or export to slurm or kubernetes"
+            f"it does not rent from {' and '.join(unknown)}, and the plan has prices of there; plan"
+            f" with {flag('market')} and clouds that it knows, or export to slurm or kubernetes"
         )
     if len(clouds) > 1:
         return f"tasks of a job group lie in one cloud; plan with {flag('market')} and one of them"
@@ -64,8 +64,8 @@ def nodes_refused(job: Job) -> str:
     ]
     if unnamed:
         return (
-            f"it is not known what it calls {' and '.join(dict.fromkeys(unnamed))}; export to"
-            " torchrun, slurm or kubernetes"
+            f"its name for {' and '.join(dict.fromkeys(unnamed))} is not known; export to torchrun,"
+            " slurm or kubernetes"
         )
     return _twins_refused(job)
 

@@ -93,7 +93,7 @@ def _nodes(job: Job) -> Iterator[str]:
 
 
 def node_notes(job: Job) -> Iterator[str]:
-    """Which nodes are which: the order of nodes is that of the pipeline."""
+    """The numbers of the nodes, which follow the order of the pipeline."""
     if job.num_nodes == 1:
         return
     if len(job.nodes) == 1:

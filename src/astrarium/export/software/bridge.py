@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from astrarium.catalog.models import ModelEntry, model_entries
 from astrarium.errors import flag
 from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.header import commented, header_lines
-from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, on_amd
+from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, filled, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
     SMOKE_ITERATIONS,
@@ -28,12 +27,10 @@ from astrarium.export.run_length import (
     ramp_of,
 )
 from astrarium.export.software import megatron
-from astrarium.export.software.model_facts import differing, trained_facts
+from astrarium.export.software.published import published_as, why_unpublished
 from astrarium.export.target import Target
-from astrarium.model import model_of_entry
-from astrarium.model.blocks import Model
-from astrarium.model.prediction import without_predictions
-from astrarium.model.workload import Precision
+from astrarium.model.adapters import module_names
+from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -48,53 +45,35 @@ _DATA: Final[Mapping[str, Any]] = json.loads(
     (Path(__file__).parent / "data" / "bridge.json").read_bytes()
 )
 RECIPES: Final[Mapping[str, str]] = _DATA["recipes"]  # by names of the catalog
+ADAPTED: Final[Mapping[str, str]] = _DATA["adapted"]  # likewise, with adapters
+STARTER: Final = "finetune_bridge.py"
+PRETRAINED: Final = "PRETRAINED"
 MIXED_PRECISION: Final[Mapping[Precision, str]] = {
     Precision.BF16: "bf16_mixed",
     Precision.FP16: "fp16_mixed",
     Precision.FP8: "bf16_with_fp8_current_scaling_mixed",
+    Precision.MXFP8: "bf16_with_mxfp8_mixed",
+    Precision.FP4: "bf16_with_nvfp4_mixed",
 }
 
 
 def recipe_of(job: Job) -> str:
-    """The recipe whose model has the same layers and facts; "" if there is none.
-
-    Some models differ only in what they were trained on; then the name decides.
-    """
-    model = without_predictions(job.model)
-    alike = [entry.name for entry in _as_large(model) if not _differences(model, entry)]
-    names = sorted(alike, key=lambda name: name != model.name)
-    return RECIPES[names[0]] if names else ""
+    """The recipe for the model, with adapters or without; "" if there is none."""
+    recipes = _recipes(job.workload)
+    return recipes.get(published_as(job.model, recipes), "")
 
 
-def _as_large(model: Model) -> list[ModelEntry]:
-    """Models with a recipe, of the same family and number of parameters."""
-    return [
-        entry
-        for entry in model_entries()
-        if entry.name in RECIPES
-        and (entry.family, entry.parameters) == (model.family, model.parameters)
-    ]
+def _recipes(work: Workload) -> Mapping[str, str]:
+    return RECIPES if work.adapters is None else ADAPTED
 
 
-def _differences(model: Model, entry: ModelEntry) -> tuple[str, ...]:
-    published = model_of_entry(entry)
-    if (published.blocks, published.head) != (model.blocks, model.head):
-        return ("its layers are other ones",)
-    planned, offered = trained_facts(model.config or {}), trained_facts(entry.config)
-    return tuple(differing(planned or {}, offered or {}).values())
-
-
-def model_refused(job: Job) -> str:
+def workload_refused(work: Workload) -> str:
     """Why there is no recipe for the model; "" if there is one."""
-    if recipe_of(job):
-        return ""
-    near = [
-        f"{one.name} has {', '.join(_differences(job.model, one))}" for one in _as_large(job.model)
-    ]
-    beside = f" ({near[0]})" if near else ""
-    return (
-        f"Megatron-Bridge {VERSION} has no recipe for it{beside}; {flag('to')} megatron writes the"
-        " model out option by option"
+    why = why_unpublished(work.model, _recipes(work))
+    kind = "" if work.adapters is None else " with adapters"
+    return why and (
+        f"Megatron-Bridge {VERSION} has no recipe{kind} for it{why}; {flag('to')} megatron writes"
+        " the model out option by option"
     )
 
 
@@ -109,6 +88,7 @@ def overrides(job: Job) -> dict[str, object]:
         **({**_DATA["fixed_for_experts"], **_messages(job)} if job.model.max_experts else {}),
         **(BRIDGE_OFF if on_amd(job) else {}),
         **dict(_run(job)),
+        **dict(_adapters(job)),
     }
 
 
@@ -181,7 +161,7 @@ def _overlap(job: Job) -> Iterator[tuple[str, object]]:
 
 
 def _messages(job: Job) -> dict[str, object]:
-    """How tokens travel to experts, as settings of the model; `comm_overlap` is not asked."""
+    """Messages of experts as settings of the model; `comm_overlap` is not asked."""
     asked = dict(megatron.expert_messages(job))
     overlapped = asked.pop(OVERLAPPED, False)
     named = {f"model.{name.replace('-', '_')}": value for name, value in asked.items()}
@@ -208,6 +188,22 @@ def _run(job: Job) -> Iterator[tuple[str, object]]:
     yield "logger.log_interval", 10
 
 
+def _adapters(job: Job) -> Iterator[tuple[str, object]]:
+    """Adapters, and rows of the plan's length, each filled with several samples."""
+    adapters, strategy = job.workload.adapters, job.strategy
+    if adapters is None:
+        return
+    yield from _DATA["fixed_for_adapters"].items()
+    yield "peft.dim", adapters.rank
+    yield "peft.alpha", 2 * adapters.rank
+    yield "peft.target_modules", list(module_names(job.model, adapters))
+    packed = strategy.micro_batch == 1
+    yield "dataset.enable_offline_packing", packed
+    if packed:
+        yield "dataset.offline_packing_specs.packed_sequence_size", job.workload.seq_length
+        yield "dataset.offline_packing_specs.pad_seq_to_mult", max(2 * strategy.cp, 1)
+
+
 def word(key: str, value: object) -> str:
     """An override as the command line takes it; text with signs of the grammar is quoted."""
     return f"{key}={_text(value)}"
@@ -218,23 +214,42 @@ def _text(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_text(each)}" for key, each in value.items()) + "}"
     plain = str(value)
     return f"'{plain}'" if any(sign in plain for sign in "|*,=") else plain
 
 
+_PRETRAINING: Final = Data(
+    ("--dataset", "llm-pretrain-mock"),
+    "DATA_PATH",
+    ("--dataset llm-pretrain", '"dataset.blend=[[$DATA_PATH],null]"'),
+)
+
+
 def program(job: Job) -> RankProgram:
     words = [word(key, value) for key, value in overrides(job).items()]
-    header = commented(header_lines(job, SOFTWARE))
+    header, adapters = commented(header_lines(job, SOFTWARE)), job.workload.adapters
+    listed = {OVERRIDES: header + "".join(f"{line}\n" for line in words)}
+    if adapters is None:
+        started: dict[str, Any] = {
+            "script": '"$BRIDGE_PATH"/scripts/training/run_recipe.py',
+            "arguments": ("--recipe", recipe_of(job), *words),
+            "data": _PRETRAINING,
+            "files": listed,
+            "variables": {"BRIDGE_PATH": f"a checkout of Megatron-Bridge, tag v{VERSION}"},
+        }
+    else:
+        scheme = ("--peft_scheme", adapters.kind.value)
+        started = {
+            "script": STARTER,
+            "arguments": ("--recipe", recipe_of(job), *scheme, *words),
+            "files": {**listed, STARTER: header + filled("finetune_bridge.txt")},
+            "variables": {PRETRAINED: "a checkpoint that Megatron-Bridge imported"},
+        }
     return RankProgram(
         software=SOFTWARE,
-        script='"$BRIDGE_PATH"/scripts/training/run_recipe.py',
-        arguments=("--recipe", recipe_of(job), *words),
-        data=Data(
-            ("--dataset", "llm-pretrain-mock"),
-            "DATA_PATH",
-            ("--dataset llm-pretrain", '"dataset.blend=[[$DATA_PATH],null]"'),
-        ),
-        files={OVERRIDES: header + "".join(f"{line}\n" for line in words)},
+        **started,
         checkpoints=(
             f'checkpoint.save="${CHECKPOINTS}"',
             f'checkpoint.load="${CHECKPOINTS}"',
@@ -248,7 +263,6 @@ def program(job: Job) -> RankProgram:
             "checkpoint.load=null",
         ),
         environment=megatron.environment(job),
-        variables={"BRIDGE_PATH": f"a checkout of Megatron-Bridge, tag v{VERSION}"},
         needs=(
             f"Megatron-Bridge {VERSION} with Transformer Engine, the same on every node.",
             "Access to the model's config on Hugging Face, which the recipe reads.",
@@ -263,7 +277,12 @@ def _notes(job: Job) -> Iterator[str]:
         " settings, such as the learning rate, are those of the recipe."
     )
     yield "The model is the published one on Hugging Face, which has the sizes of the plan."
-    yield "Without DATA_PATH it trains on random tokens."
+    adapters = job.workload.adapters
+    yield (
+        "Without DATA_PATH it trains on random tokens."
+        if adapters is None
+        else "It trains on SQuAD, as the recipe does; `dataset` in the recipe says another one."
+    )
     yield kept_note(job)
     if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
@@ -275,5 +294,7 @@ TARGET = Target(
     version=VERSION,
     program=program,
     lacks=lacks("megatron", "bridge"),
-    model_refused=model_refused,
+    workload_refused=workload_refused,
+    finetunes=("lora", "dora"),
+    modules="megatron_gpt",
 )

@@ -53,10 +53,7 @@ def layer_class(job: Job) -> str:
 
 
 def training_files(job: Job, software: str, template: str, extra: Mapping[str, object]) -> Files:
-    """The model and the script that trains it.
-
-    `template` is a file of this package's data; its constants are those of the plan and `extra`.
-    """
+    """The model, and the script of a `template` with the constants of the plan and `extra`."""
     text = (_FOLDER / template).read_text()
     strategy, work = job.strategy, job.workload
     constants: dict[str, object] = {
@@ -98,7 +95,7 @@ def script_notes(job: Job) -> tuple[str, ...]:
 
 
 def _weights(job: Job) -> str:
-    """Which ones the script begins with."""
+    """The weights that the script begins with."""
     adapters = job.workload.adapters
     if adapters is None:
         return "random weights"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.catalog.runtimes import GRAPHS
+from astrarium.catalog.runtimes import GRAPHS, offloaded_layers
 from astrarium.export.features import lacks, layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
@@ -164,6 +164,8 @@ def _sharing(job: Job) -> Iterator[tuple[str, object]]:
         yield "data-parallel-sharding-strategy", SHARDING[strategy.zero_stage]
         yield "ckpt-format", "fsdp_dtensor"
         yield "init-model-with-meta-device", True
+    if moved := offloaded_layers(job.runtime, job.model.num_layers):
+        yield "cpu-offloading-num-layers", moved
     if strategy.offload_optimizer:
         yield "optimizer-cpu-offload", True
         yield "optimizer-offload-fraction", 1.0
@@ -187,6 +189,12 @@ def precision_flags(job: Job) -> Iterator[tuple[str, object]]:
     if precision is Precision.FP8:
         yield "fp8-format", "hybrid"
         yield "fp8-recipe", "tensorwise"
+    if precision is Precision.MXFP8:
+        yield "fp8-format", "e4m3"
+        yield "fp8-recipe", "mxfp8"
+    if precision is Precision.FP4:
+        yield "fp4-format", "e2m1"
+        yield "fp4-recipe", "nvfp4"
     if job.workload.numerics is Numerics.REDUCED:
         yield "grad-reduce-in-bf16", True
         yield "use-precision-aware-optimizer", True

@@ -401,7 +401,7 @@ def difference(model: Model, seq_length: int, flags: Flags) -> str:
 
 
 def _weights(block: Block) -> tuple[Any, ...]:
-    """What decides weights; the length of the chunks of a scan is up to the kernels."""
+    """All that decides weights; the chunks of a scan are up to the kernels."""
     norms = sorted((norm.width, norm.vectors, norm.groups) for norm in block.norms)
     figures = (block.gated, block.experts_per_token, block.extra_parameters)
     return block.linears, norms, figures, [replace(scan, chunk=1) for scan in block.scans]

@@ -199,7 +199,7 @@ def scan_of(model: Model) -> Scan | None:
 
 
 def scan_needs(job: Job) -> Iterator[str]:
-    """What must be installed for the scans of a model."""
+    """Packages that the scans of a model need."""
     scan = scan_of(job.model)
     if scan is not None and scan.kind in KERNELS:
         yield f"{KERNELS[scan.kind]}, which have the kernels of its scans, on every node"

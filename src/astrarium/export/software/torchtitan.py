@@ -28,7 +28,7 @@ from astrarium.export.software.torchtitan_models import (
     llama_spec,
 )
 from astrarium.export.target import Target
-from astrarium.model.workload import Precision
+from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job
 
 VERSION: Final = "0.3.0"
@@ -74,11 +74,18 @@ _NORMS: Final = """\
 
 
 def model_refused(job: Job) -> str:
-    """Why the model cannot be trained, "" if it can."""
+    """Why the model cannot be trained as the plan has it, "" if it can."""
     flavor = flavor_of(job.model, VERSION)
+    is_own = flavor is not None and _is_model(flavor)
+    return flavor_refused(job, flavor) if flavor and is_own else ""
+
+
+def workload_refused(work: Workload) -> str:
+    """Why the model cannot be trained, "" if it can."""
+    flavor = flavor_of(work.model, VERSION)
     if flavor is not None and _is_model(flavor):
-        return flavor_refused(job, flavor)
-    why = llama_refused(job.model)
+        return ""
+    why = llama_refused(work.model)
     if flavor is not None:
         other = ", ".join(flavor.differences.values())
         return why and f"{flavor.label} has its sizes, but {other}, and {why}"
@@ -184,6 +191,7 @@ TARGET = Target(
     runtime=titan.RUNTIME,
     program=program,
     lacks=lacks("torchtitan", "torchtitan 0.3"),
+    workload_refused=workload_refused,
     model_refused=model_refused,
     optimizers="torchtitan",
 )

@@ -102,10 +102,7 @@ def as_type(values: Mapping[str, object], kind: str, label: str) -> dict[str, ob
 
 
 def dropped(config: Mapping[str, object], read: Collection[str]) -> Iterator[str]:
-    """Keys that change what a model does and that its adapter did not `read`, a note for each.
-
-    Values that switch a thing off are no loss.
-    """
+    """Notes on keys that change a model, are not off, and were not `read` by its adapter."""
     for key, meaning in LEFT_OUT.items():
         value = config.get(key)
         if key in read or value in _OFF or _is_off(key, config, read):

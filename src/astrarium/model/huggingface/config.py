@@ -290,10 +290,7 @@ def alternating_windows(config: Config, layers: int) -> tuple[int | None, ...]:
 
 
 def stack(config: Config, half: str, hidden: int, ffn: int, vocab: int, positions: int) -> Shape:
-    """A stack with a bias on every weight, no gate and no rotation: one half, or a tower.
-
-    `half` begins the keys of its heads and layers; "" means the usual keys.
-    """
+    """A stack with biases, no gate and no rotation; `half` begins its keys, "": the usual ones."""
     heads_key, layers_key = (f"{half}_attention_heads", f"{half}_layers") if half else _USUAL
     heads = config.count(heads_key)
     if hidden % heads:

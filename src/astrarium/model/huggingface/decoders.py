@@ -35,7 +35,7 @@ Trait: TypeAlias = Callable[[Config, Shape], Shape]
 
 
 def fixed(**fields: Any) -> Trait:  # noqa: ANN401  of a shape
-    """What all models of a family have."""
+    """Values that all models of a family have."""
     return lambda _, shape: replace(shape, **fields)
 
 
@@ -106,7 +106,6 @@ def cohere2(config: Config, shape: Shape) -> Shape:
 
 
 def exaone4(config: Config, shape: Shape) -> Shape:
-    """Where there is a window, it is as in Cohere 2."""
     if config.optional_count("sliding_window") is None:
         return shape
     return cohere2(config, shape)
@@ -180,7 +179,12 @@ def experts_of(
     if per_token > count:
         what = f"expected at most the {count} experts there are, got {per_token}"
         raise config.failure("num_experts_per_tok", what)
-    return Experts(count, per_token, ffn, shared_ffn, shared_gate, shared_bias, router_bias, bias)
+    groups, of_token = config.count_or("n_group", 1), config.count_or("topk_group", 1)
+    return Experts(
+        *(count, per_token, ffn, shared_ffn, shared_gate, shared_bias, router_bias, bias),
+        groups=groups,
+        groups_per_token=min(of_token, groups),
+    )
 
 
 def qwen2_moe(config: Config, shape: Shape) -> Shape:

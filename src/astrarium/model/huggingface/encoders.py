@@ -1,14 +1,14 @@
 """Adapters for encoders (BERT, RoBERTa, ViT), and types of our own for published tables.
 
 The head follows the class named in `architectures`. A bare BERT body is trained as a masked
-language model through its own token table. A bare ViT gets one output without weights. Classifier
+language model through its own token table; a bare ViT gets one output without weights. Classifier
 heads of ViT are counted for every token (0.2 % of ViT-H's FLOPs).
 
-Some models were published as tables, without a transformers class. `megatron_gpt` takes the names
-of Megatron's options and three more: `parallel_residual`, `post_norms` (norms after the sublayers
-too) and the position type `relative` (Transformer-XL: one more projection per layer, as in Gopher).
-`vit_parallel` is ViT-22B's block: attention and feed-forward part side by side under one norm
-without shift, query/key norms, no bias on queries, keys and values. Its total has no head.
+Two types are for models published as tables. `megatron_gpt` takes the names of Megatron's options
+and three more: `parallel_residual`, `post_norms` (norms after the sublayers too) and the position
+type `relative` (Transformer-XL: one more projection per layer, as in Gopher). `vit_parallel` is
+ViT-22B's block: attention and feed-forward part side by side under one norm without shift,
+query/key norms, no bias on queries, keys and values. Its total has no head.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _scan_by_name(config: Config, hidden: int, inner: int | None = None) -> Scan
 
 
 def _scanning(config: Config, key: str, usual: tuple[bool, ...]) -> tuple[bool, ...]:
-    """Which layers have a scan, as the config says, or as is usual."""
+    """The layers that have a scan, as the config says, or as is usual."""
     types = config.layer_flags(key, len(usual))
     for kind in types or ():
         if kind not in SCANNING + ATTENDING:
@@ -196,7 +196,7 @@ def falcon_h1(name: str, family: str, config: Config) -> Model:
 
 
 def qwen3_next(config: Config) -> Shape:
-    """As Qwen3.5, with experts beside a gated shared one."""
+    """Qwen3.5 with experts beside a gated shared one."""
     shape = qwen3_5(config)
     shared = config.count("shared_expert_intermediate_size", least=0)
     ffn = config.count("moe_intermediate_size")

@@ -164,11 +164,7 @@ def _qwen(
 
 
 def mllama(name: str, family: str, config: Config) -> Model:
-    """All tiles of an image are one sequence; text layers in between attend to them alone.
-
-    The projector reads several layers of the tower beside its end. Norm and tile positions
-    between the tower's two parts are counted at its beginning.
-    """
+    """All tiles of an image are one sequence, which text layers in between attend to."""
     vision = config.section("vision_config", TOWERS["mllama_vision_model"])
     seen = _mllama_tower(config, vision)
     text = config.section("text_config", DEFAULTS["mllama"])

@@ -27,11 +27,7 @@ BIASES_WITHOUT_KEYS = 2  # Whisper's queries and values have a bias, its keys ha
 
 
 def t5(name: str, family: str, config: Config) -> Model:
-    """T5: relative position tables, which belong to the first block of each half.
-
-    The v1.1 checkpoints have a head of their own (`tie_word_embeddings` false), which the
-    transformers 5 class overrides.
-    """
+    """T5: position tables in the first block of each half; v1.1 has a head of its own."""
     layers = config.count("num_hidden_layers", most=MOST_LAYERS)
     decoder_layers = layers
     if config.get("num_decoder_layers") is not None:

@@ -347,7 +347,7 @@ def memory_terms(plan: Plan) -> tuple[MemoryTerm, ...]:
 
 
 def _binds(plan: Plan, time: tuple[TimeTerm, ...]) -> Iterator[str]:
-    """What the iteration is spent on by kind, its largest single overhead, the memory left."""
+    """The kinds of work that bind, the largest single overhead, the memory left."""
     kinds = {kind: sum(term.share for term in time if term.kind is kind) for kind in TimeKind}
     first = max(kinds, key=lambda kind: kinds[kind])
     others = ", ".join(f"{kind} {_percent(kinds[kind])}" for kind in TimeKind if kind is not first)
@@ -380,7 +380,7 @@ def _binds(plan: Plan, time: tuple[TimeTerm, ...]) -> Iterator[str]:
 
 
 def _remedies(plan: Plan, time: tuple[TimeTerm, ...]) -> tuple[str, ...]:
-    """What would make the largest overheads smaller."""
+    """Remedies for the largest overheads."""
     advice = [
         f"{term.title}: {remedy(term.cause, plan.strategy)}"
         for term in time

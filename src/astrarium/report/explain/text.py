@@ -149,7 +149,7 @@ RESULTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
 def explanation_report(
     document: PlanDocument, explained: Explanation, width: int
 ) -> Iterator[RenderableType]:
-    """Where the time, memory and money of a plan go, its limits, and what would improve it."""
+    """Time, memory and money of a plan, its limits, and ways to improve it."""
     plan = explained.plan
     trains = {plan.finetune}
     yield header(document.workload, document.cluster, document.notes, trains=trains)

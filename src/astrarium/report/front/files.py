@@ -45,10 +45,7 @@ class FileKind(Value, frozen=True):
 
 
 def check_front(flag: str, path: str, endings: Sequence[str] = ()) -> None:
-    """Refuse before any work what cannot be written afterwards.
-
-    `endings` are those that the flag takes; all if none are named.
-    """
+    """Refuse before any work a file that cannot be written, or has none of the `endings`."""
     kind = _kind_of(flag, path, endings)
     if kind.package and find_spec(kind.package) is None:
         raise InputError(

@@ -407,7 +407,7 @@ def _box(label: Label) -> Box:
 
 
 def _legend(front: PlottedFront) -> Iterator[Shape]:
-    """What the forms mean, in a line under the title; limits that are out of sight follow."""
+    """The meaning of the forms, under the title; limits that are out of sight follow."""
     x, y = PLOT.left + RADIUS, 56.0
     kinds = {point.kind for point in front.points}
     for kind, (form, role) in reversed(list(LOOKS.items())):

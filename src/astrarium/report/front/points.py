@@ -37,7 +37,7 @@ _DURATIONS: Final = (  # a unit, its seconds, and the least number of units that
 
 
 class Quantity(Value, frozen=True):
-    """What an axis shows: its title with the unit, the unit in SI, and how a tick is written."""
+    """The quantity of an axis: its title, its unit in SI, and the text of a tick."""
 
     title: str
     unit: float
@@ -83,7 +83,7 @@ class ChartAxis(Value, frozen=True):
     ticks: tuple[tuple[float, str], ...]
 
     def position(self, value: float) -> float:
-        """Where a value lies, from 0 at the low end to 1 at the high end."""
+        """The place of a value, from 0 at the low end to 1 at the high end."""
         low, high = (_scaled(end, self.logarithmic) for end in (self.low, self.high))
         return (_scaled(value, self.logarithmic) - low) / (high - low)
 
@@ -150,7 +150,7 @@ def _inside(ticks: Sequence[float], low: float, high: float) -> list[float]:
 
 
 class PointKind(StrEnum):
-    """How a point relates to the chosen one, which is the best plan of the document."""
+    """The relation of a point to the chosen one, which is the best plan of the document."""
 
     CHOSEN = "chosen"
     TIED = "near-tie of the chosen"
@@ -282,11 +282,7 @@ def _kind(index: int, chosen: int | None, parts: Sequence[ParetoPart]) -> PointK
 
 
 def _leaders(parts: Sequence[ParetoPart], order: Sequence[int]) -> dict[int, int]:
-    """The representative of every point: the first in order with which it is tied.
-
-    Ties are no equivalence (a, b and b, c may be tied where a, c are not), so a group is all that
-    is tied with its leader, not all that a chain of ties leads to.
-    """
+    """By point: the first in order that is tied with it, not all that a chain of ties reaches."""
     leaders: dict[int, int] = {}
     for index in order:
         if index not in leaders:

@@ -33,7 +33,7 @@ LEGEND_GAP: Final = 3
 
 
 class Ink(Value, frozen=True):
-    """How something is drawn: in Unicode, in ASCII, and its colour."""
+    """A mark in Unicode and in ASCII, and its colour."""
 
     unicode: str
     ascii: str
@@ -170,7 +170,7 @@ def _tick_labels(canvas: Canvas, time: ChartAxis) -> str:
 def _legend(
     front: PlottedFront, time: ChartAxis, cost: ChartAxis, ascii_only: bool
 ) -> Iterator[Text]:
-    """What the characters mean, and the limits; one that is out of sight is named as such."""
+    """The meaning of the characters, and the limits, also those out of sight."""
     for kind, ink in reversed(list(POINTS.items())):
         if any(point.kind is kind for point in front.points):
             yield Text.assemble((ink.glyph(ascii_only), ink.style), f" {kind.value}")
@@ -227,10 +227,7 @@ def front_table(front: PlottedFront, width: int) -> Iterator[RenderableType]:
 
 
 def thinned(front: PlottedFront, most: int) -> tuple[PlottedPoint, ...]:
-    """Points that show the course of a front: the marked ones, then those farthest from others.
-
-    Near-ties that another point represents come last, at any distance.
-    """
+    """Points that show the course of a front: marked ones, then the farthest from others."""
     if len(front.points) <= most:
         return front.points
     time, cost = front.axes((most, most))

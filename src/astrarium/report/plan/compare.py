@@ -89,7 +89,7 @@ def _saved_cell(quantity: ComparedQuantity, own: float | None) -> str:
 
 
 def _quantities(own: Plan, compare: ComparePart) -> tuple[ComparedQuantity, ...]:
-    """What is compared: of the run or, where its length is not known, of an iteration."""
+    """Quantities of the run or, where its length is not known, of an iteration."""
     if own.train_seconds is None:
         return (
             ComparedQuantity(
@@ -120,7 +120,7 @@ def _small_dollars(amount: float) -> str:
 
 
 def saved_words(own: Plan, answer: Plan, compare: ComparePart) -> str:
-    """What the answer saves, and what it takes in addition."""
+    """The savings of the answer, and its additional costs."""
     less: list[str] = []
     more: list[str] = []
     for quantity in _quantities(own, compare):

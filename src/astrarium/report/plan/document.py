@@ -188,7 +188,6 @@ def sensitivity_part(change: Change) -> SensitivityPart:
 
 
 def compare_part(own: OwnPlan, answer: Plan, notes: Sequence[str] = ()) -> ComparePart:
-    """What the user has beside the answer."""
     plan = own.plan
     runs = plan is not None and plan.fits
 
@@ -402,7 +401,7 @@ def cluster_part(cluster: Cluster) -> ClusterPart:
 
 
 def price_source(pool: Pool) -> str:
-    """Where the on-demand price of a pool comes from, with its date."""
+    """The source of the on-demand price of a pool, with its date."""
     if pool.usd_per_gpu_hour is None:
         return ""
     if pool.price_origin:
@@ -431,7 +430,7 @@ def _offer_words(pool: Pool) -> str:
 
 
 def measured_notes(model: Model, plan: Plan) -> tuple[str, ...]:
-    """What replaces the seconds that a model file lacks for the best plan, by GPU type."""
+    """Notes on missing seconds of a model file for the best plan, by GPU type."""
     parts = [part.timings for part in (*model.kinds, model.head) if part.timings]
     return tuple(
         note

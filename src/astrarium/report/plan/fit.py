@@ -136,7 +136,7 @@ def changes_section(document: FitDocument, plan: Plan) -> Iterator[RenderableTyp
 
 
 def _way_out(document: FitDocument) -> str:
-    """What is left to do if no single change helps; promises no strategy where none fits."""
+    """The way out if no single change helps; promises no strategy where none fits."""
     fewest, given = document.smallest_gpus, document.cluster.gpus
     if len(document.cluster.pools) > 1:
         return "`astrarium plan` searches for a strategy that does"

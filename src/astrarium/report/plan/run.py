@@ -27,7 +27,7 @@ FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
 def run_section(plan: Plan, run: Run, cluster: ClusterPart, width: int) -> Iterator[RenderableType]:
-    """What is known of the run, causes with their shares if there are several."""
+    """The facts of the run, causes with their shares if there are several."""
     yield indented(run_words(plan, run))
     for line in _assumptions(plan, run, cluster):
         yield indented(line)

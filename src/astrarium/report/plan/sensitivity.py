@@ -90,7 +90,7 @@ def _in_vain(parts: Sequence[SensitivityPart], names: Mapping[str, str]) -> Iter
 
 
 def neighbour_lines(document: PlanDocument) -> Iterator[str]:
-    """What more money buys, and what more time saves: the points next to the chosen one."""
+    """The gain of more money, and of more time: the points next to the chosen one."""
     front = front_of(document)
     chosen = front.chosen
     if chosen is None or not front.priced:

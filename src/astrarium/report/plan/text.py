@@ -166,7 +166,7 @@ def facts(
 
 
 def _rows_words(workload: WorkloadPart) -> str:
-    """What a batch counts, and how long it is."""
+    """The unit of a batch, and its length."""
     length = f"{workload.seq_length:,}"
     if workload.reference is not None and workload.lengths is None:
         return f"sequences (pairs) of {length}"
@@ -184,7 +184,7 @@ def _prediction_words(layers: int) -> str:
 
 
 def _adapters_words(workload: WorkloadPart, trains: Collection[str | None]) -> str:
-    """Which adapters train, named by their kind where all plans have one; "" where none has any."""
+    """The adapters, named by their kind where all plans have one; "" where none has any."""
     if workload.lora_rank is None or trains == {None}:
         return ""
     kind = f"{ADAPTERS.get(next(iter(trains)), '')} ".lstrip() if len(trains) == 1 else ""
@@ -268,7 +268,6 @@ def pipelines(plans: Sequence[Plan]) -> Iterator[RenderableType]:
 
 
 def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
-    """What plans give."""
     return _tables(_packed([], results(plans), width))
 
 
@@ -296,10 +295,7 @@ def _packed(
 
 
 def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[tables.Field]:
-    """What a plan sets; type and number of GPUs only where the cluster leaves a choice.
-
-    Models with experts always show etp, also where it is 1: runtimes default to tp.
-    """
+    """Choices of a plan; GPUs only where they differ, etp for all models with experts."""
 
     def of(head: str, text: Callable[[Plan], str], *, prose: bool = False) -> tables.Field:
         return tables.Field(head, [text(plan) for plan in plans], right=not prose, prose=prose)
@@ -337,7 +333,7 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
 
 
 def results(plans: Sequence[Plan]) -> list[tables.Field]:
-    """What a plan gives; the run's length and price only where tokens were stated."""
+    """Figures of a plan; the run's length and price only where tokens were stated."""
     texts: dict[str, Callable[[Plan], str]] = {
         "iteration": lambda p: format_seconds(p.iteration_seconds),
         "likely": lambda p: tables.interval(p.interval_seconds, p.iteration_seconds),
@@ -355,10 +351,7 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
 
 
 def choice_words(choice: ChoicePart) -> str:
-    """Why the first plan is recommended, and what it costs; "" if there is nothing to say.
-
-    A fastest plan that is neither listed nor faster in the digits shown is not compared.
-    """
+    """Why the first plan is recommended, and what it costs; "" if there is nothing to say."""
     slower = tables.percent(choice.slower)
     if not choice.why or (choice.fastest is None and slower == tables.percent(0.0)):
         return ""
@@ -450,10 +443,7 @@ def next_steps(
     runtimes: Sequence[str] = ("megatron",),
     files: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """How to keep, explain and export the best plan.
-
-    `files` have been written besides the document.
-    """
+    """Commands to keep, explain and export the best plan; `files` have been written."""
     folder = "DIR" if written is None else str(written.parent)
     yield tables.title(
         f"Keep{', explain and export' if runtimes else ' and explain'} the best plan"

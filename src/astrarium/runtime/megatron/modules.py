@@ -60,16 +60,13 @@ class CausalAttention(torch.nn.Module):  # type: ignore[misc]  # torch has no ty
 
 @cache
 def _seen(length: int, rank: int, ranks: int) -> torch.Tensor:
-    """Which of all tokens, rank after rank, each token of this rank may see."""
+    """The tokens, rank after rank, that each token of this rank may see."""
     places = [context_places(length * ranks, other, ranks) for other in range(ranks)]
     return places[rank][:, None] >= torch.cat(places)[None, :]
 
 
 def context_places(length: int, rank: int, ranks: int) -> torch.Tensor:
-    """The places of a sequence that a rank holds: one part from the front, one from the back.
-
-    Later tokens see more; so every rank does the same work.
-    """
+    """The places of a rank: a part from the front and one from the back, for equal work."""
     parts = torch.arange(length).chunk(2 * ranks)
     return torch.cat([parts[rank], parts[2 * ranks - 1 - rank]])
 

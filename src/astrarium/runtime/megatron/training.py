@@ -86,7 +86,7 @@ class JobTraining:
 
     @property
     def parameters(self) -> int:
-        """Those that this rank holds."""
+        """The parameters on this rank."""
         raise NotImplementedError
 
     def held_bytes(self) -> dict[str, int]:
@@ -124,10 +124,7 @@ class JobTraining:
         )
 
     def _batches(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """This replica's micro-batches, and this rank's part of each sequence.
-
-        They are the same in every iteration, so that the loss falls while they are learned.
-        """
+        """This rank's part of its replica's micro-batches, the same in every iteration."""
         job, strategy = self.job, self.job.strategy
         generator = torch.Generator().manual_seed(job.seed)
         whole = (strategy.sequences, job.seq_length + 1)
@@ -206,10 +203,7 @@ def _forward(
 
 
 def _mean(losses: torch.Tensor, *, parts: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The mean over a micro-batch that is divided into `parts`, one of them on this rank.
-
-    The schedule expects this rank's share of it, and changes that tensor in place.
-    """
+    """This rank's share of the mean over `parts`; the schedule changes it in place."""
     mean = losses.float().mean()
     return mean / parts, {"loss": mean.detach()}
 

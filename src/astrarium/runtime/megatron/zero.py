@@ -58,7 +58,7 @@ class DeepSpeedTraining(JobTraining):
         return float(self.engine.get_global_grad_norm() if norm is None else norm)
 
     def _norm(self) -> torch.Tensor:
-        """That of whole gradients, which the engine does not keep without ZeRO."""
+        """The norm of whole gradients, which the engine does not keep without ZeRO."""
         return torch.nn.utils.get_total_norm([p.grad for p in self.chunks[0].parameters()])
 
     def _passes(self) -> list[dict[str, torch.Tensor]]:

@@ -15,11 +15,11 @@ from astrarium.model.blocks import Model
 from astrarium.model.build import Architecture, Shape, assemble
 from astrarium.model.workload import Workload
 from astrarium.runtime.job import Software, TrainingJob
-from astrarium.runtime.scaled.shapes import shape_of
 from astrarium.runtime.scaled.small import (
     PipelineCut,
     SmallCut,
     cut_of,
+    shape_of,
     small_cut,
     small_seq_length,
     small_shape,
@@ -36,6 +36,7 @@ from astrarium.strategy.types import (
 )
 from astrarium.value import Value
 
+GRADIENTS_DIVIDED = 2  # the ZeRO stage that divides gradients, and no weights
 SMALL_DEGREE = 2  # what an axis above one becomes
 MOST_SEQUENCES = 2  # of a micro-batch
 VOCAB_MULTIPLE = 128  # Megatron pads the token table to multiples of this for every tp rank
@@ -78,10 +79,7 @@ class ScaledJob(Value, frozen=True):
 def scaled(
     workload: Workload, strategy: Strategy, most_ranks: int, steps: int, rule_set: str = "megatron"
 ) -> ScaledJob:
-    """The job that at most `most_ranks` processes do in the place of a plan.
-
-    `rule_set` is that of the runtime that the plan is for: it runs its own where it can.
-    """
+    """The job of at most `most_ranks` processes for a plan made by the rules of `rule_set`."""
     software = _software(strategy, rule_set)
     shape = shape_of(workload.model)
     cut = _planned_cut(workload, strategy)
@@ -251,7 +249,11 @@ def _change(what: str, planned: object, run: object) -> Iterator[ScaledSize]:
 
 def _sharing_notes(planned: Strategy, small: Strategy) -> Iterator[str]:
     if planned.zero_stage > max(small.zero_stage, 1):
-        yield f"ZeRO {planned.zero_stage} is Megatron-FSDP's: run as ZeRO 1"
+        parts = "gradients" if planned.zero_stage == GRADIENTS_DIVIDED else "weights and gradients"
+        yield (
+            f"ZeRO {planned.zero_stage} is Megatron-FSDP's, which needs GPUs: run as ZeRO 1, so"
+            f" that {parts} are whole on every rank"
+        )
     if planned.shard_groups > 1 == small.shard_groups:
         yield f"shard_groups {planned.shard_groups}: all ranks divide together"
     if planned.offload_optimizer:

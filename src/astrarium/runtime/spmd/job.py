@@ -37,7 +37,7 @@ MOST_ROUNDINGS: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramSettings:
-    """How programs are run; they travel as JSON."""
+    """Settings of a run of a program; they travel as JSON."""
 
     steps: int = 4
     programs: int = 1  # one after another, by the same processes
@@ -56,11 +56,7 @@ USUAL: Final = ProgramSettings()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far tensors are from those of one process: gradients of the first step, or buffers.
-
-    Relative to the largest number of each, or to a thousandth of the largest of all where that is
-    more; the worst is named.
-    """
+    """The distance of tensors from one process, relative to the largest number of each."""
 
     largest: float
     name: str
@@ -70,7 +66,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RankReport:
-    """What one rank saw of a program; references only where they were computed, on rank 0."""
+    """The report of one rank on a program; references only on rank 0."""
 
     job: int  # the number of its program
     rank: int
@@ -88,11 +84,7 @@ class RankReport:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What the module gave in one process, and how far the ranks together are from it.
-
-    A difference above the tolerance is judged by the module's own rounding: how far it is from
-    itself in double precision.
-    """
+    """One process beside the ranks; above the tolerance, the module's own rounding decides."""
 
     reference: str  # what was compared with, in words
     losses: tuple[float, ...]
@@ -136,7 +128,7 @@ class RankRunPart:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """What ran and what came of it; `single_process` is null where it was not asked for."""
+    """A run and its result; `single_process` is null where it was not asked for."""
 
     schema: str
     factory: str
@@ -273,7 +265,7 @@ def _run_of(
 
 
 def compared_with(first: RankReport, reference: str, device: Device) -> Compared | None:
-    """How far the losses and tensors that the first rank saw are from the reference's."""
+    """The distance of the first rank's losses and tensors from the reference's."""
     if first.gradients is None:
         return None
     tolerance, known = TOLERANCE[device], first.reference_losses

@@ -33,7 +33,7 @@ class MadeModule:
         return MadeModule(copy.deepcopy(self.module), self.inputs)
 
     def state(self, graph: Graph) -> dict[str, Tensor]:
-        """What sources of a graph hold and its steps change, by name, in the shapes it reads."""
+        """Values of sources that steps change, by name, in the shapes that the graph reads."""
         held = [node for node in graph.nodes if node.op in HELD and node.target]
         changed = {name: self._tensor(name) for name in graph.state}
         read = {n.target: self._tensor(n.target, n.stored_shape).reshape(n.shape) for n in held}
@@ -56,10 +56,7 @@ class MadeModule:
         return found
 
     def batches(self, graph: Graph, micro_batches: int) -> list[dict[str, Tensor]]:
-        """The inputs in micro-batches of the graph's size; those of another size go to all.
-
-        Inputs that the program does not read are among them: the module may want them.
-        """
+        """All inputs in micro-batches of the graph's size; those of another size go to all."""
         shapes = {node.target: node.shape for node in graph.nodes if node.op == INPUT}
         read = [name for name, shape in shapes.items() if shape and name in self.inputs]
         divided = {self.inputs[name].shape[0]: shapes[name][0] for name in read}
@@ -93,7 +90,7 @@ class MadeModule:
         }
 
     def rest(self, graph: Graph) -> dict[str, Tensor]:
-        """What the state dict holds that the program does not train."""
+        """Entries of the state dict that the program does not train."""
         trained = {node.target for node in graph.nodes if node.op == PARAMETER}
         known = {*trained, *(name for name, of in self.aliases(graph).items() if of in trained)}
         return {

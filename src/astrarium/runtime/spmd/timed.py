@@ -32,7 +32,7 @@ class MeasuredProgram:
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured."""
+        """The error of the prediction, relative to the measurement."""
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 

@@ -1,12 +1,10 @@
-"""What one rank of a program runs.
+"""One rank of a program.
 
 - `python -m astrarium.runtime.spmd.worker FOLDER`, with RANK and DEVICE set: the programs of a
   folder that `astrarium.runtime.spmd.job` made;
-- `torchrun ... -m astrarium.runtime.spmd.worker program.json --steps 10`: on any number of hosts,
-  which find each other as torchrun tells them.
+- `torchrun ... -m astrarium.runtime.spmd.worker program.json --steps 10`: on any number of hosts.
 
-Answers go to standard output, one JSON object per line: `step` while it goes on, `result` at the
-end, `failed` if it cannot; to torchrun what is wrong is said on standard error.
+Answers go to standard output, one JSON object per line: `step`, then `result` or `failed`.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ NEGLIGIBLE = 1e-3  # of the largest number of all gradients, or of all buffers
 
 @dataclass(frozen=True, slots=True)
 class RankTask:
-    """What this rank is to do, and how it meets the others."""
+    """The task of this rank, and its way to meet the others."""
 
     documents: tuple[ProgramDocument, ...]
     settings: ProgramSettings
@@ -228,7 +226,7 @@ class _Run:
             self.reference = replace(self.reference, gradients={})  # they take memory
 
     def _worst(self, found: dict[str, torch.Tensor], what: str) -> Difference:
-        """How far tensors are from the module's; where that is much, what of it is rounding."""
+        """The distance of tensors from the module's, and its part that is rounding."""
         from astrarium.runtime.spmd.alone import worst_difference
 
         expected = getattr(self.reference, what)

@@ -45,23 +45,19 @@ class CaseBounds:
         self._space, self._plans, self._numbers = space, plans, numbers
         self._gpus, self._stages = chosen[0].gpus, chosen[0].row.num_stages
         self._rows, self._orders = gathered([one.row for one in chosen]), orders
-        mean = self._rows.speed.mean(axis=0)
-        # A block on several pools is no faster than on the slowest of them.
-        classes = {of for order in orders for of in order.classes}
-        slowest = {of: min(of, key=lambda p: mean[p]) for of in classes}
-        self._pool_of = np.array([[slowest[of] for of in order.classes] for order in orders])
-        each = (self._pool_of[..., None] == np.arange(len(self._gpus))).sum(axis=1)
-        self._fewest = each.min(axis=0)  # stages on every pool, in any order
+        classes = sorted({of for order in orders for of in order.classes})
+        number = {of: i for i, of in enumerate(classes)}
+        self._class_of = np.array([[number[of] for of in order.classes] for order in orders])
+        self._figures = [of.of_classes(classes) for of in self._rows.figures]
+        each = (self._class_of[..., None] == np.arange(len(classes))).sum(axis=1)
+        self._fewest = each.min(axis=0)  # stages of every class, in any order
         self._alike = len(numbers) == 1
         self._links = least_of_links(self._rows, orders)
         self._updates: tuple[Floats, Ints] | None = None
         if self._alike and np.isfinite(self._worst):
             degrees = self._rows.degrees
             first, place = distinct_rows(*degrees.columns())  # chunks change nothing here
-            seconds, probes = update_seconds(model, degrees.take(first), self._gpus)
-            if any(len(of) > 1 for of in classes):
-                used = np.flatnonzero(self._gpus)
-                seconds[:] = seconds[:, :, used].min(axis=2, keepdims=True)
+            seconds, probes = update_seconds(model, degrees.take(first), self._gpus, classes)
             self._updates = seconds[place], probes
 
     @property
@@ -87,7 +83,7 @@ class CaseBounds:
         self, scores: Callable[[Ints, Options], Floats], index: Ints, options: Options
     ) -> Floats:
         """So many cases at once that their arrays stay in the cache."""
-        size = max(PLACES_AT_ONCE // (self._stages * len(self._gpus)), 1)
+        size = max(PLACES_AT_ONCE // (self._stages * len(self._fewest)), 1)
         starts = range(0, len(index), size)
         blocks = [np.arange(start, min(start + size, len(index))) for start in starts]
         return np.concatenate([scores(index[some], options.take(some)) for some in blocks])
@@ -96,7 +92,7 @@ class CaseBounds:
         rows = self._rows.take(index)
         kept = options.offload_optimizer
         parts, order = [], np.argsort(kept, kind="stable")
-        for figures, taken in zip(rows.figures, (~kept, kept), strict=True):
+        for figures, taken in zip(self._figures, (~kept, kept), strict=True):
             parts.append(figures.take(rows.place[taken]))
         figures = joined_figures(parts).take(np.argsort(order, kind="stable"))
         held = AnyOptionRoom(figures, rows.virtual, self._in_flight(rows))
@@ -105,7 +101,7 @@ class CaseBounds:
     def _own(self, index: Ints, options: Options) -> Floats:
         rows = self._rows.take(index)
         held = OptionRoom(
-            rows.figures,
+            self._figures,
             rows.place,
             options,
             self._space.module_masks,
@@ -126,7 +122,7 @@ class CaseBounds:
     ) -> Floats:
         links = self._links[options.overlap_p2p.astype(np.int64), index]
         layers = -(-self._space.planner.num_layers // rows.degrees.pp)
-        after = np.stack([of.least_after(layers, rows.place) for of in rows.figures])
+        after = np.stack([of.least_after(layers, rows.place) for of in self._figures])
         after = np.where(options.offload_optimizer, after[1], after[0])
         updates, worst = None, self._worst
         if self._updates is not None:
@@ -138,7 +134,7 @@ class CaseBounds:
         seconds = least_seconds_of_options(
             held,
             rows.degrees.num_micro_batches,
-            self._pool_of,
+            self._class_of,
             rows.work @ self._numbers,
             (after, np.full(len(after), worst)),
             rows.hop.min(axis=(1, 2)),

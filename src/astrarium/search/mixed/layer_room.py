@@ -75,6 +75,16 @@ class LayerFigures(Value, frozen=True):
 
         return LayerFigures(*(chosen(name) for name in self.__struct_fields__))
 
+    def of_classes(self, classes: Sequence[StageClass]) -> LayerFigures:
+        """Of stages on several pools: no faster, and with no more room, than on any of them."""
+
+        def joined(name: str) -> Floats:
+            values: Floats = getattr(self, name)
+            least = np.minimum if name in ("room", "most_room") else np.maximum
+            return np.stack([least.reduce(values[..., list(of)], axis=-1) for of in classes], -1)
+
+        return LayerFigures(*(joined(name) for name in self.__struct_fields__))
+
     def least_after(self, layers: Ints, rows: Ints | None = None) -> Floats:
         """Once an iteration, if some stage holds at least so many layers: of all or some rows."""
         probe = np.searchsorted(PROBES, layers, side="right") - 1
@@ -354,7 +364,7 @@ def layers_beside_head(head: Floats, turn: Floats, least: Floats) -> Floats:
 def least_seconds_of_options(
     held: OptionRoom | AnyOptionRoom,
     batches: Ints,
-    pool_of: Ints,
+    class_of: Ints,
     whole: Floats,
     once: tuple[Floats, Floats],
     hop: Floats,
@@ -363,29 +373,29 @@ def least_seconds_of_options(
 ) -> Floats:
     """Of cases with their own options, in any of some orders: (cases,); infinite beyond the worst.
 
-    pool_of: (orders, stages); whole: what all layers count; once: what follows the passes at least,
+    class_of: (orders, stages); whole: what all layers count; once: what follows passes at least,
     and the worst seconds of both; hop: the fastest link; links: seconds of all passes because of
     them; updates: how many layers a stage can update in what the passes leave.
     """
     after, worst = once
     virtual = held.virtual[:, 0, 0]
-    stages, pools = pool_of.shape[1], held.seconds.shape[1]
-    laid = (pool_of[..., None] == np.arange(pools)).astype(float)  # (orders, stages, pools)
+    stages, classes = class_of.shape[1], held.seconds.shape[1]
+    laid = (class_of[..., None] == np.arange(classes)).astype(float)  # (orders, stages, classes)
     least = held.seconds.min(axis=(1, 2)) * whole / stages * batches
     most = np.where(np.isfinite(worst), worst - after, 4 * least)
     whole = whole[:, None] * (1 - 1e-9)
-    through = _one_way(held, pool_of, laid, whole, most / batches)
+    through = _one_way(held, class_of, laid, whole, most / batches)
     done = warm_up_passes(stages, batches)[:, None, :] - 1
     rest = np.maximum(batches[:, None, None] - (1 + done * held.share[..., None]), 1e-9)
     several = virtual > 1  # chunks of any size: not known what a rank does before its turns
-    at_end = held.head[0][:, pool_of[:, -1]].min(axis=1)
+    at_end = held.head[0][:, class_of[:, -1]].min(axis=1)
     trip = round_trip_bound(through, hop, stages, batches, virtual, at_end)
     trip = np.where(several, trip, 0.0)
     least = np.maximum(least, links)
     possible = np.isfinite(through) & (np.maximum(least, trip) <= most)
     through = np.where(several & possible, 0.0, through)
     rest = np.where(several[:, None, None], batches[:, None, None], rest)
-    places = laid.transpose(2, 1, 0).reshape(pools * stages, -1)
+    places = laid.transpose(2, 1, 0).reshape(classes * stages, -1)
 
     def asking(cases: Ints) -> Callable[..., Bools]:
         """Whether some seconds of passes, and of what follows them, are enough for these cases."""
@@ -440,7 +450,7 @@ def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) 
 
 def _one_way(
     held: OptionRoom | AnyOptionRoom,
-    pool_of: Ints,
+    class_of: Ints,
     laid: Floats,
     whole: Floats,
     turns: Floats,
@@ -453,7 +463,7 @@ def _one_way(
     full = np.matmul(layers, laid.transpose(2, 1, 0)).transpose(1, 2, 0)  # (cases, orders, pools)
     able = full.sum(axis=2) >= whole
     fewest = np.einsum("osp,s->op", laid, held.least.min(axis=(0, 1)))
-    ends = held.ends[0][:, pool_of[:, 0]] + held.ends[1][:, pool_of[:, -1]]
+    ends = held.ends[0][:, class_of[:, 0]] + held.ends[1][:, class_of[:, -1]]
     through = least_sum(held.seconds[:, :, 0], full, fewest, whole) + ends
     return np.where(able, through, np.inf).min(axis=1)
 

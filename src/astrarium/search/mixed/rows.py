@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from math import factorial
+from math import factorial, lcm
 
 import numpy as np
 
@@ -239,7 +239,7 @@ class RowBounds:
         taken = self._fastest(degrees, speed)
         total = np.minimum((speed * taken).sum(axis=1), self._laid_speed(degrees, speed))
         batches, virtual = degrees.num_micro_batches, self._most_chunks(degrees)
-        ramp = interleaved_speed(speed, taken, batches, virtual)
+        ramp = interleaved_speed(speed, taken, batches, virtual, ramps=False)
         seconds = batches / np.minimum(total, ramp)
         score = self._scores_of_rows(degrees, speed, seconds)
         single = np.flatnonzero((virtual == 1) & (score <= self.plans.limit))
@@ -314,7 +314,8 @@ class RowBounds:
         totals = np.cumsum(sizes[np.argsort(-worth, axis=1, kind="stable")], axis=1)
         entire = (totals == degrees.gpus[:, None]).any(axis=1) | self.by_money
         taken = fastest_stages(worth, sizes / crew, degrees.pp)
-        whole = fastest_stages(worth, sizes // crew, degrees.pp)
+        nodes = np.lcm(crew, [pool.gpus_per_node for pool in self.cluster.pools])
+        whole = fastest_stages(worth, sizes // nodes * nodes // crew, degrees.pp)
         taken = np.where(entire[:, None], taken, whole)
         possible = taken.sum(axis=1) > degrees.pp - 0.5
         total = np.minimum((rows.speed * taken).sum(axis=1), self._laid_speed(degrees, rows.speed))
@@ -409,7 +410,8 @@ class RowBounds:
             return None
         first, place = distinct_rows(*degrees.columns())
         few = degrees.take(first)
-        parts = [update_seconds(self.model, few, gpus) for gpus in self._parts_of_pools]
+        pools = [(number,) for number in range(len(self.cluster.pools))]
+        parts = [update_seconds(self.model, few, gpus, pools) for gpus in self._parts_of_pools]
         update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds, _ in parts])
         # A block on several pools may hide more behind its slowest GPUs.
         across = self._straddle(few)
@@ -503,14 +505,15 @@ class RowBounds:
         worth_most = np.argsort(-self.worth(row.speed), kind="stable").tolist()
         if row.num_stages == 1:
             return []
-        for step in (1, row.block):
+        nodes = [pool.gpus_per_node for pool in pools]
+        for steps in ([1] * len(nodes), [lcm(row.block, node) for node in nodes]):
             left, found = row.num_stages * row.block, [0] * len(sizes)
             for pool in worth_most:
-                found[pool] = min(left, sizes[pool] // step * step)
+                found[pool] = min(left, sizes[pool] // steps[pool] * steps[pool])
                 left -= found[pool]
             entire = all(taken in (0, size) for taken, size in zip(found, sizes, strict=True))
-            nodes = zip(found, (pool.gpus_per_node for pool in pools), strict=True)
-            whole = (step > 1 or self.by_money) and all(taken % node == 0 for taken, node in nodes)
+            whole = steps[0] > 1 or self.by_money
+            whole &= all(taken % node == 0 for taken, node in zip(found, nodes, strict=True))
             fits = all(taken % row.tp_cp == 0 for taken in found)
             if not left and fits and (entire or whole):
                 return [tuple(found)]

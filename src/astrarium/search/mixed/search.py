@@ -163,11 +163,21 @@ class PartitionSearch:
         return self.state.work >= self._most_work * (times if self.plans.best else TIMES_OF_NO_PLAN)
 
     def _solve_waiting(self) -> None:
-        """The likeliest of the cases that the cost model was asked about already."""
-        waiting = [node for _, _, node in sorted(self._queue) if isinstance(node, PendingBundle)]
-        for node in waiting[:NODES_AT_THE_END]:
-            chosen = node.ranked[spread(node.ranked % node.bounds.shape[1], SPLITS_AT_THE_END)]
-            self.solve(replace(node, ranked=chosen), again=False)
+        """The likeliest of the cases whose options are known; some are priced for it."""
+        queue = sorted(self._queue)
+        for cases in [node for _, _, node in queue if isinstance(node, Cases)][:NODES_AT_THE_END]:
+            order = np.argsort(cases.bounds, kind="stable")
+            order = order[cases.bounds[order] <= self.plans.limit]
+            now = order[spread(cases.index[order], CASES_OF_DIVE)]
+            node = self._priced(cases.take(now))
+            if node is not None:
+                self._solve_few(node)
+        for node in [node for _, _, node in queue if isinstance(node, PendingBundle)]:
+            self._solve_few(node)
+
+    def _solve_few(self, node: PendingBundle) -> None:
+        chosen = node.ranked[spread(node.ranked % node.bounds.shape[1], SPLITS_AT_THE_END)]
+        self.solve(replace(node, ranked=chosen), again=False)
 
     def _result(self, size: int) -> SearchResult:
         open_bound = deal_open(self)
@@ -350,8 +360,8 @@ class PartitionSearch:
         used = sum(taken > 0 for taken in opened.gpus)
         self.state.count_lost(lost, factorial(used) * self.space.overlap_copies)
         if len(index):
-            bounds = self._case_bounds(chosen, index, options)
-            self.look_at(Cases(chosen, index, options, bounds))
+            cases = Cases(chosen, index, options, self._case_bounds(chosen, index, options))
+            self._enter(float(cases.bounds.min()), cases)
 
     def _permitted(self, chosen: Sequence[PlacedRow]) -> tuple[Ints, Options, Lost]:
         """Cases that rules leave: which of the chosen, with which options."""
@@ -388,9 +398,7 @@ class PartitionSearch:
         at_once = min(CASES_AT_ONCE, max(PLACES_AT_ONCE // each, SPLITS_AT_ONCE))
         now, later = cases.parted(self.plans.limit, at_once)
         now = now[self._may_be(cases.take(now))]
-        node = None
-        if len(now):
-            node = self._priced_bundle(cases.chosen, cases.index[now], cases.options.take(now))
+        node = self._priced(cases.take(now))
         if node is not None:
             later = later[~cases.outdone(later, now[node.bundle.never_full])]
             self._enter_bundle(node)
@@ -412,6 +420,11 @@ class PartitionSearch:
     ) -> Bundle:
         orders = self._orders(chosen[0])
         return Bundle(self.model, rows.degrees, rows.virtual, options, orders, contents, rows.work)
+
+    def _priced(self, cases: Cases) -> PendingBundle | None:
+        if not len(cases):
+            return None
+        return self._priced_bundle(cases.chosen, cases.index, cases.options)
 
     def _priced_bundle(
         self, chosen: Sequence[PlacedRow], index: Ints, options: Options

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.mixed import ClusterModel, Contents
+from astrarium.cost.mixed import ClusterModel, Contents, StageClass
 from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options
 from astrarium.strategy.types import Granularity, Method
 from astrarium.value import Value
@@ -24,8 +24,8 @@ WAYS = 4  # to keep optimizer states: whole or divided, on the device or on the 
 class UpdateRoom(Value, frozen=True):
     """Of cases on the same GPUs, whose layers are alike.
 
-    seconds: (rows, ways, pools, ends, probes), never falling along the probes; ends: neither, the
-    embedding, the head. Pools that are not in use take no time.
+    seconds: (rows, ways, classes, ends, probes), never falling along the probes; ends: neither, the
+    embedding, the head.
     """
 
     seconds: Floats
@@ -36,20 +36,20 @@ class UpdateRoom(Value, frozen=True):
     num_stages: int
 
     def least(self, filled: Floats) -> Floats:
-        """Seconds if so many stages of each pool have a layer at least: (cases,).
+        """Seconds if so many stages of each class have a layer at least: (cases,).
 
-        filled: (cases, pools).
+        filled: (cases, classes).
         """
         of_one = np.where(filled > 0, self.seconds[self.row, self.way, :, 0, 0], 0.0).max(axis=1)
         return np.where(self.known, of_one, 0.0)
 
     def layers(self, cases: Ints, left: Floats) -> Floats:
-        """Most of stages in so many seconds: (cases, pools, stages)."""
+        """Most of stages in so many seconds: (cases, classes, stages)."""
         seconds = self.seconds[self.row[cases], self.way[cases]]
         left = np.where(self.known[cases], left, np.inf)[:, None, None, None]
         short = (seconds <= left).sum(axis=3)
         most = np.concatenate([[0.0], self.numbers[1:] - 1.0, [np.inf]])
-        held = most[short]  # (cases, pools, ends)
+        held = most[short]  # (cases, classes, ends)
         end_of = np.zeros(self.num_stages, np.int64)
         end_of[0], end_of[-1] = 1, 2
         return np.asarray(held[:, :, end_of])
@@ -62,23 +62,20 @@ def way_of(options: Options) -> Ints:
 
 
 def update_seconds(
-    model: ClusterModel, degrees: Degrees, gpus: Sequence[int]
+    model: ClusterModel, degrees: Degrees, gpus: Sequence[int], classes: Sequence[StageClass]
 ) -> tuple[Floats, Ints]:
     """`seconds` and `numbers` of UpdateRoom: of rows of degrees on so many GPUs of each pool."""
     numbers = _numbers(len(model.workload.model.kind_of_layer))
-    used = np.flatnonzero(gpus)
     rows = np.repeat(np.arange(len(degrees)), WAYS)
     found = model.seconds_after(
         degrees.take(rows),
         _ways(len(degrees)),
-        [(int(pool),) for pool in used],
+        classes,
         np.tile(gpus, (len(rows), 1)),
         _probes(numbers),
-    ).reshape(len(degrees), WAYS, len(used), 3, len(numbers))
-    seconds = np.zeros((len(degrees), WAYS, len(gpus), 3, len(numbers)))
+    ).reshape(len(degrees), WAYS, len(classes), 3, len(numbers))
     # More layers never take less; where a figure says so, the lower one counts.
-    seconds[:, :, used] = np.minimum.accumulate(found[..., ::-1], axis=-1)[..., ::-1]
-    return seconds, numbers
+    return np.minimum.accumulate(found[..., ::-1], axis=-1)[..., ::-1], numbers
 
 
 def _numbers(most: int) -> Ints:

@@ -29,6 +29,7 @@ class DegreeWork(Value, frozen=True):
 
     degrees: Degrees
     device: Floats
+    head: Floats
     launches: Floats
     pace: Floats  # of the slowest GPU
     chunks: Ints  # of a rank at most
@@ -49,10 +50,11 @@ class DegreeWork(Value, frozen=True):
         launches = (tuning.host * (c.launch_forward + c.launch_backward) @ layers)[s]
         pp, batches = degrees.pp, degrees.num_micro_batches
         chunks = np.where((pp > 1) & (batches % pp == 0), most_chunks, 1)
-        return cls(degrees, device, launches, pace, chunks)
+        head = (e.head_forward + e.head_backward)[s] * pace
+        return cls(degrees, device, head, launches, pace, chunks)
 
     def take(self, rows: Ints | Bools) -> DegreeWork:
-        seconds = self.device[rows], self.launches[rows], self.pace[rows]
+        seconds = self.device[rows], self.head[rows], self.launches[rows], self.pace[rows]
         return DegreeWork(self.degrees.take(rows), *seconds, self.chunks[rows])
 
     def least_passes(self, redone: Floats | float = 0.0) -> Floats:
@@ -60,8 +62,8 @@ class DegreeWork(Value, frozen=True):
         pp, batches = self.degrees.pp, self.degrees.num_micro_batches
         once = np.maximum(self.device + redone, self.launches)
         none, overlapped = np.zeros(len(once)), np.ones(len(once), bool)
-        turns = Turns(once / pp, once / 2, once / 2, none, pp, batches, self.chunks, overlapped)
-        return least_passes(turns)
+        turns = (once / pp, once / 2, once / 2, none, pp, batches, self.chunks, overlapped)
+        return least_passes(Turns(*turns, head=self.head))
 
 
 class LeastSeconds(Value, frozen=True):

@@ -27,6 +27,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.groups import slowest_of
 from astrarium.cost.layouts import CostModel
+from astrarium.cost.ramps import least_ramp
 from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 
@@ -169,7 +170,12 @@ def interleaved_bound(
     k, v = k[..., 0], v[..., 0]
     weight = _weight_of_chains(slowest, stages, k, v)
     several = speed.sum(axis=-1) - weight * (stages - 1) / (2 * v)
-    return np.asarray(k / np.where(v > 1, several / (1.0 + weight * links), single))
+    # So many of the stages may be at work all the time; the fastest of them do no more.
+    busy = stages / least_ramp(stages, k, v)
+    taken = np.clip(busy[..., None] - np.arange(speed.shape[-1]), 0.0, 1.0)
+    busy_speed = (-np.sort(-speed, axis=-1) * taken).sum(axis=-1)
+    several = np.minimum(several / (1.0 + weight * links), busy_speed)
+    return np.asarray(k / np.where(v > 1, several, single))
 
 
 def links_of_chains(links: Floats, virtual: Floats | Ints, overlapped: Bools) -> Floats:
@@ -200,11 +206,14 @@ def interleaved_speed(
     batches: Ints,
     virtual: Ints,
     hop: Floats | float = 0.0,
+    *,
+    ramps: bool = True,
 ) -> Floats:
     """What stages do together, from speeds and numbers of stages by class: (rows,).
 
     Speeds, micro-batches and chunks may be those of all rows. `interleaved_bound` is the
-    micro-batches over it if the fastest stages come first. hop: the fastest link.
+    micro-batches over it if the fastest stages come first. hop: the fastest link; ramps: whether
+    there are exactly so many chunks, and no fewer.
     """
     order = np.argsort(-speed, axis=-1, kind="stable")
     rate = np.take_along_axis(speed, order, axis=-1)
@@ -216,6 +225,11 @@ def interleaved_speed(
     weight = np.where(np.isfinite(slowest), weight, 0.0)
     several = (rate * taken).sum(axis=-1) - weight * (stages - 1) / (2 * virtual)
     several = several / (1.0 + weight * (virtual * stages - 1) * hop)
+    if ramps:
+        busy = stages / least_ramp(np.rint(stages).astype(np.int64), batches, virtual)
+        before = np.cumsum(taken, axis=-1) - taken
+        busy = np.clip(np.asarray(busy)[..., None] - before, 0.0, taken)
+        several = np.minimum(several, (rate * busy).sum(axis=-1))
     fall = -np.log1p(-1.0 / np.maximum(batches, 1 + 1e-9))[..., None]
     left = np.exp(-fall * np.cumsum(taken, axis=-1))
     shares = np.empty_like(left)
@@ -242,7 +256,8 @@ def round_trip_bound(
     """
     there_and_back = once + 2 * (virtual * stages - 1) * hop + (batches - 1) * head
     mean = batches / stages * once + (2 * (virtual - 1) * stages + stages - 1) * hop
-    return np.maximum(there_and_back, mean)
+    busy = least_ramp(np.asarray(stages), batches, virtual) * batches / stages * once
+    return np.maximum(np.maximum(there_and_back, mean), busy)
 
 
 def least_iteration(

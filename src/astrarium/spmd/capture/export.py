@@ -158,11 +158,7 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _changes_views(program: Any) -> bool:  # noqa: ANN401  an exported program
-    """Whether a value is changed in place of which parts are read later under other names.
-
-    Writing new values under the old name is then not enough: torch's own rewriting is needed,
-    which takes some operators apart.
-    """
+    """Whether a changed value is read under other names: then torch has to rewrite the graph."""
     if not _Views().are_read(program.graph_module):
         return False
     if _stops_gradients(program):
@@ -418,7 +414,7 @@ class _Translation:
             self._write(old, self._append(_item_of(shaped, made, number)))
 
     def _write(self, old: Ref, new: Ref) -> None:
-        """Who reads the old value from now on means the new one."""
+        """From now on, readers of the old value read the new one."""
         source = self.nodes[old.node]
         own = source.target if source.op in (PARAMETER, CONSTANT) else ""
         name = self.owner.get(old.node, own)
@@ -444,7 +440,7 @@ class _Translation:
             place = self.nodes[new[name].node].source
             raise InputError(
                 f"parameter {name!r} is changed in every step ({place}); only the"
-                " optimizer may change what is trained: compute a new tensor of it"
+                " optimizer may change a parameter: compute a new tensor of it"
             )
         if new:
             made = self.nodes[loss.node]

@@ -24,7 +24,7 @@ Factory = Callable[..., tuple[Any, dict[str, Any]]]
 
 
 def called(factory: str, sizes: Mapping[str, Any]) -> str:
-    """What people call a module: its function, or the model that this project makes."""
+    """The usual name of a module: its function, or the model that this project makes."""
     return str(sizes["model"]) if factory == NAMED_FACTORY and "model" in sizes else factory
 
 
@@ -71,7 +71,7 @@ def _load_file(name: str, path: Path) -> ModuleType:
 
 
 def _way_to_get(error: Exception) -> str:
-    """How a package comes that is not installed."""
+    """The way to install a missing package."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
     return f"; install it: pip install {error.name.partition('.')[0]}"

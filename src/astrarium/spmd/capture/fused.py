@@ -1,11 +1,9 @@
 """Takes apart projections that a model computes as one: queries, keys and values of GPT-2.
 
-A product with one large weight, cut into equal parts afterwards, cannot be divided by heads: a
-piece of its columns is not a piece of each part. Written with the parts as a dimension of their
-own it can: the weight of 768 x 2304 becomes one of 768 x 3 x 768, the same numbers in the same
-order, and its last dimension holds the heads of all three.
-
-Parameters that were reshaped have the shape they are stored in as their only argument.
+A product with one large weight that is cut into equal parts cannot be divided by heads: a piece of
+its columns is not a piece of each part. So the parts become a dimension: the weight of 768 x 2304
+becomes one of 768 x 3 x 768, and its last dimension holds the heads of all three. The only argument
+of a parameter that was reshaped is its stored shape.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ RESHAPE: Final = "aten.reshape.default"
 
 
 class _Product(Value, frozen=True):
-    """How an operator names its arguments, and how it is written with parts."""
+    """The arguments of an operator, and its form with parts."""
 
     image: int
     weight: int

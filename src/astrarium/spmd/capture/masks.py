@@ -69,10 +69,7 @@ def _kind_of(graph: Graph, index: int) -> str:
 
 
 def _value(node: Node, values: Mapping[int, Any]) -> Any:  # noqa: ANN401  a tensor, or several
-    """What a node gives; None if it is too much to compute.
-
-    Along dimensions in which nothing changes one slice is computed, and repeated as a view.
-    """
+    """The value of a node, one slice where nothing changes; None if it is too much."""
     thin = {index: _thin(values[index]) for index in node.inputs}
     shapes = [value.shape for value in thin.values() if isinstance(value, torch.Tensor)]
     elementwise = packet(node.op) in ELEMENTWISE

@@ -243,11 +243,7 @@ def _squeezed(node: Node, kept: Values) -> Node | int:
 
 
 def _experts(node: Node, kept: Values) -> Node | None:
-    """Rows that are each multiplied by a matrix of their own, of which there are only a few.
-
-    Hugging Face's mixtures look the matrices of all rows up and multiply one by one; the same is
-    done by expert, without as many matrices as rows. None: it is no such product.
-    """
+    """Rows times matrices looked up for each row, as products by expert; None: it is not so."""
     product = kept[_first(node)]
     if product.op != "aten.bmm.default":
         return None
@@ -281,10 +277,7 @@ def _reversed(node: Node, kept: Values) -> Node | int:
 
 
 def _bags(node: Node, kept: Values) -> Node | tuple[Node, ...] | int:
-    """Bags of equal size, as `nn.EmbeddingBag` makes them of a matrix: rows looked up and summed.
-
-    What it also tells about the bags is not read by modules; bags of unequal size stay as they are.
-    """
+    """Bags of equal size, as `nn.EmbeddingBag` makes them: rows looked up and summed."""
     names = ("weight", "words", "offsets", "scale", "mode", "sparse", "weights", "last", "padding")
     given = {**dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
     offsets, bags = kept[given["offsets"].node], node.shape[0]

@@ -26,10 +26,7 @@ BY_DETACH: Final = (
 
 
 class Outputs(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
-    """A module that gives its loss, and buffers to which its `forward` assigned others, by name.
-
-    Other results would keep unread nodes alive. Buffers that are changed in place stay the same.
-    """
+    """A module that gives its loss, and the buffers that its `forward` replaced, by name."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -50,11 +47,7 @@ class Outputs(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
 
 
 class CertainBranches(TorchFunctionMode):  # type: ignore[misc]  # torch has no types here
-    """Decides branches on a random number between 0 and 1 whose outcome is certain.
-
-    LayerDrop leaves out layers by chance, and asks for a number even where the chance is none. Of a
-    chance between none and certainty every step would have to decide anew: that is refused.
-    """
+    """Decides branches on a random number if their outcome is certain (LayerDrop of 0 or 1)."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

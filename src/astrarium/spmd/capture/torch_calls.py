@@ -28,11 +28,7 @@ def torch_arguments(
 
 
 def _real(value: Any, value_of: Callable[[int], Any], device: torch.device | str) -> Any:  # noqa: ANN401
-    """What torch takes for an argument.
-
-    No function inside of another: one that calls itself is a cycle, and would keep the tensors of
-    every operator until Python looks for garbage.
-    """
+    """An argument for torch; no inner function, whose cycle would keep tensors alive."""
     if isinstance(value, Ref):
         return value_of(value.node)
     if isinstance(value, list | tuple):

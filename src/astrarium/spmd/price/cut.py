@@ -64,10 +64,7 @@ class Cut(Value, frozen=True, dict=True):
         return tuple(sizes)
 
     def scaled(self, level: int, factor: float) -> Cut:
-        """Every column with so many times its share of the axes of a level, at most all.
-
-        A column without any share counts as one with an equal share.
-        """
+        """Every column with a multiple of its share of a level, of an equal one if it has none."""
         shares = self.shares[level]
         base = np.where(shares > 0, shares, 1.0 / self.placed[level].shape[1])
         changed = list(self.shares)

@@ -72,20 +72,17 @@ class Devices(Value, frozen=True, dict=True):
         return self.least_by_class(self.room)
 
     def least_by_class(self, by_device: Floats) -> tuple[float, ...]:
-        """Of a figure of every device: the least in each class."""
+        """The least of a figure in each class of devices."""
         classes = range(len(self.operators))
         return tuple(float(by_device[self.class_of == one].min()) for one in classes)
 
     @cached_property
     def coordinates(self) -> Ints:
-        """Where each device stands on each level of the mesh: [level, device]."""
+        """The place of each device on each level of the mesh: [level, device]."""
         return np.array(np.unravel_index(np.arange(self.count), self.mesh), np.int64)
 
     def speed(self, dtype: str = "float32") -> Floats:
-        """Matrix products per second, by device, to compare devices with: not a peak.
-
-        Products are large: of small ones it depends on how their tiles fill a GPU which is faster.
-        """
+        """Large matrix products per second, by device, to compare devices with: not a peak."""
         flops = 2.0 * PRODUCT_SIDE**3
         sides = (PRODUCT_SIDE,) * 3
         by_class = [
@@ -96,11 +93,7 @@ class Devices(Value, frozen=True, dict=True):
 
 
 def usable_format(model: OperatorModel, dtype: str) -> str:
-    """The format's own, or the other 16-bit one where a GPU lacks it, or fp32.
-
-    32 bits are multiplied as such: torch uses TF32 only where a program asks for it, and ours
-    do not.
-    """
+    """The format, or the other of 16 bits, or fp32 as such (torch's TF32 is not asked for)."""
     wanted = _FORMATS.get(dtype, "fp32")
     order = (wanted, "fp16", "fp32") if wanted == "bf16" else (wanted, "fp32")
     return next((name for name in order if name in model.gpu.peak_flops), wanted)
@@ -183,7 +176,7 @@ def _fabric(cluster: Cluster, tuning: Tuning) -> Fabric:
 
 
 def _groups(mesh: tuple[int, ...], fabric: Fabric) -> tuple[Group, ...]:
-    """Who exchanges messages on each level: ranks that are as far apart as inner levels have."""
+    """The groups of each level: ranks that are as far apart as inner levels have."""
     strides = np.cumprod((1, *mesh[:0:-1]))[::-1]
     return tuple(
         place(size, int(stride), fabric.gpus_per_domain)

@@ -1,19 +1,16 @@
 """Bytes of a program: what parameters take, what operators keep, and what is recomputed.
 
-Autograd keeps operands and results by the operator (`_KEEPS`). A view keeps nothing of its own
-but its base alive. A value is counted once, in the layout it was computed in, and once for each
-converted copy, if anything that reads it keeps it. Two sides are left out of that: a value that
-is `partial` is gone once it is added up, unless its reader keeps it as it is; and a copy that
-shares the memory of what it was made of (`replicate` to `copied`, a slice) adds nothing.
+Autograd keeps operands and results by the operator (`_KEEPS`); a view keeps its base alive. A value
+counts once in the layout it was computed in, and once for each converted copy, if a reader keeps
+it. Not counted: a `partial` value that is added up at once, unless its reader keeps it as it is,
+and copies that share memory with their origin (`replicate` to `copied`, a slice).
 
-A chunk is operators in a row without messages in between: a rank runs them as one autograd graph.
-Prices and runs read the same numbers of chunks, so both know what is recomputed. Where a program
-recomputes, only what goes from one chunk to another is kept, and a chunk's backward pass starts
-with its forward pass. The last chunk's activations are used at once, so they stay.
-
-A chunk ends at a message, and where its parameters fill one of the messages in which gradients are
-sent. If it is recomputed, it also ends with its layer. Of n operators that are in no repeated
-layer, a chunk makes at most one of sqrt(n) parts of what all make.
+A chunk is operators in a row without messages in between, which a rank runs as one autograd graph.
+Prices and runs read the same numbers of chunks. A program that recomputes keeps only what goes from
+chunk to chunk; a chunk's backward pass starts with its forward pass, except for the last chunk. A
+chunk ends at a message, and where its parameters fill one message of gradients; if it is
+recomputed, it also ends with its layer. Of n operators outside repeated layers, a chunk makes at
+most one of sqrt(n) parts of all bytes.
 """
 
 from __future__ import annotations
@@ -81,11 +78,7 @@ def keeps(name: str) -> tuple[str, ...]:
 
 
 def extra_kept_bytes(call: LocalCall, on_processor: Size = 0.0) -> Size:
-    """Bytes that an operator keeps beside operands and result: masks, statistics, a softmax.
-
-    Attention that drops some of its scores stores them: those after the softmax, what was dropped,
-    what is left. `on_processor`: 1 for cores of a processor, which store masks as numbers.
-    """
+    """Bytes beside operands and result: masks, statistics, a softmax, dropped attention scores."""
     if not any(call.gradients):
         return 0.0
     name, first = operator_name(call.node.op), call.inputs[0]
@@ -116,7 +109,7 @@ def _over(elements: Size, width: Size) -> Size:
 
 
 class Kept(Value, frozen=True):
-    """Which values stay until the backward pass has used them."""
+    """Values that stay until the backward pass has used them."""
 
     value: tuple[bool, ...]  # by node: its value, in any layout
     by_reader: tuple[tuple[bool, ...], ...]  # by node: which of its inputs it keeps itself
@@ -124,7 +117,7 @@ class Kept(Value, frozen=True):
 
 
 def kept_values(graph: Graph) -> Kept:
-    """What operators keep, followed through views to the memory that they look at."""
+    """Values that operators keep, followed through views to their memory."""
     count = len(graph.nodes)
     by_reader = [kept_inputs(graph, index) for index in range(count)]
     output = [
@@ -140,7 +133,7 @@ def kept_values(graph: Graph) -> Kept:
 
 
 def kept_inputs(graph: Graph, index: int) -> tuple[bool, ...]:
-    """Which inputs an operator keeps for its backward pass."""
+    """Inputs that an operator keeps for its backward pass."""
     node, read = graph.nodes[index], graph.inputs[index]
     none = (False,) * len(read)
     if node.is_source or not node.needs_gradient or is_view(graph, index):
@@ -213,7 +206,7 @@ def recomputed(program: DeviceProgram, chunks: list[int]) -> set[int]:
 
 
 def _most_bytes(program: DeviceProgram) -> float:
-    """Of the results of a chunk outside of repeated layers."""
+    """The most bytes of a chunk outside of repeated layers."""
     made = [node.bytes for node in program.graph.nodes if not node.is_source]
     return sum(made) / max(1, isqrt(len(made)))
 
@@ -241,11 +234,7 @@ def repeated(program: DeviceProgram, chunks: list[int]) -> Bools:
 def kept_between(
     program: DeviceProgram, chunks: list[int], kept: Floats, result: Floats
 ) -> tuple[Floats, Floats]:
-    """Bytes kept to the end of a step, by instruction, and those of the largest chunk.
-
-    `kept` are those without recomputation, `result` those of what instructions give: both
-    [instruction, device].
-    """
+    """Bytes kept to the end of a step, and of the largest chunk, from [instruction, device]."""
     if not program.recompute:
         return kept, np.zeros(kept.shape[1])
     made = {(one.node, one.gives): i for i, one in enumerate(program.instructions)}

@@ -1,23 +1,16 @@
 """Seconds of collectives with unequal parts, through the collective model of the project.
 
-Libraries of collectives want equal parts. Unequal ones are sent in one of two ways:
+Most libraries want equal parts. There are two ways to send unequal ones; the cheaper one is taken:
 
-- padded: every part is filled up to the largest, so an operation on n parts moves n times the
-  largest;
-- grouped: one broadcast for each part of a gather, one reduction for each part of a scatter. In
-  a ring a broadcast of b bytes passes all b over every link, n - 1 links one after another; a
-  gather of B in all passes B (n - 1) / n over each link in as many hops. So a broadcast takes
-  as long as a gather of b n / (n - 1), and a reduction as long as such a reduce-scatter. Parts
-  follow one another: their seconds add up, and every one pays its own latency.
+- padded: every part is filled up to the largest, so n parts move n times the largest;
+- grouped: one broadcast for each part of a gather, one reduction for each part of a scatter. In a
+  ring, a broadcast of b bytes takes as long as a gather of b n / (n - 1): all b pass every link,
+  one after another. Parts follow one another, and each pays its own latency.
 
-The cheaper way is taken. Gloo, between cores of a processor, has a third (`PLAIN` there): every
-device sends its piece to each other one directly, as in an all-to-all with unequal parts.
-
-An all-reduce has no parts of its own: a ring cuts it equally, for any
-ratios of devices, and an uneven reduce-scatter and all-gather in its place would pass more
-over some link; it is never cheaper. Gradients of parameters are summed after the last micro-batch,
-many of them in one message: each pays its part of a full one (`SYNC_BYTES`). All-to-all takes
-unequal parts as they are (`PLAIN`): the device that sends or receives most sets the pace.
+Gloo, between cores, has a third way (`PLAIN`): every device sends its piece to each other one, as
+in an all-to-all, which takes unequal parts as they are; the busiest device sets the pace. A ring
+cuts an all-reduce equally for any ratios, so nothing is cheaper. Gradients of parameters are summed
+after the last micro-batch, many in one message (`SYNC_BYTES`); each pays its part of a full one.
 """
 
 from __future__ import annotations
@@ -59,7 +52,7 @@ _EVEN: Final = 1e-9  # relative difference of parts that counts as none
 
 
 def bucket_elements(elements: int) -> int:
-    """How many gradients are sent in one message, of a model with so many in all."""
+    """The number of gradients in one message, of a model with so many in all."""
     return min(MOST_IN_BUCKET, max(LEAST_IN_BUCKET, -(-elements // BUCKETS)))
 
 
@@ -88,17 +81,14 @@ def sends_directly(fabric: Fabric) -> bool:
 
 
 def direct_bytes(parts: Floats) -> Floats:
-    """What the busiest device sends or receives where each sends its part to every other."""
+    """Bytes of the busiest device if each sends its part to every other."""
     sent = (parts.shape[-1] - 1.0) * parts.max(axis=-1, initial=0.0)
     received = parts.sum(axis=-1) - parts.min(axis=-1, initial=np.inf)
     return np.maximum(sent, received)
 
 
 def exchange_seconds(fabric: Fabric, sent: Floats, group: Group) -> Floats:
-    """Seconds of all-to-all where the busiest device sends, or receives, so many bytes.
-
-    `sent` is what leaves it; an equal exchange counts also what a device keeps.
-    """
+    """Seconds of all-to-all where the busiest device sends or receives `sent` bytes."""
     size = float(np.max(group.size))
     if size <= 1.0:
         return np.zeros_like(sent)
@@ -106,7 +96,7 @@ def exchange_seconds(fabric: Fabric, sent: Floats, group: Group) -> Floats:
 
 
 def exchanged_share(before: Floats, after: Floats) -> float:
-    """Of a tensor: what the busiest device sends or receives, from one dimension to another."""
+    """The share of a tensor that the busiest device exchanges, from dimension to dimension."""
     return float(np.maximum(before * (1.0 - after), after * (1.0 - before)).max(initial=0.0))
 
 

@@ -54,7 +54,7 @@ _SUM_BYTES = 3.0  # tensors read and written to add one to another
 
 
 class PriceSettings(Value, frozen=True):
-    """What a program does beside its graph."""
+    """Settings of a program beside its graph."""
 
     micro_batches: int = 1
     optimizer: str = "adam"
@@ -86,7 +86,7 @@ class Prices(Value, frozen=True, dict=True):
 
     @cached_property
     def seconds(self) -> Floats:
-        """Of the slowest device, by item: all meet after every instruction."""
+        """Seconds of the slowest device, by item: all meet after every instruction."""
         computed = (self.passes.sum(axis=0) + self.update).max(axis=1)
         total: Floats = computed + self.message_passes.sum(axis=0)
         return total

@@ -110,13 +110,13 @@ class ProgramPrice(Value, frozen=True, dict=True):
 
     @cached_property
     def seconds_of(self) -> Floats:
-        """Of each instruction: of the slowest device, and its messages."""
+        """Seconds of each instruction: of the slowest device, and its messages."""
         total: Floats = (self.compute + self.update).max(axis=1) + self.message
         return total
 
     @property
     def summed_seconds(self) -> float:
-        """Of a step in which all devices meet after every instruction: what searches minimise."""
+        """Seconds of a step if all devices meet after every instruction: the searches' goal."""
         return float(self.seconds_of.sum())
 
     @cached_property
@@ -224,7 +224,7 @@ def price_program(
     divisions: Sequence[Division] | None = None,
     optimizer: str = "adam",
 ) -> ProgramPrice:
-    """What a program costs with these divisions, or its own."""
+    """The price of a program with these divisions, or its own."""
     divided = tuple(program.divisions if divisions is None else divisions)
     settings = PriceSettings(program.micro_batches, optimizer)
     cut = cut_of(program.axes, divided, devices)
@@ -297,7 +297,7 @@ def _sums(program: DeviceProgram) -> tuple[GradientSum, ...]:
 
 
 class _Orders(Value, frozen=True):
-    """What is to be priced of a program: distinct instructions, and which one each is."""
+    """Distinct instructions to be priced, and the number of each instruction."""
 
     distinct: tuple[Instruction, ...]
     items: Ints  # by instruction

@@ -36,7 +36,7 @@ STREAM: Final = "stream"  # bytes read and written
 
 
 class Kernel(Value, frozen=True):
-    """What terms have in common that are priced by one call of the operator model."""
+    """The common part of terms that one call of the operator model prices."""
 
     kind: str  # one of the above, or the value of a `Pointwise`
     dtype: str = "float32"
@@ -51,7 +51,7 @@ class Term(Value, frozen=True):
 
     @property
     def flops(self) -> Size:
-        """Of its matrix products; other kernels count as memory traffic."""
+        """FLOPs of its matrix products; other kernels count as memory traffic."""
         if self.kernel.kind == GEMM:
             return 2.0 * _product(self.sizes)
         if self.kernel.kind == ATTENTION:
@@ -177,10 +177,7 @@ def call_of(
 
 
 def makes_copy(graph: Graph, index: int) -> bool:
-    """Whether a reshape has to copy: what it reads was turned round and never put in order.
-
-    Kernels of attention write their result so that heads turned back lie in order.
-    """
+    """Whether a reshape copies: its input was transposed, and not by attention."""
     node = graph.nodes[index]
     if operator_name(node.op) not in _MAY_COPY or not graph.inputs[index]:
         return False
@@ -308,7 +305,7 @@ def _transposed(call: LocalCall) -> list[Term]:
 
 
 def _convolution(call: LocalCall) -> list[Term]:
-    """As a product without ever writing the unfolded input."""
+    """A convolution as a product, without writing the unfolded input."""
     weight, out = call.inputs[1], call.output
     places = out.shape[0] * _product(out.shape[2:])
     groups = call.inputs[0].shape[1] / _at_least_one(weight.shape[1])
@@ -489,11 +486,7 @@ def kernel_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Float
 
 
 def update_seconds(model: OperatorModel, parameters: Floats, optimizer: str) -> Floats:
-    """Seconds of updating a tensor of so many parameters, beside others of the step.
-
-    All tensors are updated in one call, so only what grows with them counts, and on cores what
-    each tensor takes.
-    """
+    """Seconds that a tensor of so many parameters adds to the update of all tensors."""
     moved = UPDATE_BYTES[optimizer]
     growth = model.optimizer_step(2.0 * parameters, moved) - model.optimizer_step(parameters, moved)
     if isinstance(model, LawModel):
@@ -525,10 +518,7 @@ def _attention_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> F
 
 
 def _attention_rate(model: OperatorModel, kernel: Kernel, dtype: str) -> float:
-    """FLOP/s of large attention: of large products as much as it reaches in 16 bits.
-
-    What its calls take at least, and time that goes to memory, do not grow with the format's rate.
-    """
+    """FLOP/s of large attention: the share of products that it reaches in 16 bits."""
     half = next(name for name in (*_HALF, dtype) if name in model.gpu.peak_flops)
     seconds = model.attention(*_LARGE, causal=kernel.causal, backward=kernel.backward)
     fitted = float(Term(kernel, _LARGE).flops / seconds)

@@ -1,8 +1,14 @@
 """Synthesised programs, their documents and files."""
 
 from astrarium.spmd.program.document import MEMORY_CAUSES as MEMORY_CAUSES
+from astrarium.spmd.program.document import SCHEMA as SCHEMA
+from astrarium.spmd.program.document import Conversion as Conversion
 from astrarium.spmd.program.document import DeviceMemoryPart as DeviceMemoryPart
 from astrarium.spmd.program.document import DevicePart as DevicePart
+from astrarium.spmd.program.document import DeviceProgram as DeviceProgram
+from astrarium.spmd.program.document import How as How
+from astrarium.spmd.program.document import Instruction as Instruction
+from astrarium.spmd.program.document import Priced as Priced
 from astrarium.spmd.program.document import ProgramDocument as ProgramDocument
 from astrarium.spmd.program.document import ReasonPart as ReasonPart
 from astrarium.spmd.program.document import SourcePart as SourcePart
@@ -15,9 +21,3 @@ from astrarium.spmd.program.document import to_dict as to_dict
 from astrarium.spmd.program.document import to_text as to_text
 from astrarium.spmd.program.evaluation import evaluating as evaluating
 from astrarium.spmd.program.evaluation import other_in_evaluation as other_in_evaluation
-from astrarium.spmd.program.program import SCHEMA as SCHEMA
-from astrarium.spmd.program.program import Conversion as Conversion
-from astrarium.spmd.program.program import DeviceProgram as DeviceProgram
-from astrarium.spmd.program.program import How as How
-from astrarium.spmd.program.program import Instruction as Instruction
-from astrarium.spmd.program.program import Priced as Priced

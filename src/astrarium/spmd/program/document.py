@@ -1,13 +1,11 @@
-"""The program document, schema `astrarium.program/3`: what `astrarium synthesize` writes.
+"""Synthesised programs, and their document, schema `astrarium.program/3`.
 
-Everything that is shown or run comes from it: the graph, how its axes are divided, the
-instructions, and what was predicted of them. Placements are written as layouts joined by "/", the
-outermost level first; what is left out has its usual value; one number in place of a list of bytes
-is that of every device.
-
-A checksum over the content tells a damaged or edited file. What has the right checksum was written
-by `astrarium synthesize`, perhaps by another version: its rules and conversions must be those of
-this one, or it would compute something else.
+A program says, in order, what every device does. The document holds everything that is shown or
+run: the graph, the division of its axes, the instructions and their predictions. Placements are
+layouts joined by "/", the outermost level first; what is left out has its usual value; one number
+in place of a list of bytes is that of every device. A checksum over the content tells a damaged or
+edited file. A file of another version may have the right checksum: its rules and conversions must
+be those of this one.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ import numpy as np
 from astrarium.cluster import Cluster
 from astrarium.errors import InputError
 from astrarium.spmd.graph import Graph
-from astrarium.spmd.program.program import SCHEMA, Conversion, DeviceProgram, How, Instruction
 from astrarium.spmd.rules import (
     Axes,
     Division,
@@ -54,7 +52,7 @@ ODD_CONTENT: Final = (
 
 
 class SourcePart(Value, frozen=True):
-    """What is trained: the factory of the module, and what it was called with."""
+    """The factory of the module, and its arguments."""
 
     factory: str
     batch: int
@@ -388,3 +386,61 @@ def _check_rules(graph: Graph, one: Instruction, allow_replicate: Sequence[str])
         is_known = all(rule in known for rule in one.rules)
     if not is_known:
         raise ValueError(node.op)
+
+
+SCHEMA = "astrarium.program/3"
+
+
+class How(StrEnum):
+    """The way a message is sent."""
+
+    PLAIN = "plain"  # all parts are equal, or the library takes unequal ones
+    PADDED = "padded"  # parts are filled up to the largest
+    GROUPED = "grouped"  # one broadcast, or one reduction, for each device's part
+
+
+class Conversion(Value, frozen=True):
+    """A value, and on the way back its gradient, from one layout to another on one mesh level."""
+
+    level: int
+    forward: (
+        str  # "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "slice", "mask", "none"
+    )
+    backward: str
+    forward_how: How = How.PLAIN
+    backward_how: How = How.PLAIN
+
+
+class Priced(Value, frozen=True):
+    """An instruction for any node: a choice or a conversion of the search."""
+
+    needs: tuple[Placement, ...]  # of each input; of a conversion: what it starts from
+    gives: Placement
+    rules: tuple[ShardRule, ...] = ()  # one for each level; none for a conversion
+    conversion: Conversion | None = None
+
+
+class Instruction(Value, frozen=True):
+    """Computes a node, or converts its value; seconds and bytes are what was predicted of it."""
+
+    node: int
+    gives: Placement
+    needs: tuple[Placement, ...] = ()  # of each input; of a conversion: the one it starts from
+    rules: tuple[ShardRule, ...] = ()  # one for each mesh level; empty for conversions and sources
+    conversion: Conversion | None = None
+    seconds: float = 0.0
+    bytes: tuple[float, ...] = ()  # by device
+
+
+class DeviceProgram(Value, frozen=True, dict=True):
+    """Instructions, their devices, and their predicted cost."""
+
+    graph: Graph
+    axes: Axes
+    divisions: tuple[Division, ...]  # one for each level of the mesh
+    mesh: tuple[int, ...]  # devices by level: (4,) or (2 nodes, 4 in each)
+    instructions: tuple[Instruction, ...]
+    seconds: float  # of a training step, update included
+    bytes: tuple[float, ...]  # by device
+    micro_batches: int = 1
+    recompute: bool = False  # the backward pass computes chunks of operators again

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.spmd.graph import ATTENTION, GETITEM, KEEP, Graph, Node, Ref
-from astrarium.spmd.program.program import DeviceProgram, Instruction
+from astrarium.spmd.program.document import DeviceProgram, Instruction
 from astrarium.spmd.rules import Placement
 
 SAME: Final = "aten.alias.default"
@@ -27,7 +27,7 @@ CHANCE: Final = 4  # the argument of attention that is its chance to drop
 
 
 def evaluating(program: DeviceProgram) -> DeviceProgram:
-    """What computes the loss alone, with the same layouts and pieces."""
+    """The program that computes the loss alone, with the same layouts and pieces."""
     nodes = program.graph.nodes
     graph = replace(program.graph, nodes=tuple(_evaluated(node, nodes) for node in nodes))
     changed = tuple(
@@ -87,10 +87,7 @@ def _needed(graph: Graph, instructions: tuple[Instruction, ...]) -> tuple[Instru
 
 
 def other_in_evaluation(training: Graph, evaluation: Graph) -> str:
-    """Where a module computes something else in evaluation than `evaluating` makes of it.
-
-    Both are graphs of the same module; empty if they agree.
-    """
+    """The difference between a module's evaluation and what `evaluating` makes of it, or ""."""
     known: dict[Any, int] = {}
     trained = _numbered(training, known, _evaluated)
     there = set(trained)

@@ -37,16 +37,13 @@ class Axes(Value, frozen=True, dict=True):
 
 
 class Division(Value, frozen=True, dict=True):
-    """How many granules of every axis each device has: `granules[axis, device]`."""
+    """The granules of every axis on each device: `granules[axis, device]`."""
 
     granules: Ints
 
 
 def whole_granules(ratios: Floats, granules: int) -> Ints:
-    """Deal granules out by ratios: each gets its share rounded down, the largest rests one more.
-
-    Equal ratios are served in order, so that the result is the same everywhere.
-    """
+    """Granules by ratios, rounded down; the largest rests get one more, equal ones in order."""
     shares = np.asarray(ratios, np.float64) / np.sum(ratios) * granules
     parts = np.floor(shares + 1e-9).astype(np.int64)
     rests = np.argsort(-(shares - parts), kind="stable")

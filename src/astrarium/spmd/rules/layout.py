@@ -27,7 +27,7 @@ from astrarium.value import Value
 
 
 class Holding(StrEnum):
-    """What devices hold of a tensor; see the table above."""
+    """The part of a tensor on a device; see the table above."""
 
     REPLICATE = "replicate"
     COPIED = "copied"
@@ -36,7 +36,7 @@ class Holding(StrEnum):
 
 
 class TensorLayout(NamedTuple):
-    """How a tensor is spread over the devices of one level of the mesh.
+    """The spread of a tensor over the devices of one level of the mesh.
 
     A tuple, as layouts are keys of most tables of the synthesis: hashing them must be cheap.
     """
@@ -71,7 +71,7 @@ def parse_layout(text: str) -> TensorLayout:
 
 
 class MessageKind(StrEnum):
-    """What devices exchange."""
+    """The messages between devices."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -131,17 +131,13 @@ _OPERATIONS: Final = {
 
 
 def operations(before: TensorLayout, after: TensorLayout, *, gradient: bool) -> tuple[str, str]:
-    """What is done to a value, and to its gradient if it has one."""
+    """The operation on a value, and that on its gradient if it has one."""
     forward, backward = _OPERATIONS[before.spread, after.spread]
     return forward, backward if gradient else NONE
 
 
 def is_possible(before: Placement, after: Placement) -> bool:
-    """Whether a level can go from one to the other without the levels inside of it.
-
-    It cannot where they divide the same dimension again: their pieces are of what this level gave,
-    so they are put together first, and cut again afterwards.
-    """
+    """Whether one level can change alone: inner levels must not divide the same dimension."""
     level = changed_level(before, after)
     ends = {before[level], after[level]}
     return not any(layout.is_shard and layout in ends for layout in after[level + 1 :])

@@ -20,7 +20,7 @@ Piece = tuple[int, int]  # first element, and one past the last
 
 
 def coordinates(device: int, mesh: Sequence[int]) -> tuple[int, ...]:
-    """Where a device stands on each level of the mesh, counted from 0, the innermost fastest."""
+    """The place of a device on each level of the mesh, the innermost fastest."""
     return tuple(device // prod(mesh[level + 1 :]) % size for level, size in enumerate(mesh))
 
 

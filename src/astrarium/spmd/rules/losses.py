@@ -76,10 +76,7 @@ def _counted(call: Call) -> Iterator[ShardRule]:
 
 
 def _cross_entropy(call: Call) -> Iterator[ShardRule]:
-    """Rows, and words: each device has some columns of the scores of all rows.
-
-    They compare the largest score of each row, add up exponentials, and find the target's score.
-    """
+    """Rows; or words: devices compare maxima, add exponentials, and find the target's score."""
     yield from _counted(call)
     scores, targets = call.operands[:2]
     by_number = len(call.operands) == 2 and targets.dtype not in _FLOATS

@@ -21,7 +21,7 @@ _TOKEN = re.compile(r"(\.\.\.|[A-Za-z_])(!?)")
 
 
 class Operand(Value, frozen=True):
-    """What a node reads: where its arguments name another node."""
+    """An input of a node."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -57,7 +57,7 @@ class Call(Value, frozen=True):
         return value % rank if rank else 0
 
     def whole(self, operand: Operand) -> TensorLayout:
-        """How an operand is needed by devices that each do a part of the work with all of it."""
+        """An operand for devices that each do a part of the work with all of it."""
         return COPIED if operand.gradient and self.gradient else REPLICATE
 
 
@@ -76,10 +76,7 @@ def call_of(graph: Graph, node: Node, of_parameters: bool = False) -> Call:
 
 
 def operator_name(op: str) -> str:
-    """The operator without its library, overload and mark of working in place.
-
-    "aten.add_.Tensor" is "add": a program never works in place.
-    """
+    """ "aten.add_.Tensor" is "add": no library, no overload, and programs never work in place."""
     parts = op.split(".")
     name = parts[1] if parts[0] == "aten" and len(parts) > 1 else op
     return name if name.startswith("__") else name.rstrip("_")
@@ -147,11 +144,7 @@ def pattern_of(
     linear: Sequence[int] | None = None,
     summed: str = "",
 ) -> Pattern:
-    """A notation for tensors of these shapes; arguments that are not given drop out.
-
-    `linear` names arguments that may be partial, one at a time; an empty one says that the
-    result is linear in those that are added, taken together.
-    """
+    """A notation for these shapes; `linear` names arguments that may be partial."""
     terms, result = read(text)
     paired = enumerate(zip(terms, operands, strict=False))
     here = [(k, term, operand) for k, (term, operand) in paired if operand is not None]

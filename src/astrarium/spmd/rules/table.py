@@ -67,10 +67,7 @@ def without_rule(nodes: Collection[Node], name: str = "the module") -> InputErro
 
 
 def operators_without_rule(graph: Graph, allow_replicate: Collection[str] = ()) -> list[Node]:
-    """Nodes that no rule is known for, less those that every device may compute whole.
-
-    These are the ones that the user allows, and all that depend on constants alone.
-    """
+    """Nodes without a rule that depend on more than constants and are not allowed."""
     return [
         node
         for node, constant in zip(graph.nodes, graph.constant, strict=True)
@@ -89,11 +86,7 @@ def _allowed(op: str, allow_replicate: Collection[str]) -> bool:
 def rules_of(
     graph: Graph, node: Node, allow_replicate: Collection[str] = ()
 ) -> tuple[ShardRule, ...]:
-    """All ways to run a node. Equal nodes get the same tuple.
-
-    `allow_replicate` names operators ("aten.foo.default" or "foo"; "*" for all) that may run
-    whole on every device if no rule is known for them.
-    """
+    """All ways to run a node, in one tuple for equal nodes; `allow_replicate`: whole, too."""
     if not _has_rule(node) and not _allowed(node.op, allow_replicate):
         missing = operators_without_rule(graph, allow_replicate)
         if node in missing:
@@ -133,7 +126,7 @@ def _handed_on(
 
 
 def layout_of_result(several: Call, result: int, layout: TensorLayout) -> TensorLayout:
-    """How a result lies where the first of an operator lies in a layout."""
+    """The layout of another result of an operator whose first one has a layout."""
     others = layers.OTHER_RESULTS.get(operator_name(several.op))
     return others(several, layout) if others and result else layout
 

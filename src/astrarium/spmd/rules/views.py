@@ -34,10 +34,7 @@ def kept(
     result: Callable[[Names, Call], Names] = lambda names, call: names,
     linear: Sequence[int] | None = (0,),
 ) -> Callable[[Call], Pattern]:
-    """All operands have the same axes, some of them whole; the result has these, or some of them.
-
-    `linear` names operands in which the result is linear, together: none at all, or all (None).
-    """
+    """The operands' axes stay, some whole; `linear` as in notations, None: in all together."""
 
     def describe(call: Call) -> Pattern:
         count = len(call.operands)
@@ -92,11 +89,7 @@ def _last_two(call: Call) -> tuple[int, int]:
 
 
 def _view(call: Call) -> Pattern:
-    """Dimensions before and after whose products are equal belong together.
-
-    Elements keep their order, so of each such group the first dimension can be divided: a part
-    of it is one piece before and after, if it is cut where both have a boundary.
-    """
+    """Dimensions before and after with equal products: the first of each can be divided."""
     before, after = call.operands[0].shape, call.shape
     names, result = [WHOLE] * len(before), [WHOLE] * len(after)
     for number, (first, last) in enumerate(_groups(before, after)):
@@ -242,10 +235,7 @@ def _written(call: Call) -> Pattern:
 
 
 def _in_place(call: Call) -> Pattern:
-    """Leading dimensions that elements stay in the order of, though their lengths may change.
-
-    `im2col`, `pixel_shuffle`: a piece of channels becomes a piece, cut where both have a boundary.
-    """
+    """Leading dimensions whose order stays, cut where both sides have a boundary."""
     before, after = call.operands[0].shape, call.shape
     count = len(before) if len(before) == len(after) else len(before) - 2
     names = tuple(

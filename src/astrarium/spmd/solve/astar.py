@@ -1,17 +1,14 @@
 """A*: the cheapest path through the states of a network, prices weighted into one number.
 
-Most problems end after some dozens of states. In others states are many that are nearly as good:
-there a beam (the most promising states of every place alone) finds a path soon, A* then leaves out
-all that cannot be cheaper, and where the effort ends before it does, what it had still to look at
-bounds the price of every path.
+Most problems end after some dozens of states. Others have many states that are nearly as good.
+There a beam (the most promising states of each place) finds a path soon, and A* leaves out all that
+cannot be cheaper. If the effort ends first, the states left bound the price of every path.
 
-The bound on what is still to be paid is a sum over chains through the graph. Every place hangs on
-at most one value that it reads, and at most one place hangs on a value. So places form chains
-(trees, where a place makes several values). Along a chain the layouts are chosen exactly, from its
-end backwards; what other values than the one it hangs on cost to convert is left out. Each place's
-price and each conversion is counted in one chain at most, so the sum over chains never exceeds the
-true price; and a step of the search never lowers it by more than the step costs, so no state has to
-be looked at twice.
+The bound on the price still to be paid is a sum over chains through the graph. Every place hangs on
+at most one value that it reads, and at most one place hangs on a value. Along a chain the layouts
+are chosen exactly, from its end backwards; conversions of other values are left out. Each price
+counts in at most one chain, so the sum never exceeds the true price. A step never lowers it by more
+than the step costs, so no state has to be looked at twice.
 """
 
 from __future__ import annotations
@@ -97,11 +94,7 @@ class Chains:
 
 
 def _hang(network: PartNetwork) -> tuple[dict[int, int], list[bool]]:
-    """Who hangs on every value, and which places hang on none.
-
-    A place takes the value made last of those it reads: values that live long are read by many
-    others. Sources come last: their layouts are the easiest to choose.
-    """
+    """The place that hangs on every value: one whose latest input it is."""
     maker: dict[int, tuple[bool, int, int]] = {}
     follower: dict[int, int] = {}
     roots = []
@@ -176,10 +169,7 @@ class Guide:
 
 
 def cheapest_path(guide: Guide, effort: Effort | None = None) -> Path | None:
-    """The cheapest path; where the effort does not last, the cheapest found. None: there is none.
-
-    The narrowest beam that reaches the end is paid for however little is left.
-    """
+    """The cheapest path, or the cheapest found in time; the narrowest beam always ends."""
     effort = effort or Effort()
     search = _Search(guide)
     with effort.portion(min(effort.left, _EASY)) as first:

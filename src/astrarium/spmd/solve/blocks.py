@@ -1,13 +1,10 @@
 """A problem in parts, and parts put together as far as that makes the search shorter.
 
-Inside a block (a layer) a node that one other reads is done together with its reader, weights
-first; what is left of the block is put together in order, then from its end, as long as it stays
-small. Blocks are never put together: the search goes from block to block. As equal parts are put
-together once, a model of many equal layers costs one layer's work and a step of the search for
-each.
-
-Sources are moved to just before their first reader, as order does not change the price: weights
-that wait from the start of the graph would make every state of the search longer.
+Inside a block (a layer), a node that one other reads is done together with its reader, weights
+first; the rest of the block is put together in order, then from its end, as long as it stays small.
+Equal parts are put together once, so a model of many equal layers costs one layer's work and a
+search step for each. Sources move to just before their first reader: weights that wait from the
+start would make every state longer.
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ _SIZES = {False: (200_000, 200), True: (20_000, 300)}
 
 
 class CountedPrices(Value, frozen=True):
-    """What is counted: seconds and the bytes of some classes of devices, or a weighted sum."""
+    """Prices that count: seconds and the bytes of some classes, or a weighted sum."""
 
     classes: tuple[int, ...] = ()
     weights: tuple[float, ...] = ()  # of seconds, then of bytes by class; empty: all by themselves
@@ -104,11 +101,7 @@ def _arcs(conversions: Conversions[Any], classes: tuple[int, ...]) -> Floats:
 
 
 def _grids(problem: SearchProblem[Any], classes: tuple[int, ...]) -> Floats:
-    """Steps in which prices are counted, by component: powers of two, far below what matters.
-
-    Sums of multiples of such a step are exact up to 2**53 steps, so equal layers cost the same in
-    any order of adding them up, and nothing is kept twice.
-    """
+    """Steps (powers of two) in which prices count, so that sums are exact in any order."""
     least = sum(min(choice.seconds for choice in choices) for choices in problem.choices)
     most = sum(max(choice.seconds for choice in choices) for choices in problem.choices)
     totals = np.array([2**10 * least or most, *(problem.room[index] for index in classes)])
@@ -157,11 +150,7 @@ def _folded(places: list[PartPlace], regions: list[int], workshop: Workshop) -> 
 
 
 def _merged(places: list[PartPlace], regions: list[int], workshop: Workshop) -> list[PartPlace]:
-    """Neighbours of the same block are done together, from the first on and from the last back.
-
-    Where many values are alive in the middle of a block, what is done from the front grows too
-    large; from its end, all that matters of an option is what it needs and what leaves the block.
-    """
+    """Neighbours of a block done together, from the first on and from the last back."""
     before = len(places) + 1
     while len(places) < before:
         before = len(places)
@@ -236,10 +225,7 @@ def _regions(problem: SearchProblem[Any]) -> list[int]:
 
 
 def _order(problem: SearchProblem[Any]) -> list[int]:
-    """The nodes in order, sources moved to their first reader.
-
-    Sources that others than one block read come before the block, so as not to cut it in two.
-    """
+    """The nodes in order; sources move to their first reader, or before its block."""
     order: list[int] = []
     done = [False] * len(problem.inputs)
     regions = _regions(problem)
@@ -303,7 +289,7 @@ def _part(
 
 
 def _ended(part: Part, *, is_last: bool) -> Part:
-    """Of a node that nobody reads: the result is brought to layout 0, others stay as they are."""
+    """A node that nobody reads: the result is brought to layout 0, others stay as they are."""
     (ways,) = part.makes
     rows: list[int] = []
     trees: list[int] = []

@@ -32,7 +32,7 @@ class Move(NamedTuple):
 
 
 class MoveStage(Value, frozen=True):
-    """What a position of the search has to do with: places in states before and after."""
+    """A position of the search: places in states before and after."""
 
     live: tuple[int, ...]  # values in the state before it
     reads: tuple[int, ...]  # where the values read are in the state
@@ -71,7 +71,7 @@ class Moves:
 
 
 def _taker(places: tuple[int, ...]) -> Callable[[State], State]:
-    """What takes these places of a state: the search does nothing more often."""
+    """A function that takes these places of a state: the search does nothing more often."""
     if len(places) > 1:
         return itemgetter(*places)
     return lambda state: tuple(state[place] for place in places)

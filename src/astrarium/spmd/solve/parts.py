@@ -85,14 +85,11 @@ class Workshop:
 
     @property
     def steps(self) -> int:
-        """What was spent so far, in steps of a search."""
+        """Steps of the search that were spent."""
         return self.looked_at + _STEPS_OF_A_WALK * sum(ways.walked for ways in self.ways)
 
     def joined(self, first: PartPlace, second: PartPlace, wanted: set[int]) -> PartPlace | None:
-        """One place for two, the first of which comes first; None if it would be too large.
-
-        `wanted`: values that are read elsewhere, later.
-        """
+        """One place for two in order, None if too large; `wanted` values are read later."""
         made = {value: column for column, value in enumerate(first.makes)}
         links = tuple(
             _Handover(made[value], column, value in wanted)
@@ -249,11 +246,7 @@ def _layouts(
 def undominated(
     layouts: Sequence[tuple[Ways, Ints, bool]], prices: Floats, most: int | None = None
 ) -> Ints | None:
-    """The options that no other matches, in order of price, equal ones as they came.
-
-    `layouts`: by value, the sets that options need or (True) give. Of two options that match each
-    other the first stays. None if more than `most` would be left.
-    """
+    """Options that no other matches, by price; `layouts` by value; None if more than `most`."""
     order = np.lexsort((np.arange(len(prices)), *prices.T[::-1]))
     order = order[_first_of_kind([sets[order] for _, sets, _ in layouts], prices[order])]
     if len(order) < 2:
@@ -272,7 +265,7 @@ def undominated(
 
 
 def _first_of_kind(columns: list[Ints], prices: Floats) -> Ints:
-    """Of options alike in layouts: the first, where price is one number; else all."""
+    """The first of options alike in layouts, where price is one number; else all."""
     if prices.shape[1] > 1:
         return np.arange(len(prices))
     if not columns:

@@ -1,18 +1,14 @@
-"""The choice of a program as numbers: which way to compute every node, which way to hand it on.
+"""The choice of a program as numbers: a way to compute every node, and a way to hand it on.
 
 This is all that the search knows: no tensors, no devices, no torch. Layouts are numbered by node
-(`Problem.layouts[node]`). A node is computed in one of its `choices`; each asks for layouts of
-its inputs and gives one of its own. A value is computed once. Where a reader asks for another
-layout than one that is there, it is converted, at the price in `Problem.conversions[node]`, and
-the converted copy stays for later readers. The price of a program is the sum of its choices and
-conversions: devices meet after every instruction.
+(`Problem.layouts[node]`). A node is computed in one of its `choices`; each asks for layouts of its
+inputs and gives one of its own. A value is computed once; a converted copy, at the price in
+`Problem.conversions[node]`, stays for later readers. The price of a program is the sum of its
+choices and conversions, as devices meet after every instruction. Bytes are kept until the end of
+the step, by class of devices; their sum must fit each class's room.
 
-Bytes are what a choice or conversion keeps until the end of the step, by class of devices
-(devices alike in speed, memory and links); the sum over a program must fit each class's room.
-
-How much work a search may still do is counted in steps (`Effort`). A step is one move of a search
-from one state to the next, a few microseconds. Other work is counted in steps that take as long, so
-that steps stand for seconds without any clock: answers never depend on how busy a machine is.
+`Effort` counts the work of a search in steps, moves from one state to the next, and other work in
+steps that take as long. So answers never depend on how busy a machine is.
 """
 
 from __future__ import annotations
@@ -38,10 +34,7 @@ class NodeWay(Value, Generic[What], frozen=True):
 
 
 class Conversions(Value, Generic[What], frozen=True):
-    """Prices of going from one layout of a node to another in one instruction; inf if none does.
-
-    Going through a third layout is two instructions: the search finds it by itself.
-    """
+    """Prices from one layout of a node to another in one instruction; inf if there is none."""
 
     seconds: Floats  # [from, to]; 0 on the diagonal
     bytes: Floats  # [from, to, class]

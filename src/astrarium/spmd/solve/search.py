@@ -1,15 +1,12 @@
 """The fastest program of a problem, and the fastest that fits into memory.
 
-First memory is left out: A* finds the fastest program of all, and if it fits, that is the answer.
-Otherwise bytes get a price each (Lagrange multipliers), which is raised until the cheapest path
-under these prices just fits. With that, the weighted price of any path bounds the seconds of all
-programs that fit. Then all paths are followed together, place by place, as labels of (seconds,
-bytes by class). A label is dropped if another at the same state is no worse in anything, if it
-cannot fit any more, or if its bound is no better than the best program known. At first few labels
-are kept at each place, the most promising, then more and more. Once none was left out, the best
-program known is the best of all.
-
-Results do not depend on hash seeds: ties go to the option named first.
+A* first ignores memory; if its fastest program fits, that is the answer. Otherwise bytes get a
+price each (Lagrange multipliers), which is raised until the cheapest path just fits. The weighted
+price of a path then bounds the seconds of all programs that fit. Now all paths are followed
+together, place by place, as labels of (seconds, bytes by class). A label is dropped if another at
+the same state is no worse in anything, if it cannot fit any more, or if its bound is no better than
+the best program known. At first few labels are kept at each place, then more and more; once none
+was left out, the best program known is the best of all. Ties go to the option named first.
 """
 
 from __future__ import annotations
@@ -215,10 +212,7 @@ def _raise_prices(
 def _follow(
     moves: Moves, known: _BestKnown, width: int, left: int, effort: Effort
 ) -> tuple[float, list[tuple[Move, ...]]]:
-    """Follow the most promising labels to the end: the bound of the best left out, the ends.
-
-    Where the effort is spent on the way, nothing is known of any.
-    """
+    """Follow labels to the end: the bound of the best left out (none if time ends), the ends."""
     missed = np.inf
     layers: list[_Labels] = [_Labels.start(moves.components)]
     for position in range(len(moves.stages)):

@@ -1,19 +1,16 @@
-"""Ways from the layouts that there are of a value to those that are wanted.
+"""Ways from the layouts that a value has to those that are wanted.
 
-Layouts of one value are bits of a mask; sets of them that occur are numbered as they turn up, so
-that arrays can hold them (set `i < size` is layout `i` alone). A converted copy stays: a way may
-be dearer than another and still be worth going because of what it passes. `covers` is for values
-that are not read again, where the price alone counts; `extensions` keeps every way that leaves
-layouts behind which no cheaper way leaves.
+Layouts of one value are bits of a mask; the sets that occur are numbered, so that arrays can hold
+them (set `i < size` is layout `i` alone). A converted copy stays, so a dearer way may be worth
+going because of the layouts that it passes. `covers` is for values that are not read again, where
+only the price counts; `extensions` keeps every way that leaves layouts which no cheaper way leaves.
+Prices are vectors: seconds, or seconds and bytes by class. A way is dropped if another is no dearer
+in any of them, even after making up for the layouts it did not leave.
 
-On meshes of two levels ways may be too many to list. Then those of the fewest conversions are, and
-`cut_short` says so: what they lead to is a program, but nothing is proven of others.
-
-Prices are vectors: seconds, or seconds and bytes by class of devices. A way is not worth going
-if another is no dearer in any of them, even after making up for the layouts it did not leave.
-
-The cheapest conversions to several layouts are a directed Steiner tree on a handful of layouts,
-solved exactly by Dreyfus and Wagner's recursion over subsets of what is wanted (`CheapestTrees`).
+If two-level meshes have too many ways to list, those of the fewest conversions are kept, and
+`cut_short` says so: the result is a program, but nothing is proven. The cheapest conversions to
+several layouts are a directed Steiner tree, solved exactly by Dreyfus and Wagner's recursion
+(`CheapestTrees`).
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ class CheapestTrees:
         return (price, tuple(edges)) if price < NEVER else None
 
     def _groups(self, starts: list[int], missing: int) -> list[tuple[int, int]]:
-        """What is missing, dealt out to the layouts from which it is reached most cheaply."""
+        """Missing layouts, dealt out to those from which they are reached most cheaply."""
         best: dict[int, tuple[float, list[tuple[int, int]]]] = {0: (0.0, [])}
         for group in _subsets(missing):
             prices = self._from_all(group)[0][starts]
@@ -219,7 +216,7 @@ class Ways:
         return found
 
     def upper(self, there: Ints, wanted: Ints) -> Floats:
-        """What it costs at most to go from sets to sets: `[there, wanted, component]`."""
+        """The most that it costs to go from sets to sets: `[there, wanted, component]`."""
         while len(self._near) < len(self.masks):
             self._near.append(self._nearest(self.masks[len(self._near)]))
         near = np.stack([self._near[index] for index in there.tolist()])
@@ -237,11 +234,7 @@ class Ways:
         return np.asarray(ways[ways[:, :, 0].argmin(axis=0), np.arange(self.size)])
 
     def _search(self, there: int, wanted: int, *, last: bool) -> list[Way]:
-        """Ways that reach the wanted layouts one after another, the lowest first.
-
-        Every tree is a path to one wanted layout, then one from anything there to the next, so
-        any order finds all of them.
-        """
+        """Ways that reach the wanted layouts one after another, the lowest first."""
         missing = self.masks[wanted] & ~self.masks[there]
         if not missing:
             return [Way((0.0,) * self.components, there, ())]
@@ -272,7 +265,7 @@ class Ways:
         return found
 
     def _short_ways(self, there: int, goal: int) -> list[Way]:
-        """Those of at most as many conversions as there are not too many ways of."""
+        """The ways of few conversions, as far as there are not too many."""
         ways: list[Way] = []
         for hops in range(1, self.size):
             longer = self._walked(there, goal, hops)
@@ -350,11 +343,7 @@ def _cheapest(ways: list[Way]) -> tuple[Way, ...]:
 
 
 def _closures(prices: Floats) -> tuple[Floats, Floats, Ints]:
-    """Of the quickest path between any two layouts: all it costs; of any path: the least of each.
-
-    Quickest is by the first component alone, then by the number of conversions, which is the
-    third result.
-    """
+    """By pair of layouts: the quickest path, the least of each price, and conversions."""
     quickest = np.where(np.isfinite(prices[:, :, :1]), prices, NEVER)
     least = quickest.copy()
     hops = np.ones(prices.shape[:2], np.int64)

@@ -1,15 +1,11 @@
 """Arrangements of the devices and numbers of micro-batches, tried one after another.
 
-Devices of a pool that cost more time than they save are left out: where a part of the pools comes
-near the best program with the simplest way to divide the work, all programs for it are searched.
-
-Both meshes are tried where there are two: all devices beside each other, and nodes with devices
-inside them. More micro-batches only take longer, unless memory is what a program is limited by:
-then 2, 4, 8, ... of them are tried as long as that gains, each also with activations that are
-computed again. All of it shares one effort.
-
-A program that saves less than predictions err is no gain, and data parallel training is simpler:
-where the two are as fast, that is the answer.
+Pools that cost more time than they save are left out: if a part of the pools comes near the best
+program with data parallelism alone, all programs for it are searched. Both meshes are tried: all
+devices side by side, and nodes with the devices inside them. If memory limits the program, 2, 4, 8,
+... micro-batches are tried as long as that gains, each also with recomputed activations. All share
+one effort. A program that saves less than predictions err is no gain: then data parallel training,
+which is simpler, is the answer.
 """
 
 from __future__ import annotations
@@ -58,7 +54,7 @@ Progress = Callable[[str], None]
 
 
 class Attempt(Value, frozen=True, dict=True):
-    """What came of one mesh and number of micro-batches: a program, or why there is none."""
+    """A program of one mesh and number of micro-batches, or why there is none."""
 
     mesh: str
     micro_batches: int
@@ -84,7 +80,7 @@ class Attempt(Value, frozen=True, dict=True):
 
 @dataclass
 class Alternatives:
-    """What may be chosen from: graphs by number of micro-batches, devices by mesh."""
+    """The choices: graphs by number of micro-batches, devices by mesh."""
 
     captured: Callable[[int], Graph]
     meshes: Mapping[str, Devices]  # `flat` is always there, to compare with
@@ -130,7 +126,7 @@ class Alternatives:
                 best, meshes = fastest, [fastest.mesh]
 
     def _hopeless(self, graph: Graph, count: int, *, strictly: bool) -> list[Attempt]:
-        """Where even the leanest program found is too large: not worth a search.
+        """The cases in which even the leanest program found is too large: not worth a search.
 
         What comes and goes is left out, as other programs may need less of it, and devices count
         together. Where a search has failed before and more micro-batches can be tried (`strictly`),
@@ -210,10 +206,7 @@ class Alternatives:
             best = fastest
 
     def _promising(self, best: Attempt) -> Mapping[str, Devices] | None:
-        """Each pool alone, and all but one: the one that is best where each has a part of a batch.
-
-        None, where that takes much longer than the best program does.
-        """
+        """Each pool alone, or all but one: the best by data parallelism, if it comes near."""
         names = [pool.name for pool in best.devices.cluster.pools]
         alone = [(name,) for name in names]
         others = [tuple(one for one in names if one != name) for name in names]
@@ -290,11 +283,7 @@ def leanest(
     optimizer: str,
     allow_replicate: Collection[str] = (),
 ) -> MemoryUse:
-    """Memory of the leanest program found, not proven to be; transient memory is not minimised.
-
-    With the same limit for every device, even pieces need least on the fullest of them: so it is
-    looked for at even pieces, seconds left out.
-    """
+    """Memory of the leanest program found at even pieces, not proven to be the leanest."""
     task = main_axes(task_of(graph, devices, allow_replicate))
     ways = (PriceSettings(micro_batches, optimizer, recompute=again) for again in (False, True))
     return min((_leanest(task, settings) for settings in ways), key=lambda use: max(use.peak))

@@ -1,15 +1,13 @@
-"""Spaces of programs to compare with: what other ways to divide the work allow, as predicates.
+"""Spaces of programs to compare with: other ways to divide the work, as predicates on rules.
 
-Every space is searched, divided and priced by the same functions as the whole one; it only has
-fewer rules. The search takes the best program inside of it, so a baseline is never a straw man.
+Every space is searched, divided and priced by the same functions as the whole one, so each baseline
+is the best of its kind.
 
-- data parallel: all that has a batch is divided along it, parameters are whole everywhere. It is
-  priced as DDP runs it (`as_run`): batch norm takes its statistics from each device's own images;
-- tensor parallel: only dimensions that parameters have are divided (heads, columns, rows, words,
-  experts), never the batch;
-- HAP: the rules that its release has. Of its limits three are not kept, each to its advantage: a
-  tensor may be exchanged more than once, gathers may be grouped, and a value that is whole may
-  have a whole gradient (`replicate`).
+- data parallel: divides all that has a batch along it; parameters are whole. It is priced as DDP
+  runs it (`as_run`): batch norm takes its statistics from each device's own images;
+- tensor parallel: divides dimensions that parameters have (heads, columns, rows, words, experts);
+- HAP: the rules of its release, without three of its limits: a tensor may be exchanged more than
+  once, gathers may be grouped, and a whole value may have a whole gradient (`replicate`).
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ Rules = tuple[tuple[ShardRule, ...], ...]  # of every node
 
 
 class Ratios(StrEnum):
-    """How a space divides axes."""
+    """The ratios by which a space divides axes."""
 
     EVEN = "even"
     SPEED = "by speed"
@@ -137,7 +135,7 @@ def silenced(
 
 
 def _without_messages(conversions: Conversions[Priced], *, parameter: bool) -> Conversions[Priced]:
-    """Of a parameter only the sum of its gradients is left."""
+    """The conversions of a parameter with only the sum of its gradients left."""
     seconds = conversions.seconds.copy()
     for pair, what in conversions.what.items():
         conversion = what.conversion
@@ -187,10 +185,7 @@ def _hap(place: Place, node: int, rules: Sequence[ShardRule]) -> Sequence[ShardR
 
 
 def _in_hap(place: Place, node: int, rule: ShardRule) -> bool:
-    """Without row-parallel products, heads, and words by row or in losses.
-
-    Softmax and norms take whole rows.
-    """
+    """Without row-parallel products, heads, words by row or in losses, or parts of rows."""
     kind = place.graph.nodes[node]
     name = operator_name(kind.op)
     if kind.is_source:

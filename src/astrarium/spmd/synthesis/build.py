@@ -50,7 +50,7 @@ class _HandedOn(Value, frozen=True):
 
 
 class _PricedKinds(Value, frozen=True):
-    """What is to be priced, and which of it is each node's."""
+    """Items to be priced, and the numbers of those of each node."""
 
     computed: list[_Computed]
     handed_on: list[_HandedOn]
@@ -68,10 +68,7 @@ def build_problem(
     *,
     alike: bool = False,
 ) -> SearchProblem[Priced]:
-    """The problem of a graph of one micro-batch, for these divisions of its axes.
-
-    `alike`: without ways that divide a node on one level of the mesh otherwise than on another.
-    """
+    """The problem of a micro-batch; `alike`: one way to divide a node on all levels."""
     cut = cut_of(axes, divisions, devices)
     pricer = Pricer(graph, cut, devices, settings)
     keys = keys_of(graph, cut, rules)
@@ -141,10 +138,7 @@ def _plain(layout: TensorLayout, gradient: bool) -> TensorLayout:
 
 
 def _layouts(graph: Graph, ways: Sequence[tuple[Priced, ...]]) -> list[tuple[Placement, ...]]:
-    """Layouts that a node comes in or is asked for; whole on every device is the first.
-
-    On several levels also those between: conversions change one level at a time.
-    """
+    """Layouts that a node may have, whole first; conversions change one level at a time."""
     asked: list[dict[Placement, None]] = [dict.fromkeys(way.gives for way in mine) for mine in ways]
     by_reader: dict[int, tuple[tuple[Placement, ...], ...]] = {}
     for index, inputs in enumerate(graph.inputs):
@@ -304,10 +298,7 @@ def _by_class(by_column: Floats, cut: Cut) -> Floats:
 
 
 def _fitting(kinds: _PricedKinds, kept: Floats, transient: Floats, room: Floats) -> Bools:
-    """By item: whether it fits beside the least that any program keeps.
-
-    Where a node has no such way, all count: then what comes nearest is looked for.
-    """
+    """By item: whether it fits beside the least of any program; all, if none of a node does."""
     items = [list(kind.items) for kind in kinds.computed]
     least = np.array([kept[own].min(axis=0) for own in items])
     fits = (transient <= room - least[list(kinds.signatures)].sum(axis=0)).all(axis=1)

@@ -1,22 +1,16 @@
-"""The number of granules of every axis that each class of devices gets: an integer program.
+"""The number of granules of every axis that each class of devices gets: an integer program (HiGHS).
 
-The program of instructions stays as it is. Devices of a class are alike and take alike numbers of
-granules. The objective is that of the search: devices meet after every instruction, so a step takes
-the sum, over instructions, of the slowest device's seconds, and over messages, of those of the
-largest piece. Both are the largest of a few rows that are linear in granules (`Lines`); the bytes
-that a device keeps are linear, too. HiGHS solves the program.
+The instructions stay as they are. Devices of a class get equal numbers of granules. A step takes
+the sum, over instructions, of the slowest device's seconds and, over messages, of those of the
+largest piece: maxima of rows that are linear in granules (`Lines`), as are the bytes of a device.
+The variable is the *largest* part in every class: n devices whose largest part is m take up to n m
+granules at the same price. So equal devices may differ by one granule, and memory holds for each.
 
-It is over the *largest* part in every class: a class of n devices whose largest part is m takes
-anything up to n m granules, at the same price. So equal devices may differ by one granule, memory
-holds for every one of them, and the program has one number for each axis and class.
-
-Prices around a division come as straight lines (`ProgramPrice`). They are not straight over all
-sizes, so what the program finds is priced again as it is: a bad line costs a chance, never
-a wrong price. An operator's work is along one axis, so each class's seconds are a row over its
-granules of that axis. A message takes as long as its largest part, whoever has it: one row for
-every class, all of one slope; an all-to-all has the axes of both ends. Computation and messages of
-an instruction are terms of their own, as they follow one another. Equal terms, those of equal
-layers, are one term that counts as often.
+Prices around a division are straight lines (`ProgramPrice`). They are not straight over all sizes,
+so a solution is priced again as it is: a bad line costs a chance, never a wrong price. The work of
+an operator is along one axis, so each class has a row over its granules of it. A message takes as
+long as its largest part: a row for every class, all of one slope; an all-to-all has the axes of
+both ends. Equal terms, those of equal layers, are one term that counts as often.
 """
 
 from __future__ import annotations
@@ -53,7 +47,7 @@ class Lines(Value, frozen=True, dict=True):
     room: Floats  # [class]; inf where memory does not matter
 
     def seconds(self, parts: Floats | Ints) -> float:
-        """Of a step, with `parts[axis, class]` granules on the fullest device of every class."""
+        """Seconds of a step with `parts[axis, class]` granules on the fullest device of a class."""
         rows = self.base + np.tensordot(self.slopes, parts, 2)
         terms = np.full(len(self.counts), -np.inf)
         np.maximum.at(terms, self.term, rows)
@@ -105,11 +99,7 @@ def _solve(lines: Lines) -> Ints | None:
 
 
 def _constraints(lines: Lines) -> list[Any]:
-    """Every term is at least its rows; all granules are dealt out; every class has the room.
-
-    Seconds are scaled so that a step takes about one, bytes so that room is one: the solver's
-    tolerances are absolute.
-    """
+    """Terms are at least their rows, granules are dealt out, room holds; scaled to about 1."""
     from scipy.optimize import LinearConstraint
     from scipy.sparse import coo_array, hstack
 
@@ -139,11 +129,7 @@ def _constraints(lines: Lines) -> list[Any]:
 
 
 def dealt_out(lines: Lines, parts: Ints) -> Ints:
-    """Granules of every axis by device, classes one after another, [axis, device].
-
-    The fullest parts may hold more granules than there are. Those are taken from the classes that
-    work longest on their part, from their last devices first.
-    """
+    """Granules by axis and device; too many are taken from the classes that work longest."""
     work = np.tensordot(lines.counts[lines.term], lines.slopes, 1)  # seconds per granule
     found = []
     for axis, granules in enumerate(lines.granules):
@@ -163,7 +149,7 @@ def dealt_out(lines: Lines, parts: Ints) -> Ints:
 
 
 def _alike(seconds: Floats, dealt: Ints, order: Ints) -> int:
-    """How many of the devices, longest first, are as loaded as the first of them."""
+    """The number of devices, longest first, that are as loaded as the first of them."""
     first = order[0]
     same = (seconds[order] == seconds[first]) & (dealt[order] == dealt[first])
     return int(same.sum())
@@ -229,10 +215,7 @@ def kinds_of(devices: Devices, level: int) -> Kinds:
 def lines_of(
     program: DeviceProgram, price: ProgramPrice, devices: Devices, groups: Ints, level: int = 0
 ) -> Lines:
-    """The lines of a program around the division it was priced at; `groups` ties axes together.
-
-    `groups[axis]` is the number of the variable that stands for an axis.
-    """
+    """The lines of a program around its division; `groups[axis]` is the axis' variable."""
     kinds = kinds_of(devices, level)
     granules = np.zeros(int(groups.max()) + 1, np.int64)
     granules[groups] = program.axes.granules

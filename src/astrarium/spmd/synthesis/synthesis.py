@@ -1,23 +1,14 @@
 """The program for a graph on devices: the search and the choice of ratios in turn, until no gain.
 
-Each round searches the best program for the ratios there are, then the best ratios for that
-program. It starts from ratios by speed and from even ones; where a program does not fit, from
-ratios by memory, too. Every program is kept with the ratios it was priced with, in whole granules,
-and the fastest that fits is the answer.
+Each round searches the best program for the present ratios, then the best ratios for that program.
+It starts from ratios by speed and from even ones; if a program does not fit, from ratios by memory,
+too. Every program is kept with its ratios in whole granules; the fastest that fits is the answer.
+Rounds first divide the batch and the axes of parameters, then all axes, if that gains. Each search
+has a part of the effort that is left; when none is left, the best program so far is the answer.
 
-Rounds divide the axes that matter most, the batch and those of parameters; then all axes (the
-tokens of a sequence, the places of an expert) are searched at the ratios found, and if that gains,
-rounds go on with all of them.
-
-Every search has a part of the effort that is left, so the work as a whole is bounded: where it does
-not last, the answer is the best program so far.
-
-Searches and ratios minimise the sum of instructions, which adds up. Programs are compared by the
-seconds of a step, in which gradients are summed while others are computed.
-
-What is proven: `bound` is of a search over all rules at the ratios of the answer. No program's
-instructions add up to less *with those ratios*; other ratios are tried by integer programs around
-the programs found, which proves nothing about all pairs of program and ratios.
+Searches and ratios minimise the sum of instructions. Programs are compared by the seconds of a
+step, in which gradients are summed while others are computed. `bound` proves one thing: *with the
+ratios of the answer*, no program's instructions add up to less.
 """
 
 from __future__ import annotations
@@ -87,13 +78,13 @@ class Synthesis(Value, frozen=True, dict=True):
 
     @property
     def bound_gap(self) -> float:
-        """How much of the sum of instructions might be saved with the same ratios, at most."""
+        """The most that might be saved of the sum of instructions with the same ratios."""
         summed = sum(one.seconds for one in self.program.instructions)
         return max(0.0, 1.0 - self.bound / summed) if summed else 0.0
 
 
 class Task(Value, frozen=True, dict=True):
-    """What is to be divided, on what; everything that does not change from round to round."""
+    """A graph and its devices: everything that does not change from round to round."""
 
     graph: Graph
     devices: Devices
@@ -118,12 +109,12 @@ class _Candidate(Value, frozen=True, dict=True):
 
     @property
     def seconds(self) -> float:
-        """Of a step, with what is sent while devices compute: what programs are compared by."""
+        """Seconds of a step, with messages beside computation: the measure of programs."""
         return self.price.seconds
 
     @property
     def summed(self) -> float:
-        """Of its instructions one after another: what searches and ratios minimise."""
+        """Seconds of its instructions one after another: the goal of searches and ratios."""
         return self.price.summed_seconds
 
     def fits(self, devices: Devices) -> bool:
@@ -404,7 +395,7 @@ def _solved(
 
 
 def _steps(task: Task, found: _Found) -> float:
-    """How many steps a search may take."""
+    """The steps that a search may take."""
     most = max(found.effort.left / SHARES, LEAST_STEPS)
     if found.best is None or task.space is not None or task.alike:
         return most
@@ -422,7 +413,7 @@ def _problem(task: Task, divisions: tuple[Division, ...]) -> SearchProblem[Price
 
 
 def lack_of(memory: MemoryUse, devices: Devices) -> NoRoomError:
-    """Where a program is too large, with all that comes and goes, and by how much."""
+    """The device on which a program is too large at its peak, and by how much."""
     peak = memory.peak
     worst = int(np.argmax(peak / devices.room))
     device_class, room = int(devices.class_of[worst]), float(devices.room[worst])

@@ -106,7 +106,7 @@ class Pass:
     state: dict[str, Tensor] = field(default_factory=dict)  # new values of buffers, by name
 
     def value(self, register: int) -> Value:
-        """What a register holds, waited for if it is under way."""
+        """The value of a register, waited for if it is under way."""
         found = self.values[register]
         if isinstance(found, Pending):
             found = self.values[register] = found.wait()
@@ -176,10 +176,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """A value from one layout to another, its gradient back.
-
-    Both are sent here and waited for where they are read.
-    """
+    """A value from one layout to another, its gradient back; both arrive when read."""
 
     gives: int
     reads: tuple[int, ...]
@@ -220,10 +217,7 @@ def _gradient(run: Pass, register: int) -> Tensor:
 
 
 class Enter(torch.autograd.Function):  # type: ignore[misc]
-    """Tensors whose gradients are asked for.
-
-    Leaves would do too, but autograd keeps those alive until the backward pass.
-    """
+    """Tensors whose gradients are asked for; unlike leaves, they are freed early."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, *values: Tensor) -> tuple[Tensor, ...]:  # noqa: ANN401
@@ -247,7 +241,7 @@ class Compute:
     sends: bool  # messages in its backward pass: other ranks wait for this one
 
     def result(self, inputs: list[Value], run: Pass) -> Value:
-        """What the operator gives for the values of its inputs."""
+        """The result of the operator for the values of its inputs."""
         try:
             with nullcontext() if self.wanted else torch.no_grad():
                 return run_local(self.node, self.rules, inputs, self.shape, run.context)
@@ -266,7 +260,7 @@ Inside = Compute | Pick
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the backward pass needs of a chunk."""
+    """Values of a chunk for its backward pass."""
 
     results: tuple[tuple[int, int, GradientEdge, Like], ...]  # register, number of the result
     entered: tuple[GradientEdge, ...]

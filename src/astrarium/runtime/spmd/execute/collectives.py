@@ -1,12 +1,9 @@
-"""What ranks of one mesh level exchange, with pieces of any size, empty ones included.
+"""Messages of the ranks of one mesh level, with pieces of any size, empty ones included.
 
 Every function takes a rank's local tensor and gives its local result; all ranks of the level call
-it together. `Route` puts two of them together: how a value goes from one layout to another, and
-how its gradient comes back.
-
-Gloo cannot gather unequal pieces, and its reductions in pieces are slow: there each rank sends
-every other what it needs directly (all-to-all), which takes pieces of any size. NCCL gathers and
-scatters as it is asked to.
+it together. `Route` joins two of them: from one layout to another, and the gradient back. Gloo
+cannot gather unequal pieces, and its reductions in pieces are slow: there each rank sends every
+other its part directly (all-to-all). NCCL gathers and scatters.
 """
 
 from __future__ import annotations
@@ -94,7 +91,7 @@ class Pending:
 
 
 def there(x: Tensor) -> Pending:
-    """What needs no message."""
+    """A value that needs no message."""
     return Pending((), lambda: x)
 
 
@@ -303,7 +300,7 @@ _SCATTERS: Final[dict[How, Callable[[Tensor, Sequence[int], Peers], Pending]]] =
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a value goes from one layout to another among peers, and its gradient back."""
+    """The way of a value from one layout to another among peers, and of its gradient back."""
 
     before: TensorLayout
     after: TensorLayout

@@ -1,13 +1,10 @@
 """Runs a program on one rank: forward instruction by instruction, backward in the reverse order.
 
-Each computed node has an autograd graph of its own, which the backward pass asks for the gradients
-of its inputs. So all ranks send their messages in the order of the program. An operator on an empty
-piece may have no graph at all, but other ranks wait for the gradient that it does not give.
-
-Gradients of parameters that are only added up over the ranks (`replicate -> copied`, data parallel
-training) are sent in the last micro-batch, many in one message, as soon as they are complete. That
-and all other messages go on while the rank computes, until what they bring is read
-(`schedule`).
+Each computed node has an autograd graph of its own, which gives the gradients of its inputs. So all
+ranks send their messages in the order of the program. An operator on an empty piece may have no
+graph, but other ranks wait for its gradient. Gradients of data parallel parameters (`replicate ->
+copied`) are sent in the last micro-batch, many in one message, as soon as they are complete. All
+messages go on while the rank computes, until their result is read (`schedule`).
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ from astrarium.spmd.rules import COPIED, REPLICATE, Placement
 
 @dataclass(frozen=True, slots=True)
 class RankContext:
-    """What operators can ask of the rank that runs them (`operators.context`)."""
+    """The rank as operators see it (`operators.context`)."""
 
     program: DeviceProgram
     place: RankPlace
@@ -99,11 +96,10 @@ class Interpreter:
         return {node: self.own_piece(node) for node in self._own if nodes[node].op == PARAMETER}
 
     def own_piece(self, node: int) -> Piece:
-        """What this rank holds of a source."""
+        """The piece of a source on this rank."""
         return self.piece_of(node, self.place.rank)
 
     def piece_of(self, node: int, rank: int) -> Piece:
-        """What a rank holds of a source."""
         return self._cutter.piece(node, self._own[node], rank)
 
     def counts_here(self, node: int) -> bool:
@@ -124,7 +120,7 @@ class Interpreter:
         return piece
 
     def context(self, seed: int, step: int) -> RankContext:
-        """Where and when operators run; `step` differs between steps and micro-batches."""
+        """The place and time of operators; `step` differs between steps and micro-batches."""
         return RankContext(self.program, self.place, self.device, seed, step)
 
     def forward(
@@ -146,11 +142,7 @@ class Interpreter:
         return value
 
     def backward(self, run: Pass, weight: float = 1.0, *, is_last: bool = False) -> None:
-        """Add gradients of `weight` times the loss to those of the pass.
-
-        `gradients_of` takes them out, when all micro-batches have added theirs. In the last of them
-        (`is_last`) gradients are sent while others are computed; else it is done there.
-        """
+        """Add gradients of `weight` times the loss; the last micro-batch also sends them."""
         gradients, buckets = run.gradients, iter(self._buckets if is_last else ())
         bucket = next(buckets, None)
         # The loss itself may still be under way: nobody need wait for it.

@@ -73,7 +73,7 @@ class Piece:
         return prod(self.sizes)
 
     def common(self, other: Piece) -> Piece | None:
-        """What two boxes of one tensor share; None if nothing."""
+        """The common part of two boxes of one tensor; None if there is none."""
         starts = tuple(map(max, self.starts, other.starts))
         ends = map(min, self.ends, other.ends)
         sizes = tuple(end - start for start, end in zip(starts, ends, strict=True))
@@ -110,7 +110,7 @@ class Cutter:
         )
 
     def parts(self, node: int, placement: Placement, level: int, rank: int) -> Parts | None:
-        """How a level divides what the levels outside of it left a rank; None if it does not."""
+        """The division by a level of what outer levels left to a rank; None if there is none."""
         layout, program = placement[level], self.program
         if not layout.is_shard:
             return None

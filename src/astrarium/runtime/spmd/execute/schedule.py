@@ -1,13 +1,10 @@
-"""In what order a rank does its actions, and when it sends which gradients: the same on all ranks.
+"""The order of a rank's actions, and the start of its messages: the same on all ranks.
 
-A program says what depends on what; when messages start is chosen here, so that they are under way
-while the rank computes:
-
-- parameters are loaded, and their pieces put together, right before the operators that first read
-  them; backward, which is the reverse, their gradients are complete right behind these, and go on
-  their way while the rest of the pass is computed (`in_chunks`);
-- forward a gather starts one such reader earlier (`prefetched`);
-- gradients that are only added up wait for others, to go together (`buckets_of`).
+- Parameters are loaded, and their pieces put together, right before the operators that first read
+  them. Backward is the reverse: their gradients are complete right behind these, and leave while
+  the rest of the pass is computed (`in_chunks`).
+- Forward, a gather starts one such reader earlier (`prefetched`).
+- Gradients that are only added up wait for others, to go together (`buckets_of`).
 """
 
 from __future__ import annotations
@@ -56,11 +53,7 @@ def in_chunks(
     again: Collection[int],
     result: int,
 ) -> tuple[Action, ...]:
-    """The program with each parameter right before its first reader, and operators in chunks.
-
-    `chunks` are those of the actions (`spmd.price.memory`), `again` those that the backward pass
-    computes once more. `result` is read by the caller.
-    """
+    """The program in chunks, each parameter right before its first reader."""
     of = {action.gives: chunk for action, chunk in zip(actions, chunks, strict=True)}
     found: list[Action] = []
     before: list[Action] = []  # parameters that the chunk needs
@@ -134,7 +127,7 @@ def prefetched(
 def _late(
     actions: Sequence[Action | Compute], is_of_parameter: Callable[[Action | Compute], bool]
 ) -> tuple[Action | Compute, ...]:
-    """What parameters are loaded and converted by, as late as their first reader lets them."""
+    """Instructions that load and convert parameters, as late as their first reader lets them."""
     readers: dict[int, int] = {}
     for number, action in enumerate(actions):
         for register in action.reads:
@@ -149,11 +142,7 @@ def _late(
 
 
 def buckets_of(sums: Sequence[Sum], order: Sequence[Action]) -> tuple[Bucket, ...]:
-    """Sums that are alike, in messages, in the order in which the backward pass can send them.
-
-    A sum over one level whose parameter is then added up over another comes first; the other one
-    is sent when the next message of its kind goes.
-    """
+    """Sums that are alike, in messages, in the order of the backward pass, by level."""
     of = {one.action.gives: one for one in sums}
     done = _last_readers(order)
     kinds: dict[tuple[int, int, str], list[Sum]] = {}

@@ -28,7 +28,7 @@ class Context(Protocol):
     def seed(self) -> int: ...
     @property
     def step(self) -> int:
-        """Which random numbers are to be drawn: differs between steps and micro-batches."""
+        """The number of the drawing: it differs between steps and micro-batches."""
         ...
 
     def all_reduce(self, x: Tensor, level: int, largest: bool = False) -> Tensor:
@@ -79,6 +79,6 @@ class OperatorRun:
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
     def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """As torch takes them, with tensors in place of references."""
+        """The arguments for torch, with tensors in place of references."""
         given = iter(self.inputs)
         return torch_arguments(self.node, lambda _: next(given), self.context.device)

@@ -61,7 +61,7 @@ def recurrent(run: OperatorRun) -> tuple[Tensor, ...]:
 
 
 def _kept(run: OperatorRun, chance: float, layer: int, batch_first: bool) -> Tensor:
-    """What is left between layers; torch has time first there, however the input lies."""
+    """The elements that stay between layers; torch has time first there."""
     shape, pieces = [*run.node.shape], [*run.pieces()]
     if not batch_first:
         return kept(run, shape, pieces, chance, layer)
@@ -70,7 +70,7 @@ def _kept(run: OperatorRun, chance: float, layer: int, batch_first: bool) -> Ten
 
 
 class _Softmax(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """Of rows, the largest element and the sum of exponentials are those of all devices."""
+    """Softmax of rows: the largest element and the sum are those of all devices."""
 
     @staticmethod
     def forward(

@@ -40,7 +40,7 @@ def _class_arguments(run: OperatorRun) -> tuple[Tensor, Tensor, Tensor | None, i
 
 
 def _count(run: OperatorRun) -> Tensor | float:
-    """How many targets all devices have that are not ignored, by weight; a number for chances."""
+    """The targets of all devices that are not ignored, by weight; a number for chances."""
     scores, targets, weight, _, ignored, _ = _class_arguments(run)
     if targets.is_floating_point():
         shape = run.whole_input(0)

@@ -51,7 +51,7 @@ class _Rows:
         return weight
 
     def means(self, *values: Tensor) -> Tensor:
-        """Of each tensor the means, which broadcast against it; one message for all."""
+        """The means of each tensor, which broadcast against it; one message for all."""
         sums = torch.stack([x.sum(-1, keepdim=True) for x in values])
         return self.reduce(sums) / self.elements
 
@@ -96,7 +96,7 @@ class _Groups(_Images):
 
 
 class _Norm(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """What is normalised, the mean and the variance."""
+    """The normalised tensor, the mean and the variance."""
 
     @staticmethod
     def forward(

@@ -1,13 +1,10 @@
-"""Random numbers that do not depend on who computes what: of dropout, and drawn for themselves.
+"""Random numbers that do not depend on who computes what: for dropout, and drawn for themselves.
 
-What an element gets follows from the seed, the step, which drawing of the module it is, and the
-element's place in the whole tensor alone. So all layouts, and the module on one device, drop the
-same elements and draw the same numbers.
-
-Dimensions are taken apart into leading and trailing ones. Each place among the leading ones has an
-odd number of 64 bits, each among the trailing ones another, well mixed and the same in every step;
-their product with the key, modulo 2**64, is the element's (multiply-shift hashing: its high bits
-are as good as random). So a drawing is one large product.
+The number of an element follows from the seed, the step, the drawing of the module and the
+element's place in the whole tensor. So all layouts, and the module on one device, draw the same.
+Each place among the leading dimensions has an odd number of 64 bits, each among the trailing ones
+another, well mixed and the same in every step; their product with the key, modulo 2**64, is the
+element's (multiply-shift hashing: its high bits are as good as random). A drawing is one product.
 """
 
 from __future__ import annotations
@@ -83,7 +80,7 @@ def _key(run: OperatorRun, which: int = 0) -> int:
 def kept(
     run: OperatorRun, shape: Sequence[int], pieces: Sequence[Piece], chance: float, which: int = 0
 ) -> Tensor:
-    """Which elements of a piece are not dropped."""
+    """The elements of a piece that are not dropped."""
     return kept_of(_key(run, which), shape, pieces, chance, run.context.device)
 
 
@@ -96,7 +93,7 @@ def _mixed(key: int, shape: Sequence[int], pieces: Sequence[Piece], device: torc
 def kept_of(
     key: int, shape: Sequence[int], pieces: Sequence[Piece], chance: float, device: torch.device
 ) -> Tensor:
-    """Which elements of a piece are not dropped by the numbers of a key."""
+    """The elements of a piece that the numbers of a key do not drop."""
     mixed = _mixed(key, shape, pieces, device)
     threshold = round(chance * 2**32) - 2**31
     if threshold >= 2**31:
@@ -133,7 +130,7 @@ def numbers_of(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Tensor:
-    """What an operator that draws numbers draws, in a format: none is rounded up to 1."""
+    """Random numbers of an operator in its format; none is rounded up to 1."""
     if "randn" in name:
         return normal_of(key, shape, pieces, device).to(dtype)
     bits = BITS.get(dtype, MOST_BITS)
@@ -167,7 +164,7 @@ def chosen_of(
     likely: Tensor | float,
     device: torch.device,
 ) -> Tensor:
-    """Which elements are chosen, each with a probability; those that dropout would keep."""
+    """The elements that are chosen, each with a probability, as dropout keeps them."""
     if isinstance(likely, Tensor):
         return uniform_of(key, shape, pieces, device) < likely
     return kept_of(key, shape, pieces, 1.0 - likely, device)
@@ -215,10 +212,7 @@ def with_dropout(
 def attention_of(
     args: Sequence[Any], kwargs: Mapping[str, Any], mask_of: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Attention with dropout of its weights, which the fast forms of it draw for themselves.
-
-    Arguments are those of torch's operator; `mask_of` gives the weights that are not dropped.
-    """
+    """Attention as torch's operator; `mask_of` gives the weights that are not dropped."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     query, key, value = given["query"], given["key"], given["value"]

@@ -78,10 +78,7 @@ def _plain(run: OperatorRun) -> Any:  # noqa: ANN401
 
 
 class _Nothing(torch.autograd.Function):  # type: ignore[misc]  # torch is not analysed
-    """A result of zeros that depends on no input, whose gradients come back as zeros.
-
-    They must come back: other devices wait for this one to add theirs up.
-    """
+    """Zeros that depend on no input; zero gradients come back, as other devices wait."""
 
     @staticmethod
     def forward(
@@ -132,7 +129,7 @@ def _batch_norm(run: OperatorRun) -> Any:  # noqa: ANN401  a tensor, or several
 
 
 def _recurrent(run: OperatorRun) -> Any:  # noqa: ANN401  several tensors
-    """Of no sequence at all there are no states."""
+    """A recurrent layer; an empty sequence has no states."""
     if 0 not in run.shape:
         return recurrent(run)
     args, _ = run.arguments()
@@ -154,7 +151,7 @@ def _attention(run: OperatorRun) -> Tensor:
 
 
 def _one_hot(run: OperatorRun) -> Tensor:
-    """How many classes there are must not depend on those that occur here."""
+    """The number of classes must not depend on those that occur here."""
     return torch.nn.functional.one_hot(run.inputs[0], run.node.shape[-1])
 
 

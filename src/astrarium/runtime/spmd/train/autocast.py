@@ -60,10 +60,7 @@ class _Formats:
         return replace(node, dtype=_name(first.dtype), computed_in=_name(wanted) if wanted else "")
 
     def _computed(self, index: int) -> tuple[torch.dtype | None, Any]:
-        """The format that an operator computes in, and what it gives.
-
-        What torch does not know, or does not compute in mixed formats, has those of the capture.
-        """
+        """The format an operator computes in and gives; as captured where torch does not know."""
         node = self.graph.nodes[index]
         try:
             wanted = self._wanted(node)

@@ -43,7 +43,7 @@ JOINT: Final = "."  # of paths, in torch's names
 
 @dataclass(frozen=True)
 class Boxes:
-    """What is here of a tensor of some shape: boxes of it, and the memory that they lie in."""
+    """The boxes of a tensor that are here, and their memory."""
 
     shape: tuple[int, ...]
     parts: tuple[tuple[Piece, Tensor], ...]
@@ -55,10 +55,7 @@ class Boxes:
 
 
 def stored_boxes(node: Node, piece: Piece, tensor: Tensor) -> Boxes:
-    """A piece of a parameter, or of something shaped like it, as boxes of what the module stores.
-
-    A program may use one dimension of it as two (`spmd.capture.fused`).
-    """
+    """A piece as boxes of what the module stores, which may have a dimension less."""
     if not tensor.dim() and node.shape:  # an optimizer's count of steps
         return Boxes.whole(tensor)
     stored, used = node.stored_shape, node.shape
@@ -114,7 +111,7 @@ def _quiet() -> Iterator[None]:
 
 
 def metadata_of(folder: Path) -> Metadata:
-    """What a checkpoint holds; InputError if that cannot be read."""
+    """The metadata of a checkpoint; InputError if it cannot be read."""
     try:
         return dcp.FileSystemReader(folder).read_metadata()
     except Exception as error:

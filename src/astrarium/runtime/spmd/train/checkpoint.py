@@ -1,10 +1,9 @@
 """Checkpoints of programs: every rank writes its own pieces, any other program can read them.
 
 A checkpoint is a folder in the format of `torch.distributed.checkpoint`: `model.NAME` is a tensor
-of the module's state dict, `optimizer.state.NAME.KEY` what the optimizer keeps of it, `trainer`
-what is not divided, and `random.RANK` the state of torch's random numbers on a rank. Beside it,
-`astrarium.json` says what wrote it, and what each file must look like. A folder is written under
-another name first, so that one with the right name is always complete.
+of the module's state dict, `optimizer.state.NAME.KEY` a state of the optimizer, `trainer` what is
+not divided, `random.RANK` torch's random numbers of a rank. `astrarium.json` names the writer and
+describes each file. A folder is written under another name first, so it is always complete.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ CHUNK_BYTES: Final = 1 << 22
 
 
 class Stateful(Protocol):
-    """What else goes into checkpoints beside the model: a schedule of learning rates."""
+    """Another part of a checkpoint, such as a schedule of learning rates."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> object: ...
@@ -65,8 +64,6 @@ class FilePart:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint is of."""
-
     step: int
     optimizer: str
     aliases: dict[str, str]  # other names of parameters in the state dict: tied weights
@@ -140,7 +137,7 @@ def _model(training: Training, rest: Mapping[str, Tensor]) -> Content:
 
 
 def _optimizer(training: Training, kept: Mapping[int, Mapping[str, Any]]) -> Content:
-    """What the optimizer keeps of this rank's pieces, by node and key."""
+    """States of the optimizer for this rank's pieces, by node and key."""
     return {
         (OPTIMIZER, STATE, one.target, key): (
             _boxes_of(training, node, value) if isinstance(value, Tensor) else value
@@ -151,7 +148,7 @@ def _optimizer(training: Training, kept: Mapping[int, Mapping[str, Any]]) -> Con
 
 
 def _rest_of(training: Training, others: Mapping[str, Stateful]) -> Content:
-    """What is the same on all ranks, and their random numbers."""
+    """Facts that are the same on all ranks, and their random numbers."""
     settings = {
         # Another program may divide a batch into more or fewer micro-batches.
         "batches": training.passes_done // training.interpreter.program.micro_batches,
@@ -189,7 +186,7 @@ def _meet(everyone: Peers) -> None:
 
 
 def _own_files(folder: Path, rank: int) -> list[FilePart]:
-    """Of the files that a rank wrote; the first also wrote torch's table of contents."""
+    """The files that a rank wrote; the first also wrote torch's table of contents."""
     patterns = (f"__{rank}_*.distcp", *([".metadata"] if rank == 0 else []))
     paths = (path for pattern in patterns for path in sorted(folder.glob(pattern)))
     return [FilePart(path.name, path.stat().st_size, _sum(path)) for path in paths]
@@ -274,7 +271,7 @@ class Reader:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all tensors of the state dict, without second names."""
+        """Shapes of all tensors of the state dict, without second names."""
         start = f"{MODEL}."
         return {
             name.removeprefix(start): tuple(known.size)
@@ -283,15 +280,15 @@ class Reader:
         }
 
     def known(self, *path: str) -> Any:  # noqa: ANN401  of torch
-        """What is said of a tensor, or None where there is none."""
+        """The metadata of a tensor, or None where there is none."""
         return self._known.get(boxes.JOINT.join(path))
 
     def kept(self, parameter: str) -> list[str]:
-        """What the optimizer kept of a parameter, by key."""
+        """States of the optimizer for a parameter, by key."""
         return self._kept.get(parameter, [])
 
     def trainer(self) -> dict[str, Any]:
-        """What is not divided: counts, settings of the optimizer, and what else was given."""
+        """Facts that are not divided: counts, settings of the optimizer, and objects given."""
         found: dict[str, Any] = self.read({(TRAINER,): None})[TRAINER,]
         return found
 
@@ -303,7 +300,7 @@ class Reader:
         return state
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
-        """What the optimizer kept of whole parameters."""
+        """States of the optimizer for whole parameters."""
         content: Content = {}
         found: dict[str, dict[str, Any]] = {}
         for name in self.shapes:
@@ -321,7 +318,7 @@ class Reader:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What a checkpoint says it holds; InputError if it is none or not whole."""
+    """The manifest of a checkpoint; InputError if it is none or not whole."""
     import msgspec
 
     path = folder / MANIFEST

@@ -31,7 +31,7 @@ TRIED_RATE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this rank has of a parameter, in the shape that the program uses."""
+    """This rank's part of a parameter, in the shape that the program uses."""
 
     tensor: Tensor
     piece: Piece
@@ -92,7 +92,7 @@ def _tried(
     starts: Sequence[Tensor],
     gradients: Iterable[Sequence[Tensor]],
 ) -> list[Tensor]:
-    """What some tensors become by an optimizer of this kind and these settings."""
+    """The tensors after steps of an optimizer of this kind and these settings."""
     tensors = [start.clone() for start in starts]
     trial = copy.copy(optimizer)
     rate = {"lr": TRIED_RATE} if "lr" in settings else {}  # a schedule may begin with none
@@ -127,10 +127,7 @@ def _like(value: Any, parameter: Tensor, tensor: Tensor) -> Any:  # noqa: ANN401
 
 
 def put_pieces(optimizer: Optimizer, held: Mapping[int, Held], names: Mapping[int, str]) -> None:
-    """Give an optimizer pieces in place of whole parameters; both by the parameter's id.
-
-    Parameters that the program does not train leave it, as do those of which nothing is here.
-    """
+    """Give an optimizer pieces by parameter ids; parameters without a piece here leave it."""
     before = optimizer.state
     optimizer.state = defaultdict(dict)
     for group in optimizer.param_groups:

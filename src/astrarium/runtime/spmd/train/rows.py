@@ -74,7 +74,6 @@ class RankRows:
 
     @cached_property
     def inputs(self) -> dict[int, Node]:
-        """What a step is given, by node."""
         nodes = self.interpreter.program.graph.nodes
         return {index: node for index, node in enumerate(nodes) if node.op == INPUT}
 
@@ -181,11 +180,7 @@ def _words(dtype: torch.dtype) -> str:
 
 
 class RowSampler(Sampler[list[int]]):  # type: ignore[misc]  # torch is not analysed
-    """Lists of a data set's rows, one for each batch of this rank: a `batch_sampler` of torch.
-
-    All ranks go through the data set in one order, drawn anew from the seed for every epoch. What
-    does not fill a batch at the end of an epoch is left out.
-    """
+    """Rows by batch for this rank, for torch; each epoch has an order of the seed."""
 
     def __init__(
         self, length: int, rows: RankRows, done: Callable[[], int], *, shuffle: bool, seed: int

@@ -105,7 +105,7 @@ SAFETENSORS: Final = "safetensors"
 
 @dataclass(frozen=True, slots=True)
 class HowTrained:
-    """What a user can choose beside the optimizer."""
+    """Choices of the user beside the optimizer."""
 
     seed: int = 0  # of dropout
     clip_norm: float | None = None  # gradients are scaled down to this norm of all of them
@@ -214,7 +214,7 @@ class Trainer:
 
     @property
     def scaler(self) -> torch.amp.GradScaler | None:
-        """Of gradients in 16 bits."""
+        """The scaler of gradients in 16 bits."""
         return self.training.scaler
 
     @property
@@ -242,11 +242,7 @@ class Trainer:
     def sampler(
         self, dataset: Sized, *, shuffle: bool = False, seed: int = 0, training: bool = True
     ) -> RowSampler:
-        """What a loader of torch takes as `batch_sampler`: this rank's rows, batch by batch.
-
-        In training an epoch goes on after `batches_done`, so that a training that was resumed sees
-        what it had not seen; otherwise it begins with the first row.
-        """
+        """This rank's `batch_sampler`; in training it goes on after the batches that are done."""
         done: Callable[[], int] = (lambda: self.batches_done) if training else (lambda: 0)
         return RowSampler(len(dataset), self._rows, done, shuffle=shuffle, seed=seed)
 
@@ -308,7 +304,7 @@ class Trainer:
         return Interpreter(evaluating(training.program), self._place, training.device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """That of the whole module, on the first rank; the others get none."""
+        """The state dict of the whole module, on the first rank; the others get none."""
         nodes, is_first = self._program.graph.nodes, self.rank == 0
         now = {name: self.training.buffers.get(name, x) for name, x in self._rest.items()}
         state = {name: tensor.cpu() for name, tensor in now.items()}
@@ -453,10 +449,7 @@ def check_module(source: SourcePart, graph: Graph, module: nn.Module) -> None:
 
 
 def _check_against_factory(source: SourcePart, module: nn.Module) -> None:
-    """A program does not know what its module has and does not use; the factory does.
-
-    It may be absent where the module is trained: then only what the program knows was compared.
-    """
+    """Compare with the factory, if it is there: it knows what the module does not use."""
     try:
         with torch.device("meta"):
             made, _ = load_factory(source.factory)(batch=source.batch, **source.sizes)

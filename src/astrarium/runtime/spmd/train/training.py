@@ -48,7 +48,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one training step gave and how long its parts took."""
+    """The result of one training step, and the times of its parts."""
 
     loss: float
     gradient_norm: float  # no number where nobody asked for it
@@ -130,11 +130,7 @@ class Training:
         return found
 
     def gradients(self, inputs: Sequence[Pieces]) -> tuple[float, dict[int, Tensor]]:
-        """The mean loss over micro-batches, and this rank's gradients of it by node.
-
-        `inputs` has one mapping for each micro-batch. Buffers stay as they are: a step changes
-        them.
-        """
+        """The mean loss over micro-batches, and this rank's gradients; buffers stay unchanged."""
         loss, gradients, _ = self._passes(inputs)
         return loss, gradients
 
@@ -169,10 +165,7 @@ class Training:
         return Step(loss, norm, ended - began, ended - update, is_skipped)
 
     def apply(self, gradients: Mapping[int, Tensor], scale: float = 1.0) -> float:
-        """Let the optimizer use gradients, which are by a scale too large; their common norm.
-
-        With a scaler, gradients that are no numbers on any rank are used on none.
-        """
+        """Use gradients divided by their scale, if all ranks have numbers; their common norm."""
         is_asked = self.clip_norm is not None or self.scaler is not None
         norm = self.norm(gradients) / scale if is_asked else math.nan
         self.steps_done += 1
@@ -189,7 +182,7 @@ class Training:
         return norm
 
     def norm(self, gradients: Mapping[int, Tensor]) -> float:
-        """Of the gradients of all parameters; pieces that several ranks hold count once."""
+        """The norm of all gradients; pieces that several ranks hold count once."""
         squares = torch.zeros((), dtype=torch.float64, device=self.interpreter.device)
         for node, gradient in gradients.items():
             if self.interpreter.counts_here(node):
@@ -224,10 +217,7 @@ class Training:
 
 
 def _went_on(scaler: torch.amp.GradScaler, is_finite: bool) -> bool:
-    """Let a scaler know what gradients were; whether they can be used.
-
-    Its own `step` and `update` look at this rank alone, which may hold nothing.
-    """
+    """Let a scaler know whether gradients can be used; it would look at this rank alone."""
     state = scaler.state_dict()
     state["_growth_tracker"] += 1
     if not is_finite:

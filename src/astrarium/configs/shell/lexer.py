@@ -219,7 +219,7 @@ class WordParser:
         return parts
 
     def _dollar(self, *, quoted: bool) -> WordPart:
-        """What begins with $ or `."""
+        """A part of a word that begins with $ or `."""
         text, begin = self.text, self.at
         if text[begin] == "`":
             return self._backquoted(quoted=quoted)
@@ -287,7 +287,7 @@ class WordParser:
         return text
 
     def _arithmetic_end(self, begin: int) -> int | None:
-        """Where (( at `begin` ends; None if it is closed otherwise and thus is no arithmetic."""
+        """The end of the (( at `begin`; None if other brackets close it."""
         end = self._bracket(begin, "(", ")")
         inner = self._bracket(begin + 1, "(", ")")
         return end if inner == end - 1 else None
