@@ -48,9 +48,7 @@ def find_optimizer(name: str = ADAMW) -> OptimizerFacts:
         if why:
             says = f"{name} is not priced: {why}"
         raise InputError(
-            f"{says}; known: {', '.join(entries)}",
-            "optimizer",
-            instead(name, list(entries)),
+            f"{says}; known: {', '.join(entries)}", "optimizer", instead(name, list(entries))
         )
     values = {one.name: one.value for one in describe_optimizer(name)}
     values.setdefault("end_state_bytes", values["state_bytes"])

@@ -550,11 +550,7 @@ def _specified(gpu: Gpu, design: str) -> tuple[Profile, float]:
     watts = gpu.tdp_watts / _tensor_flops(gpu)
     known = find_gpu(family.like)
     more = max(1.0, watts * _tensor_flops(known) / known.tdp_watts)  # power per FLOP/s
-    limits = [
-        1.0,
-        watts / family.joules_per_flop,
-        more * like.gemm["bf16"].sustained_efficiency,
-    ]
+    limits = [1.0, watts / family.joules_per_flop, more * like.gemm["bf16"].sustained_efficiency]
     if "bf16" in gpu.measured_matmul_flops and "bf16" in gpu.peak_flops:
         limits.append(gpu.measured_matmul_flops["bf16"] / gpu.peak_flops["bf16"])
     sustained = min(limits)

@@ -110,10 +110,7 @@ class Overheads(Value, frozen=True):
 
 
 def overheads(
-    rate: ArrayLike,
-    interval: ArrayLike,
-    checkpoint_seconds: ArrayLike,
-    restart_seconds: ArrayLike,
+    rate: ArrayLike, interval: ArrayLike, checkpoint_seconds: ArrayLike, restart_seconds: ArrayLike
 ) -> Overheads:
     """What interruptions at a rate (per second) cost with an interval between checkpoints.
 

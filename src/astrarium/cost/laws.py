@@ -23,12 +23,7 @@ from astrarium.catalog import Gpu
 from astrarium.catalog.profiles import Profile, ProfileSource, training_factors
 from astrarium.cluster.interconnect import Collective, Line, LinkKind, OperationProfile
 from astrarium.cost.collectives import Fabric
-from astrarium.cost.efficiency import (
-    GemmRole,
-    OperatorModel,
-    Pointwise,
-    operator_model,
-)
+from astrarium.cost.efficiency import GemmRole, OperatorModel, Pointwise, operator_model
 from astrarium.cost.tuning import Tuning
 from astrarium.errors import InputError, flag
 

@@ -37,13 +37,7 @@ from astrarium.cost.collectives import (
 )
 from astrarium.cost.efficiency import OperatorModel
 from astrarium.cost.ends import EndCosts, PlacedEnds, end_costs
-from astrarium.cost.groups import (
-    by_rank,
-    copies_group,
-    data_ranks,
-    dense_group,
-    message_calls,
-)
+from astrarium.cost.groups import by_rank, copies_group, data_ranks, dense_group, message_calls
 from astrarium.cost.kernels import LAUNCH_HALVINGS, smooth_maximum, smooth_remainder
 from astrarium.cost.laws import LawModel, measured_links, operators_of
 from astrarium.cost.layers import layer_costs

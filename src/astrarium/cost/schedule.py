@@ -32,12 +32,7 @@ from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.interleaved import interleaved_bound
 from astrarium.cost.walks import Stages, one_forward_one_backward
 
-__all__ = [
-    "Stages",
-    "in_flight_at_peak",
-    "pipeline_seconds",
-    "ragged_stages",
-]
+__all__ = ["Stages", "in_flight_at_peak", "pipeline_seconds", "ragged_stages"]
 
 # Rows worked on at once: the arrays of one block stay in the cache.
 _BLOCK = 4096

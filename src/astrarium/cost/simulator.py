@@ -76,12 +76,7 @@ class Timeline(Value, frozen=True):
 
 
 def simulate(
-    forward: Floats,
-    backward: Floats,
-    p2p: Floats,
-    num_micro_batches: int,
-    *,
-    overlap_p2p: bool,
+    forward: Floats, backward: Floats, p2p: Floats, num_micro_batches: int, *, overlap_p2p: bool
 ) -> Timeline:
     """One pipeline: `forward` and `backward` are seconds of (stages, chunks).
 
@@ -110,12 +105,7 @@ def simulate(
 
 
 def simulated_seconds(
-    forward: Floats,
-    backward: Floats,
-    p2p: Floats,
-    num_micro_batches: int,
-    *,
-    overlap_p2p: bool,
+    forward: Floats, backward: Floats, p2p: Floats, num_micro_batches: int, *, overlap_p2p: bool
 ) -> Floats:
     """Seconds of n pipelines of one shape: arrays of (n, stages, chunks) and (n, stages)."""
     passes = ChunkPasses(forward, backward, p2p, num_micro_batches)
@@ -336,11 +326,7 @@ class _Row:
             yield from zip(sources * (count // 2), links[:count], passes[:count], strict=True)
 
     def passed(
-        self,
-        number: int,
-        waves: tuple[int, int],
-        earlier: Sequence[Floats],
-        record: _Record | None,
+        self, number: int, waves: tuple[int, int], earlier: Sequence[Floats], record: _Record | None
     ) -> Floats:
         """When stages of the first batches are done after some waves.
 

@@ -266,12 +266,7 @@ def _least_hop(layouts: Layouts, rows: Ints) -> Floats:
 
 
 def _least_turn(
-    layouts: Layouts,
-    rows: Ints,
-    layer: Floats,
-    beside: Floats,
-    whole: Floats,
-    most: Floats | None,
+    layouts: Layouts, rows: Ints, layer: Floats, beside: Floats, whole: Floats, most: Floats | None
 ) -> Floats:
     """Seconds of the longest rank at least."""
     mean = whole / layouts.degrees.pp[rows]
@@ -357,12 +352,7 @@ def _pipeline_of(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
 
 def walk(
-    layouts: Layouts,
-    rows: Ints,
-    overlap_p2p: Bools,
-    forward: Floats,
-    backward: Floats,
-    hop: Floats,
+    layouts: Layouts, rows: Ints, overlap_p2p: Bools, forward: Floats, backward: Floats, hop: Floats
 ) -> Floats:
     """Seconds of all passes of an iteration, from those of one micro-batch on each rank.
 

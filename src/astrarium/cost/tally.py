@@ -12,13 +12,7 @@ from astrarium.catalog.optimizers import find_optimizer
 from astrarium.catalog.runtimes import Runtime
 from astrarium.cluster.interconnect import overlap_profile
 from astrarium.cost.collectives import Fabric
-from astrarium.cost.efficiency import (
-    GRADIENT_BYTES,
-    NARROW,
-    GemmRole,
-    OperatorModel,
-    Pointwise,
-)
+from astrarium.cost.efficiency import GRADIENT_BYTES, NARROW, GemmRole, OperatorModel, Pointwise
 from astrarium.cost.kernels import under_power_limit
 from astrarium.cost.tuning import NEUTRAL, Tuning
 from astrarium.model.blocks import Block, Linear, Module, Split

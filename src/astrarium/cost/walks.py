@@ -114,12 +114,7 @@ def key_stages(stages: Stages, turning: Sequence[Floats]) -> list[StageSums]:
             position, *sums = (b + step * w for b, w in zip(before, weights, strict=True))
             found.append(
                 StageSums(
-                    position,
-                    weights[1],
-                    weights[2],
-                    link,
-                    np.where(step > 0, link, link_in),
-                    *sums,
+                    position, weights[1], weights[2], link, np.where(step > 0, link, link_in), *sums
                 )
             )
         link_in = np.where(count > 0, link, link_in)

@@ -89,10 +89,7 @@ def layout_of(strategy: Strategy, cluster: Cluster) -> RankLayout:
     in_stage = data * s.tp + tensor
     expert, copy = in_stage % experts, in_stage // experts
     copies = max(s.shard_ranks * s.tp // experts, 1)
-    dense = (
-        (tensor, s.tp),
-        (tensor * s.shard_ranks + data % s.shard_ranks, s.tp * s.shard_ranks),
-    )
+    dense = ((tensor, s.tp), (tensor * s.shard_ranks + data % s.shard_ranks, s.tp * s.shard_ranks))
     others = (expert, experts), (expert * copies + copy % copies, experts * copies)
     states = [dense[s.zero_stage >= 1], others[s.zero_stage >= 1]]
     weights = [dense[s.zero_stage >= WEIGHTS_DIVIDED], others[s.zero_stage >= WEIGHTS_DIVIDED]]

@@ -19,14 +19,7 @@ from astrarium.cluster.interconnect import NVLINK, Network
 from astrarium.model.blocks import Block, Module
 from astrarium.model.scans import Recurrence
 from astrarium.model.workload import Numerics, Workload
-from astrarium.strategy.columns import (
-    GRANULARITIES,
-    METHODS,
-    SPLITS,
-    Degrees,
-    Options,
-    modules_of,
-)
+from astrarium.strategy.columns import GRANULARITIES, METHODS, SPLITS, Degrees, Options, modules_of
 from astrarium.strategy.types import Granularity, Method, Schedule
 from astrarium.value import Value
 

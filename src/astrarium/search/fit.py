@@ -20,13 +20,7 @@ from astrarium.search.planner import check_runtime, leanest, plan, smallest_coun
 from astrarium.search.pools import Asked
 from astrarium.search.refusals import why_refused
 from astrarium.search.space import recomputable_modules
-from astrarium.strategy.types import (
-    Granularity,
-    LayerSplit,
-    Method,
-    Recompute,
-    Strategy,
-)
+from astrarium.strategy.types import Granularity, LayerSplit, Method, Recompute, Strategy
 from astrarium.value import Value
 
 

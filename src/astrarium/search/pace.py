@@ -26,10 +26,7 @@ def smallest_gpu(cluster: Cluster, parts: Parts) -> str:
 
 
 def stage_seconds(
-    pipelines: Pipelines,
-    options: Options,
-    cluster: Cluster,
-    placed: Sequence[Sequence[Parts]],
+    pipelines: Pipelines, options: Options, cluster: Cluster, placed: Sequence[Sequence[Parts]]
 ) -> list[tuple[StageSeconds, ...]]:
     """Of every row of the pipelines, its stages."""
     layouts = pipelines.layouts

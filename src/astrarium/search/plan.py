@@ -197,10 +197,7 @@ def _plan(model: ClusterModel, priced: _Pipeline, flops: float) -> Plan:
         finetune=None if workload.adapters is None else workload.adapters.kind,
         fit_chance=min(
             fit_chance(
-                stage.peak_bytes,
-                stage.capacity_bytes,
-                model.pools[0].runtime.name,
-                experts=experts,
+                stage.peak_bytes, stage.capacity_bytes, model.pools[0].runtime.name, experts=experts
             )
             for stage in priced.memory
         ),

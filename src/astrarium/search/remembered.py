@@ -20,10 +20,7 @@ _memory: list[tuple[tuple[object, ...], SearchResult]] = []  # the last used fir
 
 
 def remembered(
-    workload: Workload,
-    pool: Pool,
-    asked: tuple[object, ...],
-    search: Callable[[], SearchResult],
+    workload: Workload, pool: Pool, asked: tuple[object, ...], search: Callable[[], SearchResult]
 ) -> SearchResult:
     """What a search without limits finds; `asked` is all else that it depends on."""
     unpaid = replace(

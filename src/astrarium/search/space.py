@@ -25,13 +25,7 @@ from astrarium.cost.stages import StagePlanner
 from astrarium.errors import InputError, flag
 from astrarium.model.blocks import Block, Module
 from astrarium.model.workload import Workload
-from astrarium.strategy.columns import (
-    GRANULARITIES,
-    METHODS,
-    Degrees,
-    Options,
-    module_mask,
-)
+from astrarium.strategy.columns import GRANULARITIES, METHODS, Degrees, Options, module_mask
 from astrarium.strategy.types import Granularity, LayerSplit, Method, RecomputeModule
 from astrarium.value import Value
 

@@ -44,8 +44,7 @@ class TableCorrection(Value, frozen=True):
 
 
 CORRECTIONS: Final = msgspec.json.decode(
-    (Path(__file__).parent / "data" / "tables.json").read_bytes(),
-    type=tuple[TableCorrection, ...],
+    (Path(__file__).parent / "data" / "tables.json").read_bytes(), type=tuple[TableCorrection, ...]
 )
 BLOCKWISE: Final = 1.35
 EAGER: Final[dict[str, Any]] = {"fused": frozenset(), "fuses_mask": False}

@@ -18,12 +18,12 @@ from astrarium.search.mixed.layer_room import (
     OptionRoom,
     joined_figures,
     least_seconds_of_options,
-    places_in_flight,
 )
 from astrarium.search.mixed.nodes import PlacedRow, Refined, gathered, least_of_links
 from astrarium.search.mixed.space import MixedSpace
 from astrarium.search.mixed.updates import UpdateRoom, update_seconds, way_of
 from astrarium.search.split.arrangements import Arrangement
+from astrarium.search.split.contents import places_in_flight
 from astrarium.strategy.columns import Options
 
 LONGEST_DIVIDED = 1  # stages of ZeRO that `updates` knows

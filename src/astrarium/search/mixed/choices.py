@@ -12,14 +12,7 @@ import numpy as np
 
 from astrarium.arrays import Floats, Ints
 from astrarium.search.mixed.kept_plans import KeptPlans
-from astrarium.search.mixed.nodes import (
-    Choice,
-    GpuChoice,
-    Key,
-    Row,
-    StraddledChoice,
-    by_pool,
-)
+from astrarium.search.mixed.nodes import Choice, GpuChoice, Key, Row, StraddledChoice, by_pool
 from astrarium.search.mixed.rows import RowBounds
 from astrarium.search.mixed.rules import MixedRules
 from astrarium.search.outcome import Objective

@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.mixed import ClusterModel, Contents, StageClass, StageTables
 from astrarium.search.mixed.updates import UpdateRoom
-from astrarium.search.split.contents import in_flight_of_layers
 from astrarium.search.split.pipeline_bounds import (
     least_iteration,
     least_sum,
@@ -276,29 +275,6 @@ def _options(policies: Sequence[tuple[int, ...]], copies: int) -> Options:
 _SWITCHES = ("grad_reduce", "param_gather", "p2p", "tp")
 
 
-def places_in_flight(stages: Ints, batches: Ints, virtual: Ints, places: int) -> Floats:
-    """Micro-batches in flight at the last, next to last, ... stage, at least: (2, rows, places).
-
-    The first figure is of each layer. Where chunks redo some of their layers, those they keep may
-    lie in the last chunks, of which fewer are in flight: the second is what that takes off the sum
-    over the layers kept, however many they are.
-    """
-    batches = np.minimum(batches, np.where(virtual > 1, 2, 1) * stages)
-    first, index = distinct_rows(stages, batches, virtual)
-    found = np.zeros((2, len(first), places))
-    for row, i in enumerate(first):
-        pp, v = int(stages[i]), int(virtual[i])
-        # Chunks are the least alike if some hold one layer and some two; of those that are kept,
-        # if some hold none and some one.
-        some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v))
-        each = some[:, v:].min(axis=1)
-        kept = np.arange(some.shape[1])
-        less = (kept * (each[:, None] - some)).max(axis=1)
-        for figure, values in enumerate((each, less)):
-            found[figure, row, : min(pp, places)] = values[::-1][:places]
-    return found[:, index]
-
-
 def least_longest(
     figures: LayerFigures,
     in_flight: Floats,
@@ -389,8 +365,7 @@ def least_seconds_of_options(
     rest = np.maximum(batches[:, None, None] - (1 + done * held.share[..., None]), 1e-9)
     several = virtual > 1  # chunks of any size: not known what a rank does before its turns
     at_end = held.head[0][:, class_of[:, -1]].min(axis=1)
-    trip = round_trip_bound(through, hop, stages, batches, virtual, at_end)
-    trip = np.where(several, trip, 0.0)
+    trip = np.where(several, round_trip_bound(through, hop, stages, batches, virtual, at_end), 0.0)
     least = np.maximum(least, links)
     possible = np.isfinite(through) & (np.maximum(least, trip) <= most)
     through = np.where(several & possible, 0.0, through)
@@ -403,8 +378,7 @@ def least_seconds_of_options(
 
         def enough(passes: Floats, left: Floats | None = None) -> Bools:
             at_work = (passes - before)[:, None, None] / at_rest
-            alone = (passes / turns)[:, None, None]
-            layers = room.layers(np.minimum(at_work, alone))
+            layers = room.layers(np.minimum(at_work, (passes / turns)[:, None, None]))
             if updates is not None and left is not None:
                 layers = np.minimum(layers, updates.layers(cases, left))
             able = layers.reshape(len(cases), len(places)) @ places >= whole[cases]
@@ -449,11 +423,7 @@ def _least_enough(enough: Callable[[Floats], Bools], low: Floats, high: Floats) 
 
 
 def _one_way(
-    held: OptionRoom | AnyOptionRoom,
-    class_of: Ints,
-    laid: Floats,
-    whole: Floats,
-    turns: Floats,
+    held: OptionRoom | AnyOptionRoom, class_of: Ints, laid: Floats, whole: Floats, turns: Floats
 ) -> Floats:
     """One micro-batch through all stages and back: (cases,).
 

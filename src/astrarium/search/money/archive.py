@@ -86,13 +86,7 @@ class Archive:
         seconds = taken[:, None] * ways.stretch
         usd = seconds * ways.hourly / HOUR
         new = [
-            Point(
-                float(seconds[i, w]),
-                float(usd[i, w]),
-                pool,
-                int(ways.spot[i, w]),
-                found,
-            )
+            Point(float(seconds[i, w]), float(usd[i, w]), pool, int(ways.spot[i, w]), found)
             for i, found in enumerate(founds)
             for w in _undominated(seconds[i], usd[i])
         ]

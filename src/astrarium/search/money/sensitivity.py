@@ -216,12 +216,7 @@ class Sensitivity(Value, frozen=True):
         return self._change(What.PRICE, pool.name, price, found, farthest)
 
     def _change(
-        self,
-        what: What,
-        pool: str,
-        value: float,
-        found: tuple[float, Key] | None,
-        farthest: float,
+        self, what: What, pool: str, value: float, found: tuple[float, Key] | None, farthest: float
     ) -> Change:
         if found is None:
             return Change(what, pool, value, None, {}, farthest)

@@ -46,7 +46,7 @@ class DegreeRows(Value, frozen=True):
         )
 
 
-class Block(Value, frozen=True):
+class LayoutRows(Value, frozen=True):
     """Layouts with the layers of their largest chunks, and what they take at least."""
 
     layouts: Layouts

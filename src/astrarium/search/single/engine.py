@@ -37,8 +37,8 @@ from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.single.blocks import (
-    Block,
     DegreeRows,
+    LayoutRows,
     shared_of_row,
     strategy_of_row,
     taken,
@@ -113,7 +113,7 @@ class Search:
         self.state = _State()
         self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
-        self._expanded: list[Block] | None = None  # where layouts are only to be found
+        self._expanded: list[LayoutRows] | None = None  # where layouts are only to be found
         self._first_rows = FIRST_ROWS
         self._size = 0  # strategies of the waves so far
 
@@ -128,13 +128,13 @@ class Search:
         self.compare()
         return self.dealt()
 
-    def expanded(self) -> list[Block]:
+    def expanded(self) -> list[LayoutRows]:
         """Layouts whose bounds do not exceed what is known, for searches under more rules."""
         self._expanded = []
         self.compare()
         return self._expanded
 
-    def among(self, blocks: Sequence[Block], rules: Sequence[RejectingRule]) -> SearchResult:
+    def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
         """Any plan that keeps all rules, some of which the layouts were not chosen by."""
         self._claim, self._first_rows = Claim.ANY_PLAN, FEW_ROWS
         more = RuleSteps([(rule, Rejection.RULE) for rule in rules], self.space.expanded_overlaps)
@@ -257,7 +257,7 @@ class Search:
         else:
             self._expanded.append(block)
 
-    def _compare(self, block: Block, asked: Bools) -> None:
+    def _compare(self, block: LayoutRows, asked: Bools) -> None:
         """Price some layouts with all their options."""
         layouts, chunk_layers, least = block.layouts, block.chunk_layers, block.least_bytes
         seconds = block.seconds
@@ -287,7 +287,7 @@ class Search:
                 self._price(layouts, chosen[alive], chunk_layers)
             start = stop
 
-    def _leave_cuts_open(self, block: Block) -> None:
+    def _leave_cuts_open(self, block: LayoutRows) -> None:
         """Other cuts of unequal layers: the splits compared here are two of many."""
         layouts, least = block.layouts, block.least_bytes
         cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
@@ -302,7 +302,7 @@ class Search:
         passes = least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
         return np.maximum(passes + of_all.after, of_all.iteration)
 
-    def _block(self, given: DegreeRows) -> Block | None:
+    def _block(self, given: DegreeRows) -> LayoutRows | None:
         """Layouts of some degrees, if rules permit any."""
         degrees = given.degrees
         per_pp = {int(pp): self.space.layouts(int(pp)) for pp in distinct(degrees.pp)}
@@ -322,7 +322,7 @@ class Search:
         )
         least = given.least.take(rows[alive])
         seconds = self._layout_seconds(layouts, least)
-        return Block(layouts, chunk_layers[alive], least, least_bytes(layouts), seconds)
+        return LayoutRows(layouts, chunk_layers[alive], least, least_bytes(layouts), seconds)
 
     def _option_counts(self, chunk_layers: Ints) -> Ints:
         distinct, index = np.unique(chunk_layers, return_inverse=True)
@@ -439,7 +439,7 @@ class Search:
             return np.full(len(families), np.inf)
         best = self.state.best
         known = [best[key].seconds if key in best else np.inf for key in families]
-        return np.array(known) * (1 + TWINS)
+        return np.array(known) * (1 + (TWINS if self._near == np.inf else 0))
 
     def _best_score(self) -> float:
         best = (found.score for found in self.state.best.values())

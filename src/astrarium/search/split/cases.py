@@ -20,13 +20,7 @@ from astrarium.cost.replay import executed_totals, is_executed
 from astrarium.cost.step import total_seconds
 from astrarium.search.split.arrangements import Arrangement, laid
 from astrarium.search.split.contents import in_flight_of_layers
-from astrarium.search.split.dealing import (
-    Ring,
-    dealt_together,
-    evenly_filled,
-    fillings,
-    seconds_of,
-)
+from astrarium.search.split.dealing import Ring, dealt_together, evenly_filled, fillings, seconds_of
 from astrarium.search.split.partition import SplitProblem
 from astrarium.search.split.pipeline_bounds import (
     StageRoom,

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.mixed import Contents
 from astrarium.cost.schedule import in_flight_at, in_flight_if_alike
 
@@ -92,3 +92,26 @@ def _chunks(sizes: Ints, virtual: int) -> Ints:
     """Layers of ranks dealt to their chunks, (chunks, ranks), as even as can be, more last."""
     small, large = np.divmod(sizes, virtual)
     return small + (np.arange(virtual)[:, None] >= virtual - large)
+
+
+def places_in_flight(stages: Ints, batches: Ints, virtual: Ints, places: int) -> Floats:
+    """Micro-batches in flight at the last, next to last, ... stage, at least: (2, rows, places).
+
+    The first figure is of each layer. Where chunks redo some of their layers, those they keep may
+    lie in the last chunks, of which fewer are in flight: the second is what that takes off the sum
+    over the layers kept, however many they are.
+    """
+    batches = np.minimum(batches, np.where(virtual > 1, 2, 1) * stages)
+    first, index = distinct_rows(stages, batches, virtual)
+    found = np.zeros((2, len(first), places))
+    for row, i in enumerate(first):
+        pp, v = int(stages[i]), int(virtual[i])
+        # Chunks are the least alike if some hold one layer and some two; of those that are kept,
+        # if some hold none and some one.
+        some = in_flight_of_layers(pp, v, int(batches[i]), max(2 * v - 1, v))
+        each = some[:, v:].min(axis=1)
+        kept = np.arange(some.shape[1])
+        less = (kept * (each[:, None] - some)).max(axis=1)
+        for figure, values in enumerate((each, less)):
+            found[figure, row, : min(pp, places)] = values[::-1][:places]
+    return found[:, index]
