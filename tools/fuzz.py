@@ -35,7 +35,6 @@ import warnings
 from collections import Counter, defaultdict
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -150,6 +149,15 @@ def too_long(_: int, __: FrameType | None) -> None:
     raise TookTooLongError
 
 
+def tell(
+    keep: Path, name: str, seconds: float, texts: int = 0, accepted: int = 0, *, guided: bool
+) -> None:
+    """Write what a turn did."""
+    said = {"reader": name, "guided": guided, "texts": texts, "accepted": accepted}
+    with (keep / TURNS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**said, "seconds": round(seconds, 2)}) + "\n")
+
+
 class Watched:
     """A reader that counts the texts it was given, and keeps those that crash it."""
 
@@ -199,11 +207,8 @@ class Watched:
             print(f"{said}\n  kept as {path}\n{trace}", flush=True)
 
     def tell(self, begin: float, *, guided: bool) -> None:
-        """Write what a turn did."""
-        said = {"reader": self.name, "guided": guided, "texts": self.runs}
-        said |= {"accepted": self.accepted, "seconds": round(time.process_time() - begin, 2)}
-        with (self.keep / TURNS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(said) + "\n")
+        seconds = time.process_time() - begin
+        tell(self.keep, self.name, seconds, self.runs, self.accepted, guided=guided)
 
 
 def drawn(name: str, keep: Path, seconds: float, draw: random.Random) -> None:
@@ -275,6 +280,7 @@ def apart(name: str, given: argparse.Namespace, turn: int) -> None:
             os._exit(ended)
     if code:
         print(f"{name}: turn {turn} ended with {code}", flush=True)
+        tell(given.keep, name, TURN_SECONDS, guided=False)  # the next turn is that of another
 
 
 def share(name: str) -> float:
@@ -289,7 +295,8 @@ def sums(keep: Path) -> dict[str, Counter[str]]:
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         turn = json.loads(line)
         sort = "guided" if turn["guided"] else "texts"
-        done = {sort: turn["texts"], "accepted": turn["accepted"], "seconds": turn["seconds"]}
+        done = {name: turn[name] for name in ("accepted", "seconds")}
+        done |= {sort: turn["texts"], "turns": 1}
         found[turn["reader"]].update(done)
     return found
 
@@ -323,10 +330,9 @@ def main() -> int:
 
         names, end = given.readers or list(READERS), time.monotonic() + given.seconds
         gc.freeze()
-        for turn in count():
-            if time.monotonic() >= end:
-                break
+        while time.monotonic() < end:
             spent = sums(given.keep)
+            turn = sum(one["turns"] for one in spent.values())
             apart(min(names, key=lambda name: spent[name]["seconds"] / share(name)), given, turn)
     print(counts(given.keep))
     return min(1, len(list(given.keep.glob("*.txt"))))
