@@ -57,7 +57,7 @@ audit: $(VENV)/.installed-dev  ## list known vulnerabilities of the packages; wr
 	$(VENV)/audit/bin/pip install --quiet pip-audit cyclonedx-bom
 	mkdir -p build
 	$(VENV)/audit/bin/cyclonedx-py environment --output-file build/sbom.json $(BIN)/python
-	$(VENV)/audit/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean:  ## remove everything that can be made again
 	rm -rf $(VENV) web/node_modules build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -52,6 +52,7 @@ LEVEL: Final = 0.8
 FAMILIES: Final = {
     "megatron-core": (
         *("megatron", "megatron-graphs", "megatron-local", "megatron-cpu"),
+        *("megatron-offload-25", "megatron-offload-50", "megatron-offload-75"),
         *("megatron-bridge", "nemo", "internevo"),
     ),
     "megatron-2021": ("megatron-2021", "deepspeed-megatron"),

@@ -56,6 +56,12 @@ CASES: Final[Mapping[str, Mapping[str, tuple[str, str, dict[str, Any]]]]] = {
             "h100:64",
             {"tp": 4, "pp": 8, "virtual_stages": 5, **FULL},
         ),
+        "operators": (
+            "llama-3.1-8b",
+            "h100:16",
+            {"tp": 2, "recompute": "full", "recompute_method": "block", "recompute_layers": 18}
+            | {"zero_stage": 3},
+        ),
         "experts": ("qwen3-30b-a3b", "h100:16", {"tp": 2, "ep": 8, "etp": 1, "zero_stage": 2}),
         "norms": ("deepseek-v2-lite", "h100:16", {"ep": 8, "etp": 1, "zero_stage": 2}),
     },

@@ -149,6 +149,15 @@ def _sweep(path: Path) -> object:
     return read_sweep(path)
 
 
+def _sweep_rows(text: str, folder: Path) -> object:
+    from astrarium.report.sweep import sweep_document
+    from astrarium.sweep.folder import SweepFolder
+
+    path = folder / "rows.parquet"
+    path.write_bytes(text.encode("latin-1", errors="replace"))
+    return sweep_document(SweepFolder.there(path).rows(), ("gpus", None))
+
+
 def _trace(path: Path) -> object:
     from astrarium.operations.traces import read_trace
 
@@ -264,6 +273,19 @@ def _profile_seeds() -> Iterator[str]:
         path = Path(folder) / "profile.parquet"
         write_profile(path, make_header(contents), contents.rows[:3])
         yield path.read_bytes().decode("latin-1")
+
+
+def _sweep_rows_seeds() -> Iterator[str]:
+    from tempfile import TemporaryDirectory
+
+    from astrarium.sweep.folder import SweepFolder
+    from astrarium.sweep.rows import answered
+    from astrarium.sweep.scenarios import SweepScenario
+
+    question = {"model": "gpt2-small", "gpus": "a100:1", "global_batch": 8, "top": 1}
+    with TemporaryDirectory() as folder:
+        SweepFolder(Path(folder)).add(answered(SweepScenario("a", question)))
+        yield next(Path(folder).glob("*.parquet")).read_bytes().decode("latin-1")
 
 
 def _cluster_profile_seeds() -> Iterator[str]:
@@ -426,6 +448,7 @@ READERS: Final[Mapping[str, FuzzedReader]] = {
     "catalog": FuzzedReader(_through_file("catalog.yaml", _catalog), _written(_CATALOG)),
     "table": FuzzedReader(_through_file("table.csv", _table), _table_seeds),
     "sweep": FuzzedReader(_through_file("sweep.yaml", _sweep), _written(_SWEEP)),
+    "sweep-rows": FuzzedReader(_sweep_rows, _sweep_rows_seeds),
     "trace": FuzzedReader(_through_file("trace.csv", _trace), _written(_TRACE)),
     "script": FuzzedReader(_launch, _texts(*sorted(CONFIGS.glob("*.sh")))),
     "config-yaml": FuzzedReader(_config("train.yaml"), _below(CONFIGS, ".yaml")),

@@ -278,7 +278,7 @@ def test_aliases_and_merges_are_understood(write: Write) -> None:
 
 def test_files_too_large_are_refused(write: Write) -> None:
     path = write("a.json", b" " * (parsing.LARGEST_FILE_BYTES + 1))
-    assert complaint(path) == "a.json: larger than the limit of 10 MB"
+    assert complaint(path) == "a.json: larger than the limit of 10 MB; keep the part that counts"
 
 
 def test_text_in_another_encoding_is_refused(write: Write) -> None:

@@ -104,6 +104,41 @@ with Journal(Path({str(path)!r}), {{"schema": SCHEMA, "device": {{"name": "x"}}}
     assert len(read_journal(path).rows) == len(kept) + 1
 
 
+def test_a_sweep_on_a_full_disk_writes_no_part_of_a_file(tmp_path: Path) -> None:
+    file, rows = tmp_path / "sweep.yaml", tmp_path / "rows"
+    file.write_text(SWEEP.replace(", 32, 48, 64", ""), encoding="utf-8")
+    command = [*COMMAND, "sweep", "run", str(file), "--out", str(rows), "--workers", "1"]
+    process = subprocess.run(
+        command, preexec_fn=small_files, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 2
+    assert "cannot write" in process.stderr
+    assert visible(rows) == []
+    assert subprocess.run(command, check=False).returncode == 0  # once there is room
+    assert SweepFolder(rows).finished() == {one.key for one in read_sweep(file)}
+
+
+def test_a_home_that_cannot_be_written_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.touch()  # a file: whoever writes below it fails, root too
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("sweep.yaml").write_text(SWEEP.replace(", 32, 48, 64", ""), encoding="utf-8")
+    for words in (
+        [*PLAN, "--out", "plan"],
+        ["export", "plan", "--to", "megatron", "--out", "run"],
+        ["sweep", "run", "sweep.yaml", "--out", "rows", "--workers", "1"],
+        ["calibrate", "--device", "cpu", "--quick", "--sections", "stream", "--seconds", "3"],
+    ):
+        process = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
+    assert Path("run/launch.sh").is_file()
+    assert Path("profile.parquet").is_file()
+
+
 def test_two_sweeps_into_one_folder_lose_nothing(tmp_path: Path) -> None:
     file = tmp_path / "sweep.yaml"
     file.write_text(SWEEP.replace(", 32, 48, 64", ""), encoding="utf-8")

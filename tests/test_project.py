@@ -124,7 +124,7 @@ def test_the_makefile_has_the_commands() -> None:
         ("bench", ["pip install --quiet --editable .", "benchmarks/search.py"]),
         ("accuracy", ["pip install --quiet --editable .", "benchmarks/accuracy.py"]),
         ("lock", ["[dev]", "--upgrade", "pip freeze"]),
-        ("audit", ["[dev]", "cyclonedx-py environment", "pip-audit --no-deps"]),
+        ("audit", ["[dev]", "cyclonedx-py environment", "pip-audit --strict --no-deps"]),
     ],
 )
 def test_commands_set_everything_up(tmp_path: Path, command: str, steps: list[str]) -> None:

@@ -9,7 +9,8 @@ raise an `AstrariumError`, within `LONGEST_SECONDS` of CPU. Some texts that are
 accepted become seeds, as do those with a message that no text had before. If atheris is installed,
 each `GUIDED_EVERY`th turn changes bytes under the guidance of coverage instead.
 
-Readers take turns of some seconds, each in a process of its own; requests and rules have more. DIR
+Readers take turns of some seconds, each in a process of its own, until all have had as many
+seconds; requests and rules have twice as many. DIR
 keeps the seeds that were found, a line for each turn (`turns.jsonl`), and a file for each place in
 the code that failed, `READER-xxxxxxxx.txt`; tests/test_fuzzed.py runs those that are kept in
 tests/fuzzed.
@@ -31,10 +32,9 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import count, cycle
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -47,7 +47,7 @@ FIRST_SECONDS: Final = 60.0  # of seeds: imports take their time
 MOST_LETTERS: Final = 1 << 16
 MOST_SEEDS: Final = 400
 TURN_SECONDS: Final = 20.0
-GUIDED_EVERY: Final = 11  # no multiple of it is the number of turns in a round
+GUIDED_EVERY: Final = 10
 TURNS: Final = "turns.jsonl"
 VALUES: Final[tuple[Any, ...]] = (
     None, True, False, 0, -1, 1, 2, 3, 7, 2**31, 2**63, -(2**63), 10**30, 10**400, 0.1, -0.0, 1e308,
@@ -149,6 +149,15 @@ def too_long(_: int, __: FrameType | None) -> None:
     raise TookTooLongError
 
 
+def tell(
+    keep: Path, name: str, seconds: float, texts: int = 0, accepted: int = 0, *, guided: bool
+) -> None:
+    """Write what a turn did."""
+    said = {"reader": name, "guided": guided, "texts": texts, "accepted": accepted}
+    with (keep / TURNS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps({**said, "seconds": round(seconds, 2)}) + "\n")
+
+
 class Watched:
     """A reader that counts the texts it was given, and keeps those that crash it."""
 
@@ -198,11 +207,8 @@ class Watched:
             print(f"{said}\n  kept as {path}\n{trace}", flush=True)
 
     def tell(self, begin: float, *, guided: bool) -> None:
-        """Write what a turn did."""
-        said = {"reader": self.name, "guided": guided, "texts": self.runs}
-        said |= {"accepted": self.accepted, "seconds": round(time.process_time() - begin, 2)}
-        with (self.keep / TURNS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(said) + "\n")
+        seconds = time.process_time() - begin
+        tell(self.keep, self.name, seconds, self.runs, self.accepted, guided=guided)
 
 
 def drawn(name: str, keep: Path, seconds: float, draw: random.Random) -> None:
@@ -274,19 +280,33 @@ def apart(name: str, given: argparse.Namespace, turn: int) -> None:
             os._exit(ended)
     if code:
         print(f"{name}: turn {turn} ended with {code}", flush=True)
+        tell(given.keep, name, TURN_SECONDS, guided=False)  # the next turn is that of another
+
+
+def share(name: str) -> float:
+    """Of the time, beside other readers."""
+    return 2.0 if name.startswith(("request", "rule")) else 1.0
+
+
+def sums(keep: Path) -> dict[str, Counter[str]]:
+    """What all turns did, by reader."""
+    found = defaultdict[str, Counter[str]](Counter)
+    path = keep / TURNS
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        turn = json.loads(line)
+        sort = "guided" if turn["guided"] else "texts"
+        done = {name: turn[name] for name in ("accepted", "seconds")}
+        done |= {sort: turn["texts"], "turns": 1}
+        found[turn["reader"]].update(done)
+    return found
 
 
 def counts(keep: Path) -> str:
-    """What all turns did, by reader."""
-    sums: dict[str, Counter[str]] = {}
-    for line in (keep / TURNS).read_text(encoding="utf-8").splitlines():
-        turn = json.loads(line)
-        sort = "guided" if turn["guided"] else "texts"
-        of = sums.setdefault(turn["reader"], Counter())
-        of.update({sort: turn["texts"], "accepted": turn["accepted"], "seconds": turn["seconds"]})
+    """The same as a table."""
+    done = sums(keep)
     rows = [f"{'reader':<17}{'texts':>11}{'guided':>9}{'accepted':>10}{'CPU s':>8}"]
-    sums["all"] = sum(sums.values(), Counter())
-    for name, one in sums.items():
+    done["all"] = sum(done.values(), Counter())
+    for name, one in done.items():
         texts, of_all = one["texts"] + one["guided"], f"{one['guided']:>9,}{one['accepted']:>10,}"
         rows.append(f"{name:<17}{texts:>11,}{of_all}{one['seconds']:>8,.0f}")
     return "\n".join(rows)
@@ -309,12 +329,11 @@ def main() -> int:
         from fuzzed_readers import READERS
 
         names, end = given.readers or list(READERS), time.monotonic() + given.seconds
-        more = [name for name in names if name.startswith(("request", "rule"))]
         gc.freeze()
-        for turn, name in zip(count(), cycle([*names, *more]), strict=False):
-            if time.monotonic() >= end:
-                break
-            apart(name, given, turn)
+        while time.monotonic() < end:
+            spent = sums(given.keep)
+            turn = sum(one["turns"] for one in spent.values())
+            apart(min(names, key=lambda name: spent[name]["seconds"] / share(name)), given, turn)
     print(counts(given.keep))
     return min(1, len(list(given.keep.glob("*.txt"))))
 

@@ -183,3 +183,33 @@ def test_a_command_with_a_file_names_the_file(run: Run, project: Path, command: 
     result = run("explain", "train.sh", "--gpus", "h100:8")
     assert result.exit_code == 2
     assert "astrarium explain x.yaml" in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("model", "runtime", "flags", "target"),
+    [
+        ("llama-3.1-8b", "torchtune", ("--finetune", "qlora"), "torchtune"),
+        ("llama-3.1-8b", "torchtune", (), "torchtune"),
+        ("llama-3.1-70b", "megatron-bridge", ("--finetune", "dora", "--lora-rank", "8"), "bridge"),
+        (
+            "qwen3-30b-a3b",
+            "megatron-bridge",
+            ("--finetune", "lora", "--lora-modules", "all-linear"),
+            "bridge",
+        ),
+    ],
+)
+def test_what_is_exported_is_read_back(
+    run: Run, project: Path, model: str, runtime: str, flags: tuple[str, ...], target: str
+) -> None:
+    asked = ("--gpus", "h100:8", "--global-batch", "64", "--seq-length", "4096")
+    made = run("plan", model, "--runtime", runtime, *flags, *asked, "--top", "1", "--out", ".")
+    assert made.exit_code == 0, made.output
+    done = run("export", "plan.json", "--to", target, "--out", "out")
+    assert done.exit_code == 0, done.output
+    plan = json.loads((project / "plan.json").read_text())["plans"][0]
+    read = predicted(run, "out/launch.sh")["plans"][0]
+    for key in ("finetune", "runtimes"):
+        assert read[key] == plan[key]
+    assert read["iteration_seconds"] == pytest.approx(plan["iteration_seconds"], rel=1e-6)
+    assert read["memory"] == plan["memory"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -19,11 +20,11 @@ from click.testing import CliRunner, Result
 
 import astrarium
 from astrarium.cli.app import app
-from astrarium.errors import InputError
+from astrarium.errors import InputError, NoFeasiblePlanError
 from astrarium.sweep import engines
 from astrarium.sweep.folder import SweepFolder
 from astrarium.sweep.rows import answered
-from astrarium.sweep.scenarios import read_sweep
+from astrarium.sweep.scenarios import SweepScenario, read_sweep
 from astrarium.value import replace
 
 SMALL = """
@@ -132,6 +133,34 @@ def test_rows_are_what_plan_says(file: Path) -> None:
     ]
     assert {row["asked.gpus"] for row in rows} == {"a100:2"}
     assert {row["status"] for row in rows} == {"planned"}
+
+
+DRAWN = 6
+OF_DRAWN: dict[str, list[Any]] = {
+    "model": ["llama-3-8b", "llama-2-70b", "mixtral-8x7b"],
+    "gpus": ["h100:16", "a100:64", "rtx-4090:24", "h100:128"],
+    "global_batch": [64, 192, 768],
+    "seq_length": [2048, 4096, 8192],
+}
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_a_sweep_finds_the_first_plan_of_plan(seed: int) -> None:
+    drawn = random.Random(seed)
+    question: dict[str, Any] = {name: drawn.choice(values) for name, values in OF_DRAWN.items()}
+    (row,) = answered(SweepScenario(str(seed), question))
+    try:
+        plans = astrarium.plan(**question)
+    except NoFeasiblePlanError:
+        assert row["status"] == "no plan"
+        return
+    strategy = plans.best.strategy
+    assert row["iteration_seconds"] == plans.best.iteration_seconds
+    names = ("tp", "pp", "virtual_stages", "cp", "ep", "dp", "micro_batch", "zero_stage")
+    assert [row[name] for name in names] == [getattr(strategy, name) for name in names]
+    search = plans.document.search
+    assert search is not None
+    assert search.bound_gap <= row["bound_gap"] + 1e-9  # it proves less, and says so
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ LIBRARY = "asserted by DeepEP"
 OURS = "keeps strategies free of contradictions, or names what is not modelled"
 MODULES = "asserted when layers are built"
 SCHEDULE = "asserted when an iteration starts"
+BRIDGE = "Megatron-LM has no adapters; those of Megatron-Bridge are built on it"
 SILENT = "Megatron switches it off itself"
 FSDP = "asserted when Megatron-FSDP wraps the model"
 
@@ -341,6 +342,13 @@ CASES: Final = (
         "gdn_norm_out",
         recompute_granularity="selective",
         recompute_modules="gdn_norm_out",
+    ),
+    case("adapters_by_tp", unseen=BRIDGE, tp=2, lora_rank=15),
+    case("adapters_without_fsdp", unseen=BRIDGE, zero_stage=2, lora_rank=16),
+    case(
+        "adapters_without_tp_overlap",
+        unseen=BRIDGE,
+        **{**SEQUENCE_TP2, "overlap_tp": True, "lora_rank": 16},
     ),
 )
 

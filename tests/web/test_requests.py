@@ -123,7 +123,10 @@ def test_a_bad_config_is_said_to_be_one(client: httpx.Client) -> None:
     for _ in range(100):
         deep = {"a": deep}
     told = refused(client, {**asked, "config": {"model_type": "llama", "deep": deep}})
-    assert told["message"] == "config.json: nested deeper than the limit of 64 levels"
+    assert (
+        told["message"]
+        == "config.json: nested deeper than the limit of 64 levels; put values further up"
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from astrarium.api.flags import PLAN_FLAGS, PREDICT_FLAGS, Flag, as_keyword, fla
 from astrarium.api.plans import Plans, StrPath
 from astrarium.errors import did_you_mean, naming
 from astrarium.units import Amount
+from astrarium.value import replace
 
 if TYPE_CHECKING:
     from astrarium.api.plans import Program
@@ -121,6 +122,17 @@ def plan(  # noqa: PLR0913  one parameter per thing that is often asked
         planned = planning.search(question)
         changes = planning.changes(question, planned) if terms.get("sensitivity") else None
         return Plans(planning.document(question, planned, changes))
+
+
+def plan_briefly(arguments: Mapping[str, Any]) -> Plans:
+    """As `plan`, with its arguments: the same plans, whose gap no linear program narrows.
+
+    With `top` 1 it takes much less time.
+    """
+    with naming(as_keyword):
+        question = planning.read(_asked(PlanAsked, PLAN_FLAGS, arguments))
+        question = replace(question, brief=True)
+        return Plans(planning.document(question, planning.search(question)))
 
 
 def predict(  # noqa: PLR0913  one parameter per thing that is often asked

@@ -87,6 +87,7 @@ class Question(Value, frozen=True):
     messages_open: bool  # whether the search decides how tokens travel to experts
     graphs_open: bool  # and whether layers run as CUDA graphs
     yours: comparison.Yours | None
+    brief: bool = False  # whether the plan is wanted, not how good it is proven to be
 
     @property
     def runtime(self) -> Runtime:
@@ -280,6 +281,7 @@ def _answer(
         most_types=question.most_types,
         progress=progress,
         runtime=runtime,
+        brief=question.brief,
     )
 
 

@@ -65,7 +65,8 @@ def read_python(text: str, source: str, function: str = "") -> Imported:
     if parallelism.get("expert_parallel_degree", 1) > 1:
         parallelism.setdefault("expert_tensor_parallel_degree", 1)
     mode = _name(given.get("activation_checkpoint"))
-    content["activation_checkpoint"] = {"mode": _CHECKPOINTING.get(mode, "selective")}
+    kept = {"mode": _CHECKPOINTING.get(mode, "selective"), "selective_ac_option": "op"}
+    content["activation_checkpoint"] = kept
     read = read_torchtitan(content, source)
     changed = {} if later.get("enable_sequence_parallel", True) else {"sequence_parallel": False}
     read.described.strategy |= changed

@@ -11,7 +11,13 @@ from astrarium.errors import InputError
 from astrarium.model.build import Shape
 from astrarium.model.lengths import Packing
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
-from astrarium.strategy.types import Granularity, Method, Recompute, RecomputeModule
+from astrarium.strategy.types import (
+    Granularity,
+    Method,
+    Recompute,
+    RecomputeModule,
+    operator_wise,
+)
 
 _NONE: Final = frozenset({"", "None", "none", "null", "-1"})
 _TRUE: Final = frozenset({"True", "true"})
@@ -89,12 +95,7 @@ class Described:
 
 
 def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
-    """Recomputation in words; `chunks` are the runs of layers the pipeline makes.
-
-    Dropping every second product and all between them, as torchtitan can, leaves the bytes that
-    four of seven layers redone would (counted for Llama: of a layer, its input, queries, values,
-    attention's output and two products of the feed-forward part stay, 0.46 of all).
-    """
+    """Recomputation in words; `chunks` are the runs of layers the pipeline makes."""
     lowered = text.lower()
     if re.search(r"^$|none|^no\b|false|off$", lowered):
         return Recompute()
@@ -103,8 +104,9 @@ def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
         return Recompute(Granularity.FULL, Method.BLOCK, int(number[0]))
     by_layer = re.search(r"layer(?!norm)", lowered)
     if "select" in lowered and (by_layer or re.search(r"\bop\b|per-op|sac", lowered)):
-        redone = layers // (2 * chunks) if by_layer else layers * 4 // (7 * chunks)
-        return Recompute(Granularity.FULL, Method.BLOCK, max(redone, 1))
+        every_second = max(layers // (2 * chunks), 1)
+        redone = every_second if by_layer else operator_wise(layers, chunks)
+        return Recompute(Granularity.FULL, Method.BLOCK, redone)
     if "select" in lowered or "core_attn" in lowered:
         return Recompute(Granularity.SELECTIVE, modules=_modules(lowered))
     if re.search(r"full|true|^yes|^on$|uniform|activation checkpoint", lowered):

@@ -112,6 +112,8 @@ LARGEST_FILE_BYTES = 10 * 10**6
 LARGEST_TABLE_BYTES = 64 * 10**6
 DEEPEST_NESTING = 64
 MOST_NODES = 10**6
+MOST_YAML_VALUES = 250_000  # keys included; they take seconds to read
+_MOST_SEARCHED = 10**6  # letters in which the line of a mistake is looked up
 
 
 class Format(StrEnum):
@@ -164,6 +166,8 @@ def has_known_suffix(path: Path) -> bool:
 
 def line_of(path: Path, text: str, key: KeyPath, language: Format | None = None) -> int | None:
     """Return the line of a key, or of the closest parent found; None for the whole document."""
+    if len(text) > _MOST_SEARCHED:
+        return None
     if (language or format_of(path)) is Format.TOML:
         return line_in_toml(text, key)
     import yaml
@@ -189,7 +193,8 @@ def read_bytes(path: Path, largest: int = LARGEST_FILE_BYTES) -> bytes:
     except OSError as error:
         raise failure(path, f"cannot be read: {error.strerror}") from None
     if len(raw) > largest:
-        raise failure(path, f"larger than the limit of {largest / 10**6:g} MB")
+        what = f"larger than the limit of {largest / 10**6:g} MB; keep the part that counts"
+        raise failure(path, what)
     return raw
 
 
@@ -241,7 +246,8 @@ def unbounded(path: Path, data: object) -> list[tuple[KeyPath, float]]:
 
 
 def _too_deep(path: Path, line: int | None = None) -> InputError:
-    return failure(path, f"nested deeper than the limit of {DEEPEST_NESTING} levels", line)
+    what = f"nested deeper than the limit of {DEEPEST_NESTING} levels; put values further up"
+    return failure(path, what, line)
 
 
 def _parse_json(path: Path, text: str) -> object:
@@ -262,7 +268,7 @@ def _parse_json(path: Path, text: str) -> object:
     except InputError:
         raise
     except ValueError as error:  # a number with more digits than Python reads
-        raise failure(path, f"malformed JSON: {error}") from None
+        raise failure(path, f"malformed JSON: {_first(error)}") from None
 
 
 def _parse_toml(path: Path, text: str) -> object:
@@ -271,7 +277,7 @@ def _parse_toml(path: Path, text: str) -> object:
     try:
         return tomllib.loads(text)
     except ValueError as error:  # malformed, or a number with more digits than Python reads
-        message, _, place = str(error).partition(" (at ")
+        message, _, place = _first(error).partition(" (at ")
         line = re.match(r"line (\d+)", place)
         last = text.count("\n", 0, len(text.rstrip())) + 1 if place else None
         number = int(line[1]) if line else last
@@ -301,7 +307,12 @@ def _parse_yaml(path: Path, text: str, *, repeated_keys: bool = False) -> object
     except InputError:
         raise
     except ValueError as error:  # a date that does not exist
-        raise failure(path, f"malformed YAML: {error}") from None
+        raise failure(path, f"malformed YAML: {_first(error)}") from None
+
+
+def _first(error: ValueError) -> str:
+    """What Python says of a number, without its advice to programmers."""
+    return str(error).partition(";")[0]
 
 
 @functools.cache
@@ -320,8 +331,12 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
     """Turn YAML into nodes; depth is counted first, as the C composer recurses without limit."""
     import yaml
 
-    depth = 0
+    depth = values = 0
     for event in yaml.parse(text, Loader=_yaml_loader()):
+        values += isinstance(event, yaml.NodeEvent)
+        if values > MOST_YAML_VALUES:
+            what = f"more than {MOST_YAML_VALUES:,} values; write it as JSON, which is read faster"
+            raise failure(path, what)
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST_NESTING:
@@ -351,7 +366,8 @@ def _inspect(path: Path, node: yaml.Node, sizes: dict[int, int], *, repeated_key
             _inspect(path, value, sizes, repeated_keys=repeated_keys) for _, value in node.value
         )
     if size > MOST_NODES:
-        raise failure(path, f"YAML aliases expand to more than {MOST_NODES:,} values", line)
+        what = f"YAML aliases expand to more than {MOST_NODES:,} values; write out those needed"
+        raise failure(path, what, line)
     sizes[id(node)] = size
     return size
 

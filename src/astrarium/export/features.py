@@ -28,6 +28,7 @@ from astrarium.strategy.types import (
     Recompute,
     RecomputeModule,
     Strategy,
+    operator_wise,
 )
 
 Words = Callable[[Job], str]  # what the plan asks for, with its values; "" if it does not
@@ -206,6 +207,19 @@ _FEWER_CHUNKS: Final[Change] = {  # and another cut
 }
 
 
+_block = _full(
+    "recompute of {s.recompute.layers} layers of each stage", lambda r: r.method is Method.BLOCK
+)
+
+
+def recomputes_operators(job: Job) -> bool:
+    """Whether the plan counts so many layers as recomputing every second product does."""
+    strategy, recompute = job.strategy, job.strategy.recompute
+    chunks = strategy.pp * strategy.virtual_stages
+    as_many = recompute.layers == operator_wise(job.model.num_layers, chunks)
+    return recompute.method is Method.BLOCK and as_many
+
+
 class Feature(Enum):
     """A feature that some targets lack: its name, its words for a plan, values to try instead."""
 
@@ -322,10 +336,12 @@ class Feature(Enum):
     )
     RECOMPUTE_SOME = (
         "recomputation of some layers",
-        _full(
-            "recompute of {s.recompute.layers} layers of each stage",
-            lambda r: r.method is Method.BLOCK,
-        ),
+        _block,
+        _OTHER_RECOMPUTE,
+    )
+    RECOMPUTE_COUNT = (
+        "recomputation of a number of layers",
+        lambda job: "" if recomputes_operators(job) else _block(job),
         _OTHER_RECOMPUTE,
     )
     OFFLOAD_STATES = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
+from astrarium.errors import InputError
 from astrarium.model.blocks import (
     Attention,
     Block,
@@ -126,6 +127,13 @@ class Shape(Value, frozen=True):
     head_parameters: int = 0
     seq_length: int | None = None
     sequences: int = 1
+
+    def __post_init__(self) -> None:
+        if self.heads and not self.head_dim:
+            raise InputError(
+                f"a model {self.hidden} wide leaves nothing for each of {self.heads} heads; make it"
+                " a multiple of the heads"
+            )
 
 
 def attention_linears(

@@ -15,6 +15,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from astrarium.cost.mixed import ClusterModel
+from astrarium.model.workload import Workload
 from astrarium.search.plan import Plan, estimate
 from astrarium.strategy.types import Granularity, LayerSplit, Method, Recompute, Stage, Strategy
 from astrarium.value import Value, replace
@@ -31,6 +32,11 @@ class _Layout(Value, frozen=True):
     base: Strategy
     stages: tuple[tuple[str, int], ...]  # (pool, number of stages)
     speeds: Mapping[str, float]  # micro-batches of the whole model that a stage does in a second
+
+    @property
+    def pools(self) -> list[str]:
+        """That of each stage."""
+        return [name for name, count in self.stages for _ in range(count)]
 
     @property
     def seconds(self) -> float:
@@ -72,13 +78,15 @@ def neighbours(
     """Plans on GPUs of the pools, for each choice of how many of them may be used; and `others`."""
     layouts = _layouts(model, running, choices)
     kinds = dict.fromkeys((running.recompute, Recompute(), EVERY_LAYER))
-    first = [replace(_dealt(model, layout), recompute=kind) for layout in layouts for kind in kinds]
+    head = _head_in_layers(model.workload)
+    dealt = [_dealt(model, layout, head) for layout in layouts]
+    first = [replace(one, recompute=kind) for one in dealt for kind in kinds]
     plans = estimate(model, [*first, *others])
     by_layout = [plans[i : i + len(kinds)] for i in range(0, len(first), len(kinds))]
     # What does not fit may still be the best once its layers are dealt for memory, too.
     order = sorted(range(len(layouts)), key=lambda i: _fastest(by_layout[i]))
     again = [
-        replace(_dealt(model, layouts[i], plan), recompute=plan.strategy.recompute)
+        replace(_dealt_again(model, layouts[i], plan), recompute=plan.strategy.recompute)
         for i in order[:DEALT_AGAIN]
         for plan in by_layout[i]
     ]
@@ -132,7 +140,7 @@ def _near(degree: int) -> list[int]:
 
 def _speeds(model: ClusterModel, bases: Sequence[Strategy]) -> list[Mapping[str, float]]:
     """Work of a stage on each pool in a second, for one replica, by the cost model."""
-    made, owners = [], []
+    made, owners, head = [], [], _head_in_layers(model.workload)
     for number, base in enumerate(bases):
         group = base.tp * base.cp
         replicas = max(-(-base.ep * base.etp // group), 1)
@@ -143,7 +151,8 @@ def _speeds(model: ClusterModel, bases: Sequence[Strategy]) -> list[Mapping[str,
         }
         if able and len(able) <= model.workload.model.num_layers:
             one = replace(base, dp=replicas, virtual_stages=1, num_micro_batches=1)
-            made.append(_dealt(model, _Layout(one, tuple((name, 1) for name in able), able)))
+            layout = _Layout(one, tuple((name, 1) for name in able), able)
+            made.append(_dealt(model, layout, head))
             owners.append(number)
     found: list[Mapping[str, float]] = [{} for _ in bases]
     for number, plan in zip(owners, estimate(model, made), strict=True):
@@ -189,25 +198,33 @@ def _placed(
                 yield _Layout(made, tuple(stages), speeds)
 
 
-def _dealt(model: ClusterModel, layout: _Layout, known: Plan | None = None) -> Strategy:
-    """The layout with its layers dealt by speed; by the times and the memory of a plan if known."""
-    asked, pools = model.workload, [name for name, count in layout.stages for _ in range(count)]
-    layers, extra = asked.model.num_layers, 0.0
-    if known is None:
-        blocks = asked.model.flops_per_token(asked.seq_length) / 3
-        head = asked.model.head_flops_per_token(asked.seq_length)
-        extra = head / (blocks - head) * layers
-        seconds, most = [1 / layout.speeds[pool] for pool in pools], [layers] * len(pools)
-    else:
-        had: Counter[int] = Counter()
-        for stage in known.strategy.stages:
-            had[stage.pipeline_rank] += stage.num_layers
-        seconds = [one.pass_seconds / max(had[i], 1) for i, one in enumerate(known.stage_seconds)]
-        most = []
-        for rank, memory in enumerate(known.memory):
-            each = (memory.peak_bytes - memory.reserved) / max(had[rank], 1)
-            most.append(max(int((ROOM * memory.capacity_bytes - memory.reserved) / each), 1))
-    return _strategy(model, layout.base, pools, deal(layers, seconds, most, extra))
+def _head_in_layers(asked: Workload) -> float:
+    """The work of the head, in that of a layer."""
+    head = asked.model.head_flops_per_token(asked.seq_length)
+    blocks = asked.model.flops_per_token(asked.seq_length) / 3 - head
+    return head / blocks * asked.model.num_layers
+
+
+def _dealt(model: ClusterModel, layout: _Layout, head: float) -> Strategy:
+    """The layout with its layers dealt by speed; `head` is the work of the head in layers."""
+    seconds = [1 / layout.speeds[pool] for pool in layout.pools]
+    layers = model.workload.model.num_layers
+    split = deal(layers, seconds, [layers] * len(seconds), head)
+    return _strategy(model, layout.base, layout.pools, split)
+
+
+def _dealt_again(model: ClusterModel, layout: _Layout, known: Plan) -> Strategy:
+    """The same by the times and the memory of a plan."""
+    had: Counter[int] = Counter()
+    for stage in known.strategy.stages:
+        had[stage.pipeline_rank] += stage.num_layers
+    seconds = [one.pass_seconds / max(had[i], 1) for i, one in enumerate(known.stage_seconds)]
+    most = []
+    for rank, memory in enumerate(known.memory):
+        each = (memory.peak_bytes - memory.reserved) / max(had[rank], 1)
+        most.append(max(int((ROOM * memory.capacity_bytes - memory.reserved) / each), 1))
+    split = deal(model.workload.model.num_layers, seconds, most)
+    return _strategy(model, layout.base, layout.pools, split)
 
 
 def _strategy(

@@ -15,6 +15,8 @@ from astrarium.value import Value
 # Plans that every search looks for and begins with; of longer lists the others are those met on the
 # way. So what is looked at, and which plan is the first, does not depend on how many are shown.
 LISTED: Final = 5
+# Plans that are worse than the best by more than this factor do not decide which one is the first.
+NEAR: Final = 1.1
 
 
 class Objective(StrEnum):

@@ -20,6 +20,8 @@ from astrarium.strategy.types import Reach
 def smallest_gpu(cluster: Cluster, parts: Parts) -> str:
     """The type of a stage's GPUs; of several the one with the least memory."""
     pools = [cluster.pools[pool] for pool, _ in parts]
+    if len(pools) == 1:
+        return pools[0].gpu.name
     return min(pools, key=lambda pool: pool.gpu.memory_bytes).gpu.name
 
 

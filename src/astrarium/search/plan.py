@@ -56,7 +56,8 @@ def estimate(model: CostModel | ClusterModel, strategies: Sequence[Strategy]) ->
     if not strategies:
         return ()
     whole = ClusterModel.alone(model) if isinstance(model, CostModel) else model
-    return tuple(_plan(whole, priced) for priced in _pipelines(whole, strategies))
+    flops = whole.workload.flops_per_iteration
+    return tuple(_plan(whole, priced, flops) for priced in _pipelines(whole, strategies))
 
 
 def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pipeline]:
@@ -145,7 +146,7 @@ def _no_place_for_inputs(model: ClusterModel, strategy: Strategy) -> tuple[str, 
     return (f"another input comes in at layer {later[0][0]}",) if piped else ()
 
 
-def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
+def _plan(model: ClusterModel, priced: _Pipeline, flops: float) -> Plan:
     workload = model.workload
     every = zip(model.pools, priced.pool_gpus.tolist(), strict=True)
     used = [(of_pool, count) for of_pool, count in every if count]
@@ -181,7 +182,7 @@ def _plan(model: ClusterModel, priced: _Pipeline) -> Plan:
         iteration_seconds=seconds,
         interval_seconds=(seconds * low, seconds * high),
         tokens_per_second=workload.tokens_per_iteration / seconds,
-        mfu=workload.flops_per_iteration / (seconds * peak_flops),
+        mfu=flops / (seconds * peak_flops),
         breakdown_seconds=priced.breakdown,
         memory=priced.memory,
         fits=all(stage.fits for stage in priced.memory),

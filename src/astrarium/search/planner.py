@@ -30,7 +30,6 @@ from astrarium.errors import (
     refusal,
 )
 from astrarium.model.adapters import check_finetuning
-from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.fields import constant_fields
 from astrarium.search.formats import runnable
@@ -63,13 +62,14 @@ from astrarium.search.pools import (
     Asked,
     Together,
     fastest_at,
+    ideal_seconds,
     paid,
     peak_flops,
     search_each,
     search_pool,
     teams,
 )
-from astrarium.search.recommended import Recommendation, recommended
+from astrarium.search.recommended import Recommendation, briefly, near_tie, recommended
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
 from astrarium.strategy.types import Strategy
@@ -136,16 +136,16 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
     prefer: Prefer = Prefer.FASTEST,
     progress: Progress = no_progress,
     runtime: Runtime | None = None,
+    brief: bool = False,
 ) -> Planned:
     """The best strategies. Raises NoFeasiblePlanError with what bound, if there is none.
 
-    A job uses at most `most_types` pools. `progress` hears how far the search is.
+    A job uses at most `most_types` pools. `brief` proves less about the same first plan.
     """
-    limits, runtime = limits or Limits(), runtime or find_runtime()
+    limits, runtime, begin = limits or Limits(), runtime or find_runtime(), time.perf_counter()
     check_runtime(runtime, workload, cluster)
     cluster = with_margin(workload, cluster, kept_free, runtime)
     _check_request(workload, cluster, mode, limits, most_types)
-    begin = time.perf_counter()
     runs = Runs(workload, cluster, terms or RunTerms(), tuning, runtime)
     asked = Asked(
         workload,
@@ -158,13 +158,13 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         telling(progress, runs, objective, limits, top),
         runtime,
     )
-    searched, front, plans = _feasible(asked, runs, limits, most_types)
+    how = briefly(asked, cluster, top) if brief else asked
+    searched, front, plans = _feasible(how, runs, limits, most_types)
     shown = listed(plans, objective)
     choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
     results = searched.results
-    rejected = sum((result.rejected for result in results), Counter())
     first = shown if choice is None else before_others(choice.plan, shown)
-    rejected[Rejection.SLOWER] += max(len(searched.plans) - searched.of_front - len(first[:top]), 0)
+    rejected = _rejected(searched, len(first[:top]))
     return Planned(
         workload=workload,
         cluster=cluster,
@@ -229,6 +229,8 @@ def _feasible(
     check_headway(plans)
     if not plans:
         raise _refusal(asked, runs, most_types, searched.results, on_front, limits)
+    if asked.near < (near := near_tie(plans, asked)):  # wider than it usually is
+        return _feasible(replace(asked, near=near), runs, limits, most_types)
     return searched, on_front if front else (), plans
 
 
@@ -269,6 +271,12 @@ def with_margin(
     return replace(cluster, pools=pools)
 
 
+def _rejected(searched: _Searched, shown: int) -> Counter[Rejection]:
+    rejected = sum((result.rejected for result in searched.results), Counter())
+    rejected[Rejection.SLOWER] += max(len(searched.plans) - searched.of_front - shown, 0)
+    return rejected
+
+
 def _priced(results: Sequence[SearchResult], rejected: Counter[Rejection]) -> int:
     """Strategies of the space whose time was asked for."""
     space = sum(result.space for result in results)
@@ -282,18 +290,10 @@ def _faster_alone(asked: Asked, cluster: Cluster, best: Plan) -> Plan | None:
     found = best
     freely = replace(asked, objective=Objective.TIME, top=1, limits=Limits())
     for pool in sorted(cluster.pools, key=lambda pool: -peak_flops(asked, pool)):
-        if _ideal_seconds(asked, pool) < found.iteration_seconds:
+        if ideal_seconds(asked, pool) < found.iteration_seconds:
             plans, _ = search_pool(freely, pool, [found.iteration_seconds])
             found = min((found, *plans), key=lambda plan: plan.iteration_seconds)
     return None if found is best else found
-
-
-def _ideal_seconds(asked: Asked, pool: Pool) -> float:
-    """An iteration with all GPUs of a pool at their peak all the time."""
-    if any(isinstance(kind, CustomBlock) for kind in asked.workload.model.kinds):
-        return 0.0  # measured layers are not bound by their stated FLOPs
-    flops = asked.workload.flops_per_iteration * min(asked.tuning.compute, 1.0)
-    return flops / peak_flops(asked, pool)
 
 
 def _refusal(

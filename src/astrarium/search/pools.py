@@ -16,6 +16,7 @@ from astrarium.cost.layouts import CostModel
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.training_run import Spot
 from astrarium.cost.tuning import Tuning
+from astrarium.model.blocks import CustomBlock
 from astrarium.model.workload import Workload
 from astrarium.search.formats import runnable
 from astrarium.search.listing import Progress, listed, no_progress
@@ -65,23 +66,24 @@ class Together:
     def search(self, teams: Sequence[tuple[Pool, ...]], most: int) -> None:
         """At most so many pools of each team.
 
-        Where a search stops before the end, parts are searched: a pool must not hide what they can
-        do.
+        Where GPUs may stay idle, few pools are searched before many: that takes little time, no
+        pool hides what the others can do, and good plans leave out most of what many pools can do.
         """
         several = len(self._runs.cluster.pools) > 1
-        for size in range(most, 1 if several else 0, -1):
+        few_first = several and self._asked.mode is Mode.UP_TO
+        for size in (*(range(2, most) if few_first else ()), most):
             sizes = [min(size, len(team)) if size == most else size for team in teams]
             parts = [p for n, team in zip(sizes, teams, strict=True) for p in combinations(team, n)]
             parts = [p for p in parts if (len(p) > 1 or not several) and not _is_offer_twice(p)]
             parts = [p for p in dict.fromkeys(parts) if p not in self._searched]
             few = size == most or len(parts) <= MOST_PARTS
-            if parts and few and self._search(parts, most, claims=size == most):
-                break
+            if parts and few:
+                self._search(parts, most, claims=size == most)
 
-    def _search(self, parts: Sequence[tuple[Pool, ...]], most: int, *, claims: bool) -> bool:
+    def _search(self, parts: Sequence[tuple[Pool, ...]], most: int, *, claims: bool) -> None:
         """The most promising of some parts, as far as any promises more than is known.
 
-        claims: whether what they leave open counts; searches of more pools have counted it already.
+        claims: whether what they leave open counts; searches of more pools count it as well.
         """
         asked, best = self._asked, self.best
         least = [0.0] * len(parts)
@@ -105,7 +107,6 @@ class Together:
         self.results += done
         for i in hopeful[MOST_PARTS:] if claims else ():
             self._leave_out(least[i])
-        return asked.mode is Mode.EXACT or all(result.complete for result in done)
 
     @property
     def _searched_at_other_prices(self) -> bool:
@@ -166,6 +167,8 @@ class Asked(Value, frozen=True):
     limits: Limits
     progress: Progress = no_progress
     runtime: Runtime = field(default_factory=find_runtime)
+    near: float = np.inf  # what takes longer than the best by this factor is not looked for
+    lifts: bool = True  # whether linear programs narrow the gap
 
     def model(self, pool: Pool) -> CostModel:
         """The cost model of a pool alone."""
@@ -278,6 +281,14 @@ def peak_flops(asked: Asked, pool: Pool) -> float:
     return pool.num_gpus * pool.gpu.peak_flops[runnable(asked.workload, pool).precision.dtype]
 
 
+def ideal_seconds(asked: Asked, pool: Pool) -> float:
+    """An iteration with all GPUs of a pool at their peak all the time."""
+    if any(isinstance(kind, CustomBlock) for kind in asked.workload.model.kinds):
+        return 0.0  # measured layers are not bound by their stated FLOPs
+    flops = asked.workload.flops_per_iteration * min(asked.tuning.compute, 1.0)
+    return flops / peak_flops(asked, pool)
+
+
 def _space(asked: Asked, model: CostModel, *, offload: bool | None = None) -> Space:
     return Space(
         model.workload,
@@ -336,8 +347,9 @@ def _searched(
     if claim is Claim.VIRTUAL_STAGES and space.num_degrees > FEW_DEGREES:
         claim = Claim.ALL  # nobody solves the others
     search = _search(asked, model, space, known)
-    given = space.offload, tuple(known), claim
-    result = _once(asked, model, given, lambda: search.run(claim))
+    near, lifts = asked.near, asked.lifts
+    given = space.offload, tuple(known), claim, near, lifts
+    result = _once(asked, model, given, lambda: search.run(claim, near=near, lifts=lifts))
     return _plans(model, result), result
 
 

@@ -18,9 +18,9 @@ from functools import cached_property
 from typing import Final
 
 from astrarium.catalog.intervals import intervals
-from astrarium.cluster import Pool
+from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
-from astrarium.search.outcome import Limits, Mode, Objective
+from astrarium.search.outcome import NEAR, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, NearTie
 from astrarium.search.rules import UserRule
@@ -162,6 +162,20 @@ def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
     return chance(fastest, other, experts=experts) < NEAR_TIE_CHANCE
 
 
+def briefly(asked: Asked, cluster: Cluster, top: int) -> Asked:
+    """Without linear programs; if one plan is wanted, what is in no near-tie is not looked for."""
+    alike = len(asked.workload.model.kinds) == len(cluster.pools) == 1
+    by_time = asked.objective in (Objective.TIME, Objective.THROUGHPUT)
+    alone = top == 1 and alike and by_time and asked.limits == Limits()
+    return replace(asked, lifts=False, near=NEAR if alone else math.inf)
+
+
+def near_tie(plans: Sequence[Plan], asked: Asked) -> float:
+    """By which factor plans may take longer than the fastest one and be tied with it."""
+    fastest = min(plans, key=lambda plan: plan.iteration_seconds)
+    return 1 + _most_slower(fastest, experts=asked.workload.model.max_experts > 0)
+
+
 def recommended(asked: Asked, pool: Pool | None, plans: Sequence[Plan]) -> Recommendation:
     """The plan to start, of plans, the fastest first, and of what the search finds on a pool."""
     fastest, experts = plans[0], asked.workload.model.max_experts > 0
@@ -300,6 +314,7 @@ def rule_against(field: str, plain: int | str) -> UserRule:
 
 
 def _most_slower(fastest: Plan, *, experts: bool) -> float:
+    """By which share plans of the near-tie of the fastest one may take longer."""
     return UNMEASURED_SLOWER[_doubt(fastest, experts=experts)]
 
 

@@ -73,10 +73,11 @@ def answered(scenario: SweepScenario, answer: Answer | None = None) -> list[Row]
 
 
 def planned(question: Question) -> Plans:
-    from astrarium.api.calls import plan
+    from astrarium.api.calls import plan_briefly
     from astrarium.api.flags import as_keyword
 
-    return plan(**{as_keyword(name): value for name, value in question.items()})
+    one = {"top": 1, **question}
+    return plan_briefly({as_keyword(name): value for name, value in one.items()})
 
 
 def _row(plan: Plan, plans: Plans) -> Row:

@@ -383,7 +383,9 @@ def _braces(word: Word) -> list[Word]:
             text = WordPart(PartKind.TEXT, f"{before}{item}{after}")
             out += _braces((*word[:number], text, *word[number + 1 :]))
             if len(out) > _MOST_ITEMS:
-                raise InputError(f"{part.text[:40]} stands for more than {_MOST_ITEMS:,} words")
+                raise InputError(
+                    f"{part.text[:40]} stands for more than {_MOST_ITEMS:,} words; write fewer"
+                )
         return out
     return [word]
 
@@ -393,7 +395,7 @@ def _counted(found: re.Match[str]) -> list[str]:
     step = abs(int((found[3] or "1")[:18])) or 1
     numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
     if len(numbers) > _MOST_ITEMS:
-        raise InputError(f"{found[0]} stands for more than {_MOST_ITEMS:,} words")
+        raise InputError(f"{found[0]} stands for more than {_MOST_ITEMS:,} words; write fewer")
     return list(map(str, numbers))
 
 

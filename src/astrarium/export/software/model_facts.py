@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from astrarium.errors import InputError
 from astrarium.model.blocks import Block, Model
 from astrarium.model.scans import Recurrence, Scan
 from astrarium.plans.job import Job
@@ -71,6 +72,8 @@ NOT_IN_MEGATRON: Final = _TABLES.not_in_megatron
 def read(values: Values, key: Key) -> Any:  # noqa: ANN401  of the type of the default
     """A value of the config; absent and null take the default."""
     found = values.get(key[0])
+    if isinstance(key[1], float) and not isinstance(found, int | float | None):
+        raise InputError(f"config.json: {key[0]}: expected a number, got {found!r}")
     return key[1] if found is None else found
 
 

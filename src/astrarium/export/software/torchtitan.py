@@ -59,7 +59,8 @@ _CONVERTED: Final = f"""\
     )
     model_spec = replace(model_spec, model=float8.build().convert(model_spec.model))
 """
-_FULL: Final = "from torchtitan.distributed.activation_checkpoint import FullAC"
+_CHECKPOINTING: Final = "from torchtitan.distributed.activation_checkpoint import {}"
+_KINDS: Final = {"none": "", "full": "FullAC", "selective": "SelectiveAC"}
 
 _LAYERS: Final = """\
 def layers(first: int, last: int) -> list[str]:
@@ -119,7 +120,7 @@ def module(job: Job) -> str:
     flavor = flavor if flavor and _is_model(flavor) else None
     sets_epsilon = flavor is not None and EPSILON in flavor.differences
     epsilon = (trained_facts(job.config) or {}).get(EPSILON)
-    is_float8 = job.workload.precision is Precision.FP8
+    is_float8, kept = job.workload.precision is Precision.FP8, _KINDS[titan.checkpointing(job)]
     body = filled(
         "torchtitan_plan.txt",
         model_spec=f'model_registry("{flavor.name}", attn_backend="flex")' if flavor else "model()",
@@ -129,10 +130,10 @@ def module(job: Job) -> str:
         tokenizer=titan.TOKENIZER,
         dataset=titan.DATASET,
         optimizer=find_optimizer(job.workload.optimizer).software["torchtitan"],
-        checkpoint="FullAC.Config()" if titan.recomputes(job) else "None",
+        checkpoint=f"{kept}.Config()" if kept else "None",
         **{name: _arguments(values) for name, values in settings(job).items()},
     )
-    imports = [*_IMPORTS, *([_FULL] if titan.recomputes(job) else [])]
+    imports = [*_IMPORTS, *([_CHECKPOINTING.format(kept)] if kept else [])]
     functions = [_LAYERS] if job.strategy.pp > 1 else []
     if sets_epsilon:
         imports.append(_NORM)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import InputError
+from astrarium.export.features import recomputes_operators
 from astrarium.export.header import estimate_note
 from astrarium.export.program import Data, Files, RankProgram, filled
 from astrarium.export.run_length import (
@@ -269,9 +270,11 @@ def training(job: Job) -> dict[str, Any]:
     }
 
 
-def recomputes(job: Job) -> bool:
-    """Whether every layer is computed again in the backward pass."""
-    return job.strategy.recompute.granularity is Granularity.FULL
+def checkpointing(job: Job) -> str:
+    """Its word for what is computed again in the backward pass."""
+    if job.strategy.recompute.granularity is not Granularity.FULL:
+        return "none"
+    return "selective" if recomputes_operators(job) else "full"
 
 
 def overlaps_tensor(job: Job) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from astrarium.export.features import lacks
+from astrarium.export.features import lacks, recomputes_operators
 from astrarium.export.header import commented, header_lines
 from astrarium.export.program import Data, RankProgram
 from astrarium.export.software import torchtitan_models as titan
@@ -54,7 +54,10 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
             "enable_async_tensor_parallel": titan.overlaps_tensor(job),
             "expert_tensor_parallel_degree": s.etp if s.ep > 1 else 1,
         },
-        "activation_checkpoint": {"mode": "full" if titan.recomputes(job) else "none"},
+        "activation_checkpoint": {
+            "mode": titan.checkpointing(job),
+            **({"selective_ac_option": "op"} if recomputes_operators(job) else {}),
+        },
         "compile": {"enable": True, "components": ["model", "loss"]},
         **(_FLOAT8 if job.workload.precision is Precision.FP8 else {}),
     }

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints, distinct_rows
+from astrarium.cost.ramps import least_ramp
 from astrarium.search.mixed.layer_room import LayerFigures, joined_figures
 from astrarium.search.mixed.ramps import Ramps
 from astrarium.search.split.arrangements import Arrangement
@@ -313,5 +314,9 @@ def by_pool(order: Sequence[int], chosen: Key) -> Key:
 
 
 def ramp_left_out(row: Row) -> float:
-    """What a score may be, over its bound: about half of the ramp is not in it."""
-    return 1 + (row.num_stages - 1) / (2 * row.virtual * row.batches)
+    """What a score may be, over its bound: what is not in it of the ramp of even chunks."""
+    ramp = (row.num_stages - 1) / (row.virtual * row.batches)
+    if row.virtual == 1:
+        return 1 + ramp / 2
+    shape = row.num_stages, row.batches, row.virtual
+    return (1 + ramp) / float(least_ramp(*(np.array(number) for number in shape)))

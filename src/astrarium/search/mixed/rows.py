@@ -495,22 +495,21 @@ class RowBounds:
     def likely_gpus(self, row: Row) -> list[Key]:
         """GPUs of the pools that are worth most, as many as the row has GPUs for.
 
-        All GPUs of a pool, or whole crews; but where money counts, of the last one any whole nodes.
+        All GPUs of a pool, of the last one any whole nodes; or whole nodes and crews of each.
         """
         pools, sizes = self.cluster.pools, self.space.arrangements.sizes
         worth_most = np.argsort(-self.worth(row.speed), kind="stable").tolist()
         if row.num_stages == 1:
             return []
+        every: list[Key] = []
         nodes = [pool.gpus_per_node for pool in pools]
-        for steps in ([1] * len(nodes), [lcm(row.block, node) for node in nodes]):
+        for steps in (nodes, [lcm(row.block, node) for node in nodes]):
             left, found = row.num_stages * row.block, [0] * len(sizes)
             for pool in worth_most:
                 found[pool] = min(left, sizes[pool] // steps[pool] * steps[pool])
                 left -= found[pool]
-            entire = all(taken in (0, size) for taken, size in zip(found, sizes, strict=True))
-            whole = steps[0] > 1 or self.by_money
-            whole &= all(taken % node == 0 for taken, node in zip(found, nodes, strict=True))
+            whole = all(taken % node == 0 for taken, node in zip(found, nodes, strict=True))
             fits = all(taken % row.tp_cp == 0 for taken in found)
-            if not left and fits and (entire or whole):
-                return [tuple(found)]
-        return []
+            if not left and fits and whole:
+                every.append(tuple(found))
+        return list(dict.fromkeys(every))

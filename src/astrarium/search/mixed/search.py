@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import factorial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ NODES_AT_THE_END, SPLITS_AT_THE_END = 24, 8  # solved before a proof is given up
 DIVES = 6  # numbers of stages on some GPUs of which a few cases are solved at the beginning
 GROUPS_LOOKED_AT = 24  # for them
 ROWS_OF_DIVE, CASES_OF_DIVE, SPLITS_OF_DIVE = 16, 32, 16
+DEEPER = 8  # times as many cases and splits where the best plan was found
 
 
 class PartitionSearch:
@@ -246,23 +248,32 @@ class PartitionSearch:
         groups: dict[Key, list[tuple[float, int, PlacedRow]]] = defaultdict(list)
         for number, row in enumerate(rows):
             for gpus in self.rows.likely_gpus(row):
+                if self.plans.best and self._is_known(gpus):
+                    continue
                 opened = PlacedRow(row, gpus)
                 groups[(*opened.group, row.virtual == 1)].append(
                     (row.bound * ramp_left_out(row), number, opened)
                 )
-        ranked = sorted(sorted(group)[:ROWS_OF_DIVE] for group in groups.values())
+        first = itemgetter(0, 1)
+        each = [sorted(group, key=first) for group in groups.values()]
+        ranked = sorted(each, key=lambda group: first(group[0]))
         dives, dived = 0, set[tuple[int, bool]]()
+        best: list[PlacedRow] = []  # the group with the best plan
         for place, group in enumerate(ranked):
             chosen = [opened for _, _, opened in group]
             sort = chosen[0].row.num_stages, chosen[0].row.virtual == 1
             # One of every number of stages, with one chunk and with several; and the likeliest.
             is_likely = dives < DIVES and place < GROUPS_LOOKED_AT
-            if (is_likely or sort not in dived) and self._dived(chosen):
+            before = self.plans.best_score
+            if (is_likely or sort not in dived) and self._dived(chosen[:ROWS_OF_DIVE]):
                 dives += 1
                 dived.add(sort)
+                best = chosen if self.plans.best_score < before else best
+        if best and not self.space.exact:
+            self._dived(best, DEEPER)
 
-    def _dived(self, chosen: Sequence[PlacedRow]) -> bool:
-        """Some cases of a group are solved, unless none can be the best."""
+    def _dived(self, chosen: Sequence[PlacedRow], times: int = 1) -> bool:
+        """Some cases of a group are solved, unless none can be the best; or times as many."""
         index, options, _ = self._permitted(chosen)  # these are counted later
         if not len(index):
             return False
@@ -272,20 +283,23 @@ class PartitionSearch:
         likely = bounds * np.array([ramp_left_out(one.row) for one in chosen])[index]
         order = np.argsort(likely, kind="stable")
         order = order[bounds[order] <= self.plans.limit]
-        now = order[spread(index[order], CASES_OF_DIVE)]
+        now = order[spread(index[order], times * CASES_OF_DIVE)]
         node = self._priced_bundle(chosen, index[now], options.take(now)) if len(now) else None
         if node is not None:
             # Every case once, in its best order.
             case = node.ranked % node.bounds.shape[1]
             first = np.sort(np.unique(case, return_index=True)[1])
-            best = first[spread(index[now][case[first]], SPLITS_OF_DIVE)]
+            best = first[spread(index[now][case[first]], times * SPLITS_OF_DIVE)]
             self._solve_in_all_orders(node, node.ranked[best])
         return True
 
     def _solve_in_all_orders(self, node: PendingBundle, chosen: Ints) -> None:
         """Some cases, and the best of them in all other orders."""
         before = self.plans.best_score
-        found = self.solve(replace(node, ranked=chosen), again=False)
+        found: list[PricedCase] = []
+        for start in range(0, len(chosen), SPLITS_AT_ONCE):
+            some = chosen[start : start + SPLITS_AT_ONCE]
+            found += self.solve(replace(node, ranked=some), again=False)
         if self.plans.best_score < before:
             number = node.bounds.shape[1]
             best = min(found, key=lambda priced: priced.seconds).row
@@ -339,13 +353,16 @@ class PartitionSearch:
 
     def _wait(self, choice: Choice, gpus: Key) -> None:
         """Rows to be opened on these GPUs, with others if there are."""
-        if self._knows_single_pools and sum(taken > 0 for taken in gpus) == 1:
+        if self._is_known(gpus):
             return
         for bound, row in zip(choice.bounds.tolist(), choice.rows, strict=True):
             if bound <= self.plans.limit:
                 opened = PlacedRow(row, gpus)
                 heapq.heappush(self._waiting[opened.group], (bound, self._entered, opened))
                 self._enter(bound, opened)
+
+    def _is_known(self, gpus: Key) -> bool:
+        return self._knows_single_pools and sum(taken > 0 for taken in gpus) == 1
 
     def open_group(self, opened: PlacedRow) -> None:
         """Rules, figures and bounds of cases on the same GPUs."""

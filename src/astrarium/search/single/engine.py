@@ -439,7 +439,7 @@ class Search:
             return np.full(len(families), np.inf)
         best = self.state.best
         known = [best[key].seconds if key in best else np.inf for key in families]
-        return np.array(known) * (1 + TWINS)
+        return np.array(known) * (1 + (TWINS if self._near == np.inf else 0))
 
     def _best_score(self) -> float:
         best = (found.score for found in self.state.best.values())

@@ -21,7 +21,7 @@ from astrarium.cost.memory import memory_of
 from astrarium.cost.mixed import ClusterModel
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import total_seconds
-from astrarium.search.outcome import Found
+from astrarium.search.outcome import NEAR, Found
 from astrarium.search.single.kind_rings import KindRings
 from astrarium.search.single.open_layouts import SMALL_GAIN, Candidates, may_be_free
 from astrarium.search.split.cases import Bundle
@@ -41,7 +41,7 @@ RINGS_AT_ONCE = 32  # that the cost model is asked about
 FEW, MANY = (32, 8), (64, 12)
 OF_EACH = 4  # strategies with the same layout that are filled
 TWINS = 0.01  # part by which the times of pipelines of one shape may differ that are dealt alike
-KEPT, NEAR = 4, 1.03  # plans that are dealt anew, whatever their bounds, if they are so good
+KEPT = 4  # plans that are dealt anew, whatever their bounds
 MOST_GAIN = 0.08  # by which a filling that is moved on may be worse than the best plan
 WAYS = 3  # to deal the layers of a strategy that the cost model is asked about
 MOVED, MOST_MOVES, RUNS = 4, 12, 40  # plans of unequal layers, moves of each, runs of cuts drawn
