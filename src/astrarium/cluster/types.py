@@ -74,6 +74,8 @@ class Pool(Value, frozen=True):
         """GPUs in one NVLink domain: whole nodes, equal domains if possible (128 of 72: 2 x 64)."""
         capacity = max(self.nvlink_domain // self.gpus_per_node, 1)
         nodes = -(-gpus // self.gpus_per_node)
+        if (nodes <= capacity).all():
+            return nodes * self.gpus_per_node
         domain = np.full(nodes.shape, capacity)
         for alike in range(capacity // 2 + 1, capacity + 1):
             domain[nodes % alike == 0] = alike

@@ -229,7 +229,10 @@ def _check_values(path: Path, text: str, data: object, language: Format) -> None
 
 
 def unbounded(path: Path, data: object) -> list[tuple[KeyPath, float]]:
-    """The numbers that are not finite; nesting too deep for those who read the data is refused."""
+    """The numbers that are not finite; what readers of the data cannot hold is refused.
+
+    That is nesting too deep, and text with half of a surrogate pair, which is no character.
+    """
     infinite: list[tuple[KeyPath, float]] = []
     pending: list[tuple[KeyPath, object]] = [((), data)]
     while pending:
@@ -238,10 +241,13 @@ def unbounded(path: Path, data: object) -> list[tuple[KeyPath, float]]:
             raise _too_deep(path)
         if isinstance(value, dict):
             pending.extend(((*key, name), child) for name, child in value.items())
+            pending.extend((key, name) for name in value if isinstance(name, str))
         elif isinstance(value, list):
             pending.extend(((*key, index), child) for index, child in enumerate(value))
         elif isinstance(value, float) and not math.isfinite(value):
             infinite.append((key, value))
+        elif isinstance(value, str) and not value.isascii() and re.search("[\ud800-\udfff]", value):
+            raise failure(path, "expected text, got half of a surrogate pair (\\ud800 to \\udfff)")
     return infinite
 
 

@@ -52,6 +52,7 @@ CHECKPOINTS: Final = "CHECKPOINTS"  # the variable that names the folder
 FOLDER: Final = "checkpoints"  # its value beside the launch script, where nothing is said
 MEANING: Final = "a folder for checkpoints that all nodes see and that outlives them"
 USUAL_SECONDS: Final = 3600.0  # between two, where the plan counts no interruptions
+MOST_APART: Final = 10**9  # iterations
 
 
 def has_spot(job: Job) -> bool:
@@ -61,7 +62,7 @@ def has_spot(job: Job) -> bool:
 def iterations_between(job: Job) -> int:
     """Iterations from one checkpoint to the next, as the plan counts."""
     counted = job.plan.run.checkpoint_interval_seconds if job.plan.run else None
-    return max(round((counted or USUAL_SECONDS) / job.plan.iteration_seconds), 1)
+    return max(round(min((counted or USUAL_SECONDS) / job.plan.iteration_seconds, MOST_APART)), 1)
 
 
 def usual_folder(job: Job) -> str:

@@ -38,6 +38,9 @@ def with_predictions(model: Model, count: int) -> Model:
     """The model with so many layers behind it, each of which predicts a further token."""
     if count == model.mtp_layers:
         return model
+    if not 0 <= count <= MOST:
+        what = f"expected 0 to {MOST} layers that predict further tokens, got {count}"
+        raise InputError(what, "mtp_layers")
     model = without_predictions(model)
     if not count:
         return model
