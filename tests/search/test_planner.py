@@ -315,8 +315,11 @@ def test_overlap_of_tensor_parallelism_needs_nvlink(gpu: str, runs: bool) -> Non
 def test_what_was_priced_is_what_is_left_of_the_space(gpus: str) -> None:
     found = plan(WORKLOAD, parse_gpus(gpus))
     causes = (Rejection.SLOWER, Rejection.BUDGET, Rejection.DEADLINE)
-    priced = sum(found.rejected[cause] for cause in causes)
-    assert found.evaluated == priced + len(found.plans)
+    left = sum(found.rejected[cause] for cause in causes) + len(found.plans)
+    if "," in gpus:  # the best split of a case is found without pricing the others
+        assert len(found.plans) <= found.evaluated < left / 100
+    else:
+        assert found.evaluated == left
 
 
 def test_embedding_and_head_may_have_a_chunk_of_their_own() -> None:

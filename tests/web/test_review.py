@@ -32,7 +32,8 @@ def test_the_verdict_is_that_of_the_command_line(
     sent = {"text": LAUNCH, "name": "run.sh", "gpus": "h100"}
     found = client.post("/api/review", json=sent).json()
     assert told(found) == told(json.loads(printed.stdout))
-    own = {"document": {**found["answer"], "plans": [found["fit"]["plan"]]}}
+    # As the page sends it: `alone` of web/src/page/api.ts.
+    own = {"document": {**found["answer"], "pareto": [], "plans": [found["fit"]["plan"]]}}
     timeline = client.post("/api/timeline", json=own)
     assert timeline.status_code == 200
 

@@ -25,7 +25,7 @@ from astrarium.report.plan.imported import (
 from astrarium.search.comparison import OwnPlan, compared
 from astrarium.search.fit import fit
 from astrarium.search.offload import with_offload
-from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Mode, Objective
+from astrarium.search.outcome import DEFAULT_FIT_CHANCE, KeptFree, Limits, Mode, Objective, Prefer
 from astrarium.search.planner import Planned, check_runtime, plan
 from astrarium.search.refusals import why_refused
 from astrarium.strategy.types import Strategy
@@ -202,6 +202,7 @@ def _answer(case: ReviewedConfig, fit: FitDocument | None) -> tuple[PlanDocument
             objective=objective,
             kept_free=kept_free,
             tuning=case.tuning,
+            prefer=Prefer.RECOMMENDED,
             runtime=runtime,
         )
 

@@ -278,9 +278,9 @@ def _rejected(searched: _Searched, shown: int) -> Counter[Rejection]:
 
 
 def _priced(results: Sequence[SearchResult], rejected: Counter[Rejection]) -> int:
-    """Strategies of the space whose time was asked for."""
-    space = sum(result.space for result in results)
-    return space - sum(rejected[cause] for cause in UNPRICED)
+    """Strategies whose time was computed; on several pools a case, with its best split, is one."""
+    left = sum(result.space for result in results) - sum(rejected[cause] for cause in UNPRICED)
+    return min(left, sum(result.evaluated for result in results))
 
 
 def _faster_alone(asked: Asked, cluster: Cluster, best: Plan) -> Plan | None:
