@@ -164,7 +164,10 @@ def test_adapters_are_those_of_the_plan() -> None:
     assert word("dataset.dataset_kwargs", {"pad_to_max_length": True}).endswith(
         "={pad_to_max_length:true}"
     )
-    others = replace(adapters, names=""), replace(adapters, kind=Finetune.QLORA)
-    for other in others:
+    others = (
+        (replace(adapters, names=""), "divides the weights with adapters into other modules"),
+        (replace(adapters, kind=Finetune.QLORA), "it is written for lora, dora"),
+    )
+    for other, why in others:
         (found,) = refusals(replace(one, workload=replace(one.workload, adapters=other)), TARGET)
-        assert "it is written for lora, dora" in found.why
+        assert why in found.why

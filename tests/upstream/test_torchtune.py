@@ -76,4 +76,5 @@ def test_adapters_that_it_lacks_for_a_model_are_refused() -> None:
 def trained(name: str, adapters: Adapters | None) -> Job:
     lent = job("torchtune", "weights")
     work = replace(lent.workload, model=load_model(name), adapters=adapters)
-    return replace(lent, workload=work)
+    stage = replace(lent.strategy.stages[0], layers=(0, work.model.num_layers))
+    return replace(lent, workload=work, strategy=replace(lent.strategy, stages=(stage,)))

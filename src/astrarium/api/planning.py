@@ -249,17 +249,18 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
 
 def _check_files(workload: Workload, runtime: Runtime) -> None:
     """Refuse software that was asked for and whose files cannot say the workload at all."""
-    if runtime.parses_as_megatron and runtime.name not in EXPORTED_TO:
+    if runtime.name not in EXPORTED_TO:
         return
     from astrarium.export.target import find_target
 
     why = find_target(EXPORTED_TO[runtime.name]).workload_refused(workload)
     if why:
+        usual = request.FINETUNING_RUNTIME if workload.adapters else request.DEFAULT_RUNTIME
         raise InputError(
             f"{flag('runtime')} {runtime.name}: no file can be written for {workload.model.name}:"
             f" {with_flags(why)}",
             "runtime",
-            [Repair("Plan for Megatron-LM", {"runtime": "megatron"})],
+            [Repair(f"Plan for {usual}", {"runtime": usual})],
         )
 
 

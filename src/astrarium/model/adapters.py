@@ -227,5 +227,6 @@ def check_finetuning(adapters: Adapters | None, runtime: str) -> None:
         f"{flag('runtime')} {runtime}: plans with adapters ({adapters.kind}) are made for"
         f" {', '.join(there)} alone, whose exports start them",
         "runtime",
-        [Repair(f"Plan for {one}", {"runtime": one}) for one in there],
+        # The first writes files for any model, others for those with a recipe.
+        [Repair(f"Plan for {there[0]}", {"runtime": there[0]})],
     )
