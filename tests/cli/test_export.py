@@ -144,7 +144,7 @@ def test_bad_input(run: Run, arguments: tuple[str, ...], message: str) -> None:
 def test_what_plan_recommends_is_as_good_when_it_is_read_back(
     run: Run, flags: tuple[str, ...]
 ) -> None:
-    run("plan", "llama-3.1-8b", *flags, "--top", "1", "--prefer", "fastest", "--out", "made")
+    run("plan", "llama-3.1-8b", *flags, "--top", "1", "--out", "made")
     assert run("export", "made", "--to", "megatron", "--out", "files").exit_code == 0
     read = json.loads(run("explain", "files/launch.sh", *flags[:2], "--json").stdout)
     assert read["runs"]
