@@ -69,7 +69,7 @@ from astrarium.search.pools import (
     search_pool,
     teams,
 )
-from astrarium.search.recommended import Recommendation, briefly, near_tie, recommended
+from astrarium.search.recommended import Recommendation, briefly, most_given_up, recommended
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule
 from astrarium.strategy.types import Strategy
@@ -229,7 +229,7 @@ def _feasible(
     check_headway(plans)
     if not plans:
         raise _refusal(asked, runs, most_types, searched.results, on_front, limits)
-    if asked.near < (near := near_tie(plans, asked)):  # wider than it usually is
+    if asked.near < (near := most_given_up(plans, asked)):  # wider than it usually is
         return _feasible(replace(asked, near=near), runs, limits, most_types)
     return searched, on_front if front else (), plans
 

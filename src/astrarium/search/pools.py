@@ -313,7 +313,7 @@ def search_pool(
     return _searched(asked, model, _space(asked, model, offload=True), known, claim)
 
 
-class NearTie:
+class PlansWithin:
     """Plans of a pool within some seconds, under one set of rules after another.
 
     What is alike in these searches, the layouts that can be so fast, is prepared once.

@@ -22,7 +22,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
 from astrarium.search.outcome import NEAR, Limits, Mode, Objective
 from astrarium.search.plan import Plan
-from astrarium.search.pools import Asked, NearTie
+from astrarium.search.pools import Asked, PlansWithin
 from astrarium.search.rules import UserRule
 from astrarium.strategy.expression import Rule, Tree
 from astrarium.strategy.types import LayerSplit, Strategy
@@ -163,15 +163,15 @@ def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
 
 
 def briefly(asked: Asked, cluster: Cluster, top: int) -> Asked:
-    """Without linear programs; if one plan is wanted, what is in no near-tie is not looked for."""
+    """Without linear programs; for one plan, without those too slow to be recommended."""
     alike = len(asked.workload.model.kinds) == len(cluster.pools) == 1
     by_time = asked.objective in (Objective.TIME, Objective.THROUGHPUT)
     alone = top == 1 and alike and by_time and asked.limits == Limits()
     return replace(asked, lifts=False, near=NEAR if alone else math.inf)
 
 
-def near_tie(plans: Sequence[Plan], asked: Asked) -> float:
-    """By which factor plans may take longer than the fastest one and be tied with it."""
+def most_given_up(plans: Sequence[Plan], asked: Asked) -> float:
+    """The factor by which a recommended plan may be slower than the fastest one."""
     fastest = min(plans, key=lambda plan: plan.iteration_seconds)
     return 1 + _most_slower(fastest, experts=asked.workload.model.max_experts > 0)
 
@@ -208,13 +208,13 @@ class _Choice:
         self._pool, self.plan = pool, fastest
 
     @cached_property
-    def _near(self) -> NearTie:
+    def _near(self) -> PlansWithin:
         assert self._pool is not None
         most = _most_slower(self._fastest, experts=self._experts)
         latest = self._fastest.iteration_seconds * (1 + most)
         # Where weights went to host memory for want of another plan, they do here, too.
         on_host = self._fastest.strategy.offload_optimizer
-        return NearTie(self._asked, self._pool, latest, on_host=on_host)
+        return PlansWithin(self._asked, self._pool, latest, on_host=on_host)
 
     def fastest_measured(self, plans: Sequence[Plan]) -> Plan:
         """The plan in the near-tie of which most is known, the fastest of several."""
@@ -314,7 +314,7 @@ def rule_against(field: str, plain: int | str) -> UserRule:
 
 
 def _most_slower(fastest: Plan, *, experts: bool) -> float:
-    """By which share plans of the near-tie of the fastest one may take longer."""
+    """The share by which a recommended plan may be slower than the fastest one."""
     return UNMEASURED_SLOWER[_doubt(fastest, experts=experts)]
 
 
