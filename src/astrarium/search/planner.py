@@ -158,7 +158,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         telling(progress, runs, objective, limits, top),
         runtime,
     )
-    how = briefly(asked, cluster, top) if brief else asked
+    how = briefly(asked, cluster, top, runs.terms) if brief else asked
     searched, front, plans = _feasible(how, runs, limits, most_types)
     shown = listed(plans, objective)
     choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None

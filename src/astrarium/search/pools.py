@@ -180,6 +180,13 @@ class Asked(Value, frozen=True):
         return offloads(self.runtime, self.rules)
 
     @property
+    def ranks_by_time(self) -> bool:
+        """Whether a search of one pool compares seconds: all of its plans cost as much an hour."""
+        if self.mode is Mode.EXACT and self.objective is Objective.COST:
+            return True
+        return self.objective in (Objective.TIME, Objective.THROUGHPUT)
+
+    @property
     def is_about_money(self) -> bool:
         """Whether the fastest plan need not be the best."""
         limits = self.limits
@@ -357,7 +364,7 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
     return Search(
         model,
         space,
-        objective=asked.objective,
+        objective=Objective.TIME if asked.ranks_by_time else asked.objective,
         runtime_rules=rules_of(asked.runtime.rules),
         user_rules=asked.rules,
         limits=asked.limits,
@@ -372,7 +379,7 @@ def _once(
     """What a search finds, remembered where limits do not matter."""
     if asked.limits != Limits():
         return search()
-    objective = Objective.TIME if asked.objective is Objective.THROUGHPUT else asked.objective
+    objective = Objective.TIME if asked.ranks_by_time else asked.objective
     how = (objective, asked.mode, asked.rules, asked.top, asked.runtime, asked.tuning)
     return remembered(model.workload, model.pool, (*given, *how), search)
 

@@ -20,6 +20,7 @@ from typing import Final
 from astrarium.catalog.intervals import intervals
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
+from astrarium.cost.training_run import RunTerms
 from astrarium.search.outcome import NEAR, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, PlansWithin
@@ -162,10 +163,12 @@ def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
     return chance(fastest, other, experts=experts) < NEAR_TIE_CHANCE
 
 
-def briefly(asked: Asked, cluster: Cluster, top: int) -> Asked:
+def briefly(asked: Asked, cluster: Cluster, top: int, terms: RunTerms) -> Asked:
     """Without linear programs; for one plan, without those too slow to be recommended."""
     alike = len(asked.workload.model.kinds) == len(cluster.pools) == 1
     by_time = asked.objective in (Objective.TIME, Objective.THROUGHPUT)
+    # A run that only trains is cheapest if it is fastest.
+    by_time |= asked.ranks_by_time and terms.ramp is None and terms.evaluation is None
     alone = top == 1 and alike and by_time and asked.limits == Limits()
     return replace(asked, lifts=False, near=NEAR if alone else math.inf)
 
