@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -356,8 +356,7 @@ def _searched(
     search = _search(asked, model, space, known)
     near, lifts = asked.near, asked.lifts
     given = space.offload, tuple(known), claim, near, lifts
-    run = partial(search.run, claim, near=near, lifts=lifts)
-    return _once(asked, model, model.pool, given, run)
+    return _once(asked, model, model.pool, given, lambda: search.run(claim, near=near, lifts=lifts))
 
 
 def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]) -> Search:
