@@ -39,6 +39,7 @@ from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection,
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.single.blocks import (
     DegreeRows,
+    Expanded,
     LayoutRows,
     shared_of_row,
     strategy_of_row,
@@ -116,7 +117,8 @@ class Search:
         self.state = _State()
         self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
-        self._expanded: list[LayoutRows] | None = None  # where layouts are only to be found
+        self._begun: list[Expanded] = []
+        self._finds_only = False  # layouts, without their prices
         self._size = 0  # strategies of the waves so far
 
     def run(
@@ -130,11 +132,22 @@ class Search:
         self.compare()
         return self.dealt()
 
-    def expanded(self) -> list[LayoutRows]:
-        """Layouts whose bounds do not exceed what is known, for searches under more rules."""
-        self._expanded = []
-        self.compare()
-        return self._expanded
+    def expanded(self, begun: Sequence[Expanded] | None = None) -> list[Expanded]:
+        """Layouts whose bounds do not exceed what is known, for searches under more rules.
+
+        begun: those that a search met which knew less.
+        """
+        self._finds_only = True
+        if begun is None:
+            self.compare()
+        for one in begun or ():
+            self._go_on(one)
+        return self._begun
+
+    @property
+    def begun(self) -> list[Expanded]:
+        """What this search has expanded so far."""
+        return self._begun
 
     def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
         """Any plan that keeps all rules, some of which the layouts were not chosen by."""
@@ -213,20 +226,30 @@ class Search:
     def _visit(self, rows: DegreeRows) -> None:
         bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
         order = np.lexsort((np.arange(len(bounds)), bounds))
+        self._go_on(Expanded(rows.take(order), 0, ()))
+
+    def _go_on(self, begun: Expanded) -> None:
+        """Expand further degrees, as long as their bounds do not exceed the plans kept."""
+        rows, start, blocks = begun.rows, begun.number, [*begun.blocks]
+        bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
         # Where nothing is priced, blocks do not narrow what follows.
-        start, size = 0, FIRST_BLOCK if self._expanded is None else LARGEST_BLOCK
-        while start < len(order):
-            block = order[start : start + size]
-            within = bounds[block] <= self._worst_kept()
-            self.state.rejected[Rejection.BOUND] += int(rows.counts[block[~within]].sum())
-            if not within.any():
-                self.state.rejected[Rejection.BOUND] += int(
-                    rows.counts[order[start + size :]].sum()
-                )
-                return
-            self._expand(rows.take(block[within]))
-            start += size
+        size = LARGEST_BLOCK if self._finds_only else FIRST_BLOCK
+        while start < len(bounds):
+            within = int((bounds[start : start + size] <= self._worst_kept()).sum())
+            if within:
+                block = self._block(rows.take(np.arange(start, start + within)))
+                blocks += [] if block is None else [block]
+                if block is not None and not self._finds_only:
+                    self._compare(block, np.ones(len(block.layouts), bool))
+            start += within
+            if within < size:
+                break
             size = min(2 * size, LARGEST_BLOCK)
+        self.state.rejected[Rejection.BOUND] += int(rows.counts[start:].sum())
+        self._begun.append(Expanded(rows, start, tuple(blocks)))
+
+    def _bound(self, block: LayoutRows) -> Floats:
+        return self.score(block.seconds, block.least_bytes, block.layouts.degrees)
 
     def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration and peak bytes."""
@@ -250,21 +273,10 @@ class Search:
             self.state.rejected[cause] += count * times
             self.state.reasons[name] += count * times
 
-    def _expand(self, rows: DegreeRows) -> None:
-        """Price everything behind these degrees."""
-        block = self._block(rows)
-        if block is None:
-            return
-        if self._expanded is None:
-            self._compare(block, np.ones(len(block.layouts), bool))
-        else:
-            self._expanded.append(block)
-
     def _compare(self, block: LayoutRows, asked: Bools) -> None:
         """Price some layouts with all their options."""
         layouts, chunk_layers, least = block.layouts, block.chunk_layers, block.least_bytes
-        seconds = block.seconds
-        bound = self.score(seconds, least, layouts.degrees)
+        seconds, bound = block.seconds, self._bound(block)
         option_counts = self._option_counts(chunk_layers)
         within = asked & (bound <= self._worst_kept())
         copies = self.space.overlap_copies
