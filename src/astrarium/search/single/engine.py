@@ -230,23 +230,29 @@ class Search:
 
     def _go_on(self, begun: Expanded) -> None:
         """Expand further degrees, as long as their bounds do not exceed the plans kept."""
-        rows, start, blocks = begun.rows, begun.number, [*begun.blocks]
+        rows, start = begun.rows, begun.number
+        blocks: list[LayoutRows | None] = [*begun.blocks]
         bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
         # Where nothing is priced, blocks do not narrow what follows.
         size = LARGEST_BLOCK if self._finds_only else FIRST_BLOCK
         while start < len(bounds):
             within = int((bounds[start : start + size] <= self._worst_kept()).sum())
             if within:
-                block = self._block(rows.take(np.arange(start, start + within)))
-                blocks += [] if block is None else [block]
-                if block is not None and not self._finds_only:
-                    self._compare(block, np.ones(len(block.layouts), bool))
+                blocks.append(self._expand(rows.take(np.arange(start, start + within))))
             start += within
             if within < size:
                 break
             size = min(2 * size, LARGEST_BLOCK)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[start:].sum())
-        self._begun.append(Expanded(rows, start, tuple(blocks)))
+        kept = tuple(block for block in blocks if block is not None)
+        self._begun.append(Expanded(rows, start, kept))
+
+    def _expand(self, rows: DegreeRows) -> LayoutRows | None:
+        """Price everything behind these degrees, if it is not only to be found."""
+        block = self._block(rows)
+        if block is not None and not self._finds_only:
+            self._compare(block, np.ones(len(block.layouts), bool))
+        return block
 
     def _bound(self, block: LayoutRows) -> Floats:
         return self.score(block.seconds, block.least_bytes, block.layouts.degrees)
@@ -375,8 +381,8 @@ class Search:
             return seconds
         on_rank, every = layouts.on_rank, np.arange(len(layouts))
         device, overlapped = least_device_passes(on_rank), np.ones(len(layouts), bool)
-        passes = zip(device, launched_passes(on_rank.launch), strict=True)
-        forward, backward = (np.maximum(computed, launched) for computed, launched in passes)
+        both = zip(device, launched_passes(on_rank.launch), strict=True)
+        forward, backward = (np.maximum(computed, launched) for computed, launched in both)
         walked = walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
         return np.maximum(walked + of_all.after, of_all.iteration)
 
