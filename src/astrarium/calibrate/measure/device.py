@@ -153,12 +153,8 @@ def describe(device: torch.device) -> dict[str, Any]:
         "kind": "cpu",
         "name": _processor(),
         "cores": len(physical_cores()),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor() -> str:

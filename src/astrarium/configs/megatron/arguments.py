@@ -119,7 +119,7 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     while at < len(words):
         word = words[at]
         flag, equals, joined = word.partition("=")
-        if not _is_flag(word):
+        if not (word.startswith("--") or word == "-h"):
             _positional(out, word)
             at += 1
             continue
@@ -134,10 +134,6 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         _keep(out, Given(option, flag, tuple(taken)))
         at += 1 + (0 if equals else len(taken))
     return out
-
-
-def _is_flag(word: str) -> bool:
-    return word.startswith("--") or word == "-h"
 
 
 def _values(words: Sequence[str], begin: int) -> list[str]:

@@ -32,7 +32,9 @@ def run_section(plan: Plan, run: Run, cluster: ClusterPart, width: int) -> Itera
     for line in _assumptions(plan, run, cluster):
         yield indented(line)
     if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
-        yield _causes(run, width)
+        total = sum(run.breakdown_seconds.values())
+        spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
+        yield shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)
 
 
 def run_words(plan: Plan, run: Run) -> str:
@@ -76,9 +78,3 @@ def _at_upper_end(plan: Plan) -> float:
     """The chance of a limit at the upper end of the likely interval."""
     ends = plan.interval_seconds
     return chance_within(ends[1], plan.iteration_seconds, ends)
-
-
-def _causes(run: Run, width: int) -> RenderableType:
-    total = sum(run.breakdown_seconds.values())
-    spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
-    return shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)

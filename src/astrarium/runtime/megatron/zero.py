@@ -28,7 +28,11 @@ class DeepSpeedTraining(JobTraining):
         deepspeed.init_distributed(dist_init_required=False)
         network = plain_network(job, device)
         super().__init__(job, device, [network])
-        _weigh_balance(job)
+        # The loss that balances experts is averaged over micro-batches, as the schedule would.
+        if job.shape.experts is not None:
+            from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+
+            MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1) / job.strategy.num_micro_batches)
         optimizer = torch.optim.AdamW(
             network.parameters(), lr=job.learning_rate, weight_decay=WEIGHT_DECAY
         )
@@ -81,14 +85,6 @@ def _settings(job: TrainingJob) -> dict[str, Any]:
         "zero_optimization": {"stage": strategy.zero_stage},
         "zero_allow_untested_optimizer": True,
     }
-
-
-def _weigh_balance(job: TrainingJob) -> None:
-    """The loss that balances experts is averaged over micro-batches, as the schedule would."""
-    if job.shape.experts is not None:
-        from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
-
-        MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1) / job.strategy.num_micro_batches)
 
 
 def _own(parameter: torch.nn.Parameter) -> torch.Tensor:
