@@ -2,8 +2,8 @@
 
     python benchmarks/sweep.py [MODEL ...] [--every N] [--alone N]
 
-Each grid has four GPU types, four counts, four batches, two sequence lengths, two objectives and two
-prices: 512 scenarios, 128 searches. They are answered in one process, in the order of a sweep;
+Each grid has four GPU types, four counts, four batches, two sequence lengths, two objectives and
+two prices: 512 scenarios, 128 searches. They are answered in one process, in the order of a sweep;
 `--every` takes every Nth search alone. The reference is a fixed computation that is timed between
 them: on a busy machine compare its multiples. `--alone` asks N scenarios again, each in a process
 of its own, and compares the rows.
