@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
@@ -31,8 +31,8 @@ from astrarium.search.outcome import (
     Rejection,
     SearchResult,
 )
-from astrarium.search.plan import Plan, estimate
-from astrarium.search.remembered import remembered
+from astrarium.search.plan import Plan, at_price, estimate
+from astrarium.search.remembered import Answer, remembered
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
@@ -345,7 +345,7 @@ class PlansWithin:
             return _search(asked, model, space, self._known).among(blocks, rules)
 
         given = self._offload, self._known, Claim.ANY_PLAN
-        return _plans(self._model, _once(asked, model, given, search))
+        return _once(asked, self._model, pool, given, search)[0]
 
 
 def _searched(
@@ -356,8 +356,8 @@ def _searched(
     search = _search(asked, model, space, known)
     near, lifts = asked.near, asked.lifts
     given = space.offload, tuple(known), claim, near, lifts
-    result = _once(asked, model, given, lambda: search.run(claim, near=near, lifts=lifts))
-    return _plans(model, result), result
+    run = partial(search.run, claim, near=near, lifts=lifts)
+    return _once(asked, model, model.pool, given, run)
 
 
 def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]) -> Search:
@@ -374,14 +374,24 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
 
 
 def _once(
-    asked: Asked, model: CostModel, given: tuple[object, ...], search: Callable[[], SearchResult]
-) -> SearchResult:
-    """What a search finds, remembered where limits do not matter."""
+    asked: Asked,
+    model: CostModel,
+    pool: Pool,
+    given: tuple[object, ...],
+    search: Callable[[], SearchResult],
+) -> tuple[tuple[Plan, ...], SearchResult]:
+    """What a search on a pool finds, remembered where limits do not matter."""
+
+    def answer() -> Answer:
+        result = search()
+        return _plans(model, result), result
+
     if asked.limits != Limits():
-        return search()
+        return answer()
     objective = Objective.TIME if asked.ranks_by_time else asked.objective
     how = (objective, asked.mode, asked.rules, asked.top, asked.runtime, asked.tuning)
-    return remembered(model.workload, model.pool, (*given, *how), search)
+    plans, result = remembered(model.workload, pool, (*given, *how), answer)
+    return tuple(at_price(model, plan) for plan in plans), result
 
 
 def _plans(model: CostModel, result: SearchResult) -> tuple[Plan, ...]:
