@@ -416,13 +416,10 @@ def time_table(plan: Plan, width: int) -> RenderableType:
     total = plan.iteration_seconds
     ranked = sorted(plan.breakdown_seconds.items(), key=lambda item: -item[1])
     large = [(wording.time_cause(key).title, s) for key, s in ranked if s / total >= SMALL_SHARE]
-    rest = [
-        (wording.time_cause(key).title, seconds)
-        for key, seconds in ranked
-        if NOTHING < seconds / total < SMALL_SHARE
-    ]
+    rest = [(wording.time_cause(key).title, s) for key, s in ranked if 0 < s / total < SMALL_SHARE]
     if len(rest) > 1:
         rest = [(f"{len(rest)} smaller causes", sum(seconds for _, seconds in rest))]
+    rest = [(name, seconds) for name, seconds in rest if seconds / total >= NOTHING]
     return tables.shares_table([*large, *rest], total, 40 if width >= FULL_NAMES else 20)
 
 
