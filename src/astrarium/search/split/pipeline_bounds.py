@@ -253,7 +253,7 @@ def round_trip_bound(
     once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
     part of `once`. Three figures out of the chains of `cost.chains.plain_chains`: for the last
     chunks that of the last rank, which is the way of a micro-batch to the end and back, with the
-    last chunks of all others in between, and the mean over all ranks; and those that go down and up.
+    last chunks of all others in between, and the mean over all ranks; and those down and up.
     """
     there_and_back = once + 2 * (virtual * stages - 1) * hop
     between = zigzag_seconds(once, (stages - 1) * hop, stages, batches, virtual)
