@@ -44,6 +44,10 @@ class InputError(AstrariumError, ValueError):
     exit_code: ClassVar[int] = 2
 
 
+class GpuCountError(InputError):
+    """A strategy or a configuration needs another number of GPUs than there are."""
+
+
 class NoFeasiblePlanError(AstrariumError):
     """The input is sound, but no strategy satisfies it; the message says what binds."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
-from astrarium.configs.imported import AsIf, Imported, Used, unknown_keys
+from astrarium.configs.imported import AsIf, Fate, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
 from astrarium.configs.values import Values, table
 from astrarium.model.workload import Precision
@@ -45,9 +45,6 @@ def read_deepspeed(
     if not by_trainer:
         conflicts += _missing_batch(reader)
         notes += _recomputation_notes(reader)
-    top, version = [*_KEYS["top"], *_KEYS["removed"]], _KEYS["version"]
-    ignored = f"DeepSpeed would ignore it: no key of {version}"
-    refused = f"DeepSpeed {version} refuses it"
     return Imported(
         source=source,
         program=f"DeepSpeed {_KEYS['version']}",
@@ -58,12 +55,7 @@ def read_deepspeed(
         ),
         neutral=tuple(key for key in content if key in _KEYS["top"] and key not in _USED),
         as_if=tuple(_as_if(reader, zero)),
-        unknown=tuple(
-            [
-                *unknown_keys(content, top, ignored),
-                *unknown_keys(zero.content, _KEYS[_ZERO], refused, f"{_ZERO}."),
-            ]
-        ),
+        unknown=tuple(_unknown(content, zero.content, _KEYS)),
         conflicts=tuple(conflicts),
         notes=tuple(notes),
     )
@@ -134,6 +126,18 @@ def _as_if(reader: Values, zero: Values) -> list[AsIf]:
     if optimizer_called(name) is None:
         out.append(AsIf("optimizer", name, "Adam", "its states are those of Adam"))
     return out
+
+
+def _unknown(
+    content: Mapping[str, Any], zero: Mapping[str, Any], keys: Mapping[str, Any]
+) -> list[Unknown]:
+    top, version = [*keys["top"], *keys["removed"]], keys["version"]
+    ignored = f"DeepSpeed would ignore it: no key of {version}"
+    refused = f"DeepSpeed {version} refuses it"
+    return [
+        *unknown_keys(content, top, ignored, fate=Fate.IGNORED),
+        *unknown_keys(zero, keys[_ZERO], refused, f"{_ZERO}."),
+    ]
 
 
 def _conflicts(reader: Values, keys: Mapping[str, Any]) -> list[str]:

@@ -300,12 +300,12 @@ class CostModel:
         return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
     def pace(self, degrees: Degrees, gpus: Ints) -> Floats:
-        """How much longer computation takes than on one GPU as modelled."""
+        """Time of computation over that on one GPU as modelled."""
         slowdown = self.tuning.compute * self.pool.slowdown
         return pace_of(self.workload, self.runtime, degrees, gpus) * slowdown
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
-        """What launches of a layer take longer when a pipeline crosses nodes."""
+        """Added launch time of a layer when a pipeline crosses nodes."""
         crosses = (degrees.pp > 1) & leaves_domain
         ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)
         return np.asarray(self.runtime.launch_seconds_per_tp_rank * ranks)
@@ -477,7 +477,7 @@ class CostModel:
     def _launches(
         self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: PlacedEnds
     ) -> Floats:
-        """What the host of each rank takes for a micro-batch.
+        """Seconds of the host of each rank for a micro-batch.
 
         If it waits at the end of each pass, the device waits for each pass apart; launches that
         take as long in all are what makes it wait for as long in both.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
@@ -31,8 +31,8 @@ from astrarium.search.outcome import (
     Rejection,
     SearchResult,
 )
-from astrarium.search.plan import Plan, estimate
-from astrarium.search.remembered import remembered
+from astrarium.search.plan import Plan, at_price, estimate
+from astrarium.search.remembered import Answer, remembered
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
@@ -123,7 +123,7 @@ class Together:
         return min((rank_key(p, self._asked.objective)[0] for p in self._known()), default=np.inf)
 
     def _gap_to(self, least: float) -> float:
-        """How far the best plan can be from what could be so good."""
+        """The largest distance of the best plan from a bound."""
         best = self.best
         return max(1.0 - least / best, 0.0) if np.isfinite(best) else 1.0
 
@@ -156,7 +156,7 @@ def teams(asked: Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
 
 
 class Asked(Value, frozen=True):
-    """What is asked of a search, whatever it searches."""
+    """A question to any search."""
 
     workload: Workload
     tuning: Tuning
@@ -178,6 +178,13 @@ class Asked(Value, frozen=True):
     def offloads(self) -> bool:
         """Whether states in host memory are compared with others from the start."""
         return offloads(self.runtime, self.rules)
+
+    @property
+    def ranks_by_time(self) -> bool:
+        """Whether a search of one pool compares seconds: all of its plans cost as much an hour."""
+        if self.mode is Mode.EXACT and self.objective is Objective.COST:
+            return True
+        return self.objective in (Objective.TIME, Objective.THROUGHPUT)
 
     @property
     def is_about_money(self) -> bool:
@@ -338,7 +345,7 @@ class PlansWithin:
             return _search(asked, model, space, self._known).among(blocks, rules)
 
         given = self._offload, self._known, Claim.ANY_PLAN
-        return _plans(self._model, _once(asked, model, given, search))
+        return _once(asked, self._model, pool, given, search)[0]
 
 
 def _searched(
@@ -349,15 +356,15 @@ def _searched(
     search = _search(asked, model, space, known)
     near, lifts = asked.near, asked.lifts
     given = space.offload, tuple(known), claim, near, lifts
-    result = _once(asked, model, given, lambda: search.run(claim, near=near, lifts=lifts))
-    return _plans(model, result), result
+    run = partial(search.run, claim, near=near, lifts=lifts)
+    return _once(asked, model, model.pool, given, run)
 
 
 def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]) -> Search:
     return Search(
         model,
         space,
-        objective=asked.objective,
+        objective=Objective.TIME if asked.ranks_by_time else asked.objective,
         runtime_rules=rules_of(asked.runtime.rules),
         user_rules=asked.rules,
         limits=asked.limits,
@@ -367,14 +374,24 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
 
 
 def _once(
-    asked: Asked, model: CostModel, given: tuple[object, ...], search: Callable[[], SearchResult]
-) -> SearchResult:
-    """What a search finds, remembered where limits do not matter."""
+    asked: Asked,
+    model: CostModel,
+    pool: Pool,
+    given: tuple[object, ...],
+    search: Callable[[], SearchResult],
+) -> tuple[tuple[Plan, ...], SearchResult]:
+    """The outcome of a search, remembered where limits do not matter."""
+
+    def answer() -> Answer:
+        result = search()
+        return _plans(model, result), result
+
     if asked.limits != Limits():
-        return search()
-    objective = Objective.TIME if asked.objective is Objective.THROUGHPUT else asked.objective
+        return answer()
+    objective = Objective.TIME if asked.ranks_by_time else asked.objective
     how = (objective, asked.mode, asked.rules, asked.top, asked.runtime, asked.tuning)
-    return remembered(model.workload, model.pool, (*given, *how), search)
+    plans, result = remembered(model.workload, pool, (*given, *how), answer)
+    return tuple(at_price(model, plan) for plan in plans), result
 
 
 def _plans(model: CostModel, result: SearchResult) -> tuple[Plan, ...]:

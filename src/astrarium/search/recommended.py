@@ -20,6 +20,7 @@ from typing import Final
 from astrarium.catalog.intervals import intervals
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
+from astrarium.cost.training_run import RunTerms
 from astrarium.search.outcome import NEAR, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, PlansWithin
@@ -97,7 +98,7 @@ MOST_CP: Final = 2  # under FSDP, up to which predictions are as good as without
 
 
 def unmeasured(plan: Plan, *, experts: bool) -> str:
-    """What a plan does beyond what measurements support; "" if nothing."""
+    """Choices of a plan beyond what measurements support; "" if there are none."""
     strategy, doubt = plan.strategy, _doubt(plan, experts=experts)
     of = "of experts " if experts else ""
     return (
@@ -113,7 +114,7 @@ def _is_fsdp(runtime: str) -> bool:
 
 
 def _doubt(plan: Plan, *, experts: bool) -> int:
-    """How little is known about what a strategy does: 0 is a matter of measurements.
+    """The lack of evidence for a strategy's choices: 0 where they were measured.
 
     Megatron's optimizer in host memory was published once (Megatron-Bridge's documentation: 4.2
     times the iteration, 2.7 by prediction), DeepSpeed's took twice the time predicted; but it
@@ -162,10 +163,12 @@ def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
     return chance(fastest, other, experts=experts) < NEAR_TIE_CHANCE
 
 
-def briefly(asked: Asked, cluster: Cluster, top: int) -> Asked:
+def briefly(asked: Asked, cluster: Cluster, top: int, terms: RunTerms) -> Asked:
     """Without linear programs; for one plan, without those too slow to be recommended."""
     alike = len(asked.workload.model.kinds) == len(cluster.pools) == 1
     by_time = asked.objective in (Objective.TIME, Objective.THROUGHPUT)
+    # A run that only trains is cheapest if it is fastest.
+    by_time |= asked.ranks_by_time and terms.ramp is None and terms.evaluation is None
     alone = top == 1 and alike and by_time and asked.limits == Limits()
     return replace(asked, lifts=False, near=NEAR if alone else math.inf)
 
@@ -327,7 +330,7 @@ def chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
 
 
 def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> Iterator[str]:
-    """What the plan does without that the fastest needs."""
+    """Mechanisms of the fastest plan that this one does without."""
     if plan is fastest:
         return
     mechanisms = unmeasured(fastest, experts=experts)

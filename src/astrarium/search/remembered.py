@@ -13,16 +13,18 @@ from typing import Final
 from astrarium.cluster import Pool
 from astrarium.model.workload import Workload
 from astrarium.search.outcome import SearchResult
+from astrarium.search.plan import Plan
 
 MOST_KEPT: Final = 64  # a few KiB each
 
-_memory: list[tuple[tuple[object, ...], SearchResult]] = []  # the last used first
+Answer = tuple[tuple[Plan, ...], SearchResult]
+_memory: list[tuple[tuple[object, ...], Answer]] = []  # the last used first
 
 
 def remembered(
-    workload: Workload, pool: Pool, asked: tuple[object, ...], search: Callable[[], SearchResult]
-) -> SearchResult:
-    """What a search without limits finds; `asked` is all else that it depends on."""
+    workload: Workload, pool: Pool, asked: tuple[object, ...], search: Callable[[], Answer]
+) -> Answer:
+    """The outcome of a search without limits; `asked` is all else that it depends on."""
     unpaid = replace(
         pool,
         usd_per_gpu_hour=None,
@@ -37,7 +39,7 @@ def remembered(
     known = next((one for one in _memory if one[0] == of), None)
     found = (of, search()) if known is None else known
     _memory[:] = [found, *(one for one in _memory if one is not known)][:MOST_KEPT]
-    result = copy(found[1])  # callers change counts
+    plans, result = found[1][0], copy(found[1][1])  # callers change counts
     result.found, result.rejected = [*result.found], result.rejected.copy()
     result.reasons = result.reasons.copy()
-    return result
+    return plans, result

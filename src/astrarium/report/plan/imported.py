@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used
+from astrarium.configs.imported import AsIf, Fate, Imported, Unknown, Used
 from astrarium.plans.document import ClusterPart, PlanDocument, WorkloadPart, to_dict
 from astrarium.report.explain.text import bullets, money_words, plan_lines
 from astrarium.report.plan.compare import compare_section
@@ -122,7 +122,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
         return
     plan = document.fit.plan
     yield title("If that were fixed" if document.conflicts else "Would it run?")
-    of_a_fork = [one.option for one in document.options.unknown if one.of_a_fork]
+    of_a_fork = [one.option for one in document.options.unknown if one.fate is Fate.FORKED]
     if of_a_fork:
         words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"
         yield Text(words, style="yellow")

@@ -65,7 +65,7 @@ FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as la
 LARGEST_BLOCK = 4096
 # Strategies priced together: few at first, for an early bound; then as many as memory allows.
 FIRST_ROWS, MOST_ROWS = 30_000, 240_000
-FEW_ROWS, GROWTH = 2_000, 8
+GROWTH = 8
 # Pipelines executed together: at first about as many as plans are kept.
 FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
 ROUNDING = 1e-9
@@ -114,7 +114,6 @@ class Search:
         self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
         self._expanded: list[LayoutRows] | None = None  # where layouts are only to be found
-        self._first_rows = FIRST_ROWS
         self._size = 0  # strategies of the waves so far
 
     def run(
@@ -136,7 +135,7 @@ class Search:
 
     def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
         """Any plan that keeps all rules, some of which the layouts were not chosen by."""
-        self._claim, self._first_rows = Claim.ANY_PLAN, FEW_ROWS
+        self._claim = Claim.ANY_PLAN
         more = RuleSteps([(rule, Rejection.RULE) for rule in rules], self.space.expanded_overlaps)
         for block in blocks:
             layouts = block.layouts
@@ -211,7 +210,8 @@ class Search:
     def _visit(self, rows: DegreeRows) -> None:
         bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
         order = np.lexsort((np.arange(len(bounds)), bounds))
-        start, size = 0, FIRST_BLOCK
+        # Where nothing is priced, blocks do not narrow what follows.
+        start, size = 0, FIRST_BLOCK if self._expanded is None else LARGEST_BLOCK
         while start < len(order):
             block = order[start : start + size]
             within = bounds[block] <= self._worst_kept()
@@ -223,7 +223,7 @@ class Search:
                 return
             self._expand(rows.take(block[within]))
             start += size
-            size = min(2 * size, LARGEST_BLOCK) if self._expanded is None else LARGEST_BLOCK
+            size = min(2 * size, LARGEST_BLOCK)
 
     def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
         """What the objective minimises, from seconds of an iteration and peak bytes."""
@@ -273,7 +273,7 @@ class Search:
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
-        start, at_once = 0, MOST_ROWS if self.state.best else self._first_rows
+        start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
         while start < len(candidates):
             total = np.cumsum(option_counts[candidates[start:]])
             stop = start + max(1, int(np.searchsorted(total, at_once)))

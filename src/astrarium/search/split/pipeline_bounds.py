@@ -25,6 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.chains import zigzag_seconds, zigzags
 from astrarium.cost.groups import slowest_of
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.ramps import least_ramp
@@ -250,11 +251,13 @@ def round_trip_bound(
     """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
 
     once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
-    part of `once`. Two figures out of the chains of `cost.chains.plain_chains` for the last chunks:
-    that of the last rank, which is the way of a micro-batch to the end and back, with the last
-    chunks of all others in between, and the mean over all ranks.
+    part of `once`. Three figures out of the chains of `cost.chains.plain_chains`: for the last
+    chunks that of the last rank, which is the way of a micro-batch to the end and back, with the
+    last chunks of all others in between, and the mean over all ranks; and those down and up.
     """
-    there_and_back = once + 2 * (virtual * stages - 1) * hop + (batches - 1) * head
+    there_and_back = once + 2 * (virtual * stages - 1) * hop
+    between = zigzag_seconds(once, (stages - 1) * hop, stages, batches, virtual)
+    there_and_back = there_and_back + np.maximum((batches - 1) * head, between)
     mean = batches / stages * once + (2 * (virtual - 1) * stages + stages - 1) * hop
     busy = least_ramp(np.asarray(stages), batches, virtual) * batches / stages * once
     return np.maximum(np.maximum(there_and_back, mean), busy)
@@ -302,7 +305,12 @@ def links_bound(
     held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
     at_work = k * (stage + held).max(axis=-1)
     once, around = out.sum(axis=-1), links.sum(axis=-1)
-    rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * (v - 1) * around
+    stages = links.shape[-1]
+    rounds = np.maximum(
+        (k / stages - 1) * (v - 1) * around,
+        zigzag_seconds(stage.sum(axis=-1), once, stages, k, v),
+    )
+    rounds = rounds + 2 * (once + (v - 1) * around)
     passing = np.maximum(np.where(v > 1, rounds, 0.0), k * stage.max(axis=-1))
     return np.where(hidden, passing, at_work)
 
@@ -335,7 +343,9 @@ def crossing_bound(
     rounds = 1 + np.maximum(batches - stages + 1, 0) // 2
     single = (batches if single_waits else np.minimum(batches, 2 * rounds)) * hop
     # A ring of chunks comes back over another link of the same pool.
-    around = 2 * (1 + 2 * (virtual - 1)) + 2 * virtual * (batches / stages - 1)
+    rounds = 2 * zigzags(1, stages, batches, virtual)[0]
+    around = 2 * (1 + 2 * (virtual - 1))
+    around = around + np.maximum(2 * virtual * (batches / stages - 1), rounds)
     several = np.minimum(batches * virtual, around) * hop
     return np.where(virtual > 1, several, single)
 
@@ -363,7 +373,9 @@ def ring_bound(
     whole group.
     """
     there_and_back = once + 2 * (virtual * around - longest)
-    return there_and_back + (batches / stages - 1) * ((virtual - 1) * around + once / 2)
+    in_groups = (batches / stages - 1) * ((virtual - 1) * around + once / 2)
+    zigzag = zigzag_seconds(once, around - longest, stages, batches, virtual)
+    return there_and_back + np.maximum(in_groups, zigzag)
 
 
 def warm_up_passes(stages: int, batches: Ints) -> Ints:
