@@ -152,7 +152,7 @@ class CostModel:
 
     @property
     def tensor_seconds(self) -> float:
-        """What an update takes for each tensor, beside what it takes for its elements."""
+        """Seconds of an update for each tensor, beside those for its elements."""
         if isinstance(self.ops, LawModel):
             return self.ops.tensor_seconds
         return self.runtime.optimizer_tensor_seconds
@@ -283,7 +283,7 @@ class CostModel:
     def _held(
         self, shards: ShardCosts, ends: PlacedEnds, apart: Bools, dealt: Callable[[Floats], Floats]
     ) -> dict[str, Floats]:
-        """What ranks have of all that they hold; the ends are on the first and on the last."""
+        """The parts of all that ranks hold; the ends are on the first and on the last."""
         held = {name: dealt(getattr(shards.layers, name)) for name in _DEALT}
         of_ends, beside = ends.parameters(apart), ends.frozen(apart)
         trained = shards.ends.trained[shards.shard_of][:, None]

@@ -1,4 +1,4 @@
-"""What a plan may ask of the software that runs it, and what to try where a target lacks it.
+"""Features that a plan asks of software, and what to try where a target lacks one.
 
 Targets name the features they lack (`Target.lacks`). `asked_by` gives those of a plan, in words
 with the plan's own values, so that a refusal says what is meant. `Feature.change` lists values that

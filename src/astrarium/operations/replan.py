@@ -1,4 +1,4 @@
-"""What a running job should do about a changed cluster: stay, reshape, or move.
+"""Answers for a running job on a changed cluster: stay, reshape, or move.
 
 Each answer is priced with all that it costs: the pause (processes start again, state moves or is
 loaded), work done again since the last checkpoint, failures from then on, and dollars. The answer

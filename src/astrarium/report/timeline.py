@@ -63,7 +63,12 @@ class PlanTimeline(Value, frozen=True):
 
     def events(self) -> Iterator[Event]:
         """Everything, passes first, each stage's in the order of execution."""
-        yield from _pass_events(self.passes)
+        columns = (self.passes.backward, self.passes.stage, self.passes.start, self.passes.end)
+        numbers = (self.passes.micro_batch, self.passes.chunk)
+        rows = zip(*(column.tolist() for column in (*columns, *numbers)), strict=True)
+        for backward, stage, start, end, micro_batch, chunk in rows:
+            kind = EventKind.BACKWARD if backward else EventKind.FORWARD
+            yield Event(kind, stage, start, end, micro_batch, chunk)
         yield from self.transfers
         yield from self.after
 
@@ -109,15 +114,6 @@ def _executed(plan: Plan) -> Timeline:
     if abs(pace - 1.0) < ROUNDING or not abs(pace - 1.0) < MOST_OFF:
         return executed
     return simulate(pace * forward, pace * backward, pace * links, count, overlap_p2p=overlap)
-
-
-def _pass_events(passes: Timeline) -> Iterator[Event]:
-    columns = (passes.backward, passes.stage, passes.start, passes.end)
-    numbers = (passes.micro_batch, passes.chunk)
-    rows = zip(*(column.tolist() for column in (*columns, *numbers)), strict=True)
-    for backward, stage, start, end, micro_batch, chunk in rows:
-        kind = EventKind.BACKWARD if backward else EventKind.FORWARD
-        yield Event(kind, stage, start, end, micro_batch, chunk)
 
 
 def _transfers(passes: Timeline, plan: Plan) -> Iterator[Event]:

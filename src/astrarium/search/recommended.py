@@ -1,4 +1,4 @@
-"""Which plan to start: of those that cannot be told from the fastest, the simplest with room.
+"""The recommended plan: of those that cannot be told from the fastest, the simplest with room.
 
 The search finds the fastest plan of the model. The ratio of two predictions has an error that was
 measured (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may be as

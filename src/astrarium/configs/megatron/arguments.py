@@ -120,7 +120,14 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         word = words[at]
         flag, equals, joined = word.partition("=")
         if not (word.startswith("--") or word == "-h"):
-            _positional(out, word)
+            names = unset_in(word)
+            if alternatives(word):
+                out.open_words.append(word)
+            elif names:
+                what = f"${names[0]} is never set in the script; nothing is taken for it"
+                out.notes += [what] if what not in out.notes else []
+            elif word.strip():
+                out.complaints.append(f"unrecognized arguments: {word}")
             at += 1
             continue
         following = _values(words, at + 1)
@@ -153,17 +160,6 @@ def _most(option: Option) -> int | None:
     if option.many is None:
         return 1
     return option.many if isinstance(option.many, int) else None
-
-
-def _positional(out: Arguments, word: str) -> None:
-    names = unset_in(word)
-    if alternatives(word):
-        out.open_words.append(word)
-    elif names:
-        what = f"${names[0]} is never set in the script; nothing is taken for it"
-        out.notes += [what] if what not in out.notes else []
-    elif word.strip():
-        out.complaints.append(f"unrecognized arguments: {word}")
 
 
 def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:

@@ -28,16 +28,6 @@ FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 def run_section(plan: Plan, run: Run, cluster: ClusterPart, width: int) -> Iterator[RenderableType]:
     """The facts of the run, causes with their shares if there are several."""
-    yield indented(run_words(plan, run))
-    for line in _assumptions(plan, run, cluster):
-        yield indented(line)
-    if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
-        total = sum(run.breakdown_seconds.values())
-        spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
-        yield shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)
-
-
-def run_words(plan: Plan, run: Run) -> str:
     words = [format_seconds(sum(run.breakdown_seconds.values()))]
     if plan.usd_total is not None:
         words.append(dollars(plan.usd_total))
@@ -46,7 +36,13 @@ def run_words(plan: Plan, run: Run) -> str:
         words.append(f"{format_count(run.co2_kilograms)} kg of CO2")
     if run.goodput < 1:
         words.append(f"goodput {percent(run.goodput)} of {format_count(plan.tokens_per_second)}/s")
-    return ", ".join(words)
+    yield indented(", ".join(words))
+    for line in _assumptions(plan, run, cluster):
+        yield indented(line)
+    if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
+        total = sum(run.breakdown_seconds.values())
+        spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
+        yield shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)
 
 
 def _assumptions(plan: Plan, run: Run, cluster: ClusterPart) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""How far the answer is from another one: which price or network, changed by how much, changes it.
+"""The distance to another answer: which price or network changes it, and by how much.
 
 The answer is the GPUs, by pool, of the best plan under the objective and the limits.
 

@@ -75,7 +75,7 @@ UNPROVED = (Claim.NONE, Claim.ANY_PLAN)
 
 @dataclass(slots=True)
 class _State:
-    """Where the search stands."""
+    """The state of the search."""
 
     rejected: Counter[Rejection] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -226,7 +226,7 @@ class Search:
             size = min(2 * size, LARGEST_BLOCK)
 
     def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
-        """What the objective minimises, from seconds of an iteration and peak bytes."""
+        """The figure that the objective minimises, from seconds of an iteration and peak bytes."""
         if self.objective is Objective.MEMORY:
             return peak
         if self.objective is Objective.COST:
@@ -368,7 +368,7 @@ class Search:
             self._price_fitting(layouts, fitting, Options.joined(options), np.concatenate(peaks))
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
-        """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
+        """Rows whose (least) peaks the GPU holds; the others are counted out."""
         fits = peak <= self.model.pool.usable_bytes
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
         least = float(peak[~fits].min(initial=np.inf))
@@ -447,7 +447,7 @@ class Search:
 
     @staticmethod
     def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[float, ...]]:
-        """What plans are told apart by."""
+        """Keys that tell plans apart."""
         d = layouts.degrees
         columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
         return map(family_of, *(column[rows].tolist() for column in columns))
@@ -527,7 +527,7 @@ class Search:
         return peak if self.objective is Objective.MEMORY else seconds
 
     def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
-        """Which iterations (or the least they can take) keep deadline and budget; others count."""
+        """Rows whose (least) iterations keep deadline and budget; the others are counted."""
         late, dear = self._missed_limits(seconds, degrees)
         self.state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
         self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
@@ -537,7 +537,7 @@ class Search:
         return ~np.logical_or(*self._missed_limits(seconds, degrees))
 
     def _missed_limits(self, seconds: Floats, degrees: Degrees) -> tuple[Bools, Bools]:
-        """Which iterations miss the deadline, and which of the others the budget."""
+        """Iterations that miss the deadline, and those of the others that miss the budget."""
         late, dear = np.zeros(len(seconds), bool), np.zeros(len(seconds), bool)
         iterations, price = self.model.workload.iterations, self.model.pool.usd_per_gpu_hour
         if iterations is None or not len(seconds):
