@@ -150,13 +150,17 @@ def program_run_report(run: ProgramRun, width: int) -> Iterator[RenderableType]:
         width,
     )
     yield title("Losses")
-    alone = run.single_process
-    fields = loss_fields(run.losses, "one device", None if alone is None else alone.losses)
-    seconds = [format_seconds(one) for one in run.step_seconds]
-    yield from listing([*fields, Field("seconds", seconds, right=True, drop=1)], width)
+    yield from listing(_program_losses(run), width)
     took, predicted = map(format_seconds, (run.median_step_seconds, run.predicted_seconds))
     yield Text(f"a step took {took} here; predicted for the devices of the program: {predicted}")
     yield Text(program_verdict(run))
+
+
+def _program_losses(run: ProgramRun) -> list[Field]:
+    alone = run.single_process
+    fields = loss_fields(run.losses, "one device", None if alone is None else alone.losses)
+    seconds = [format_seconds(one) for one in run.step_seconds]
+    return [*fields, Field("seconds", seconds, right=True, drop=1)]
 
 
 def program_verdict(run: ProgramRun) -> str:

@@ -106,7 +106,7 @@ def prediction_report(document: PlanDocument, width: int) -> Iterator[Renderable
         yield tables.indented(f"pipeline: {wording.pipeline_words(plan)}")
     yield tables.indented(f"switched on: {wording.switches_words(plan.strategy)}")
     yield ""
-    yield tables.indented(_tables(_packed([], results(document.plans), width - 2)))
+    yield tables.indented(results_table(document.plans, width - 2))
     yield tables.title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width)
     yield tables.title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
@@ -271,6 +271,10 @@ def pipelines(plans: Sequence[Plan]) -> Iterator[RenderableType]:
     yield tables.labelled(
         [(str(plan.rank), wording.pipeline_words(plan)) for plan in mixed], right=True
     )
+
+
+def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
+    return _tables(_packed([], results(plans), width))
 
 
 def _tables(groups: Sequence[Sequence[tables.Field]]) -> RenderableType:

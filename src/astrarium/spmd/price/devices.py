@@ -121,8 +121,6 @@ def devices_of(
     firsts = [devices[keys.index(key)].gpu for key in distinct]
     mesh = _mesh(cluster, levels)
     fabric = _fabric(cluster, tuning)
-    # The groups of each level: ranks that are as far apart as inner levels have.
-    strides = np.cumprod((1, *mesh[:0:-1]))[::-1]
     return Devices(
         cluster=cluster,
         devices=devices,
@@ -130,10 +128,7 @@ def devices_of(
         class_of=np.array([distinct.index(key) for key in keys], np.int64),
         operators=tuple(operators_of(gpu, tuning) for gpu in firsts),
         fabrics=(fabric,) * levels,
-        groups=tuple(
-            place(size, int(stride), fabric.gpus_per_domain)
-            for size, stride in zip(mesh, strides, strict=True)
-        ),
+        groups=_groups(mesh, fabric),
         compute_ratio=tuning.compute,
     )
 
@@ -171,4 +166,13 @@ def _fabric(cluster: Cluster, tuning: Tuning) -> Fabric:
         measured_links(fabric, tuning.messages),
         intra_time_ratio=tuning.intra_link,
         inter_time_ratio=tuning.inter_link,
+    )
+
+
+def _groups(mesh: tuple[int, ...], fabric: Fabric) -> tuple[Group, ...]:
+    """The groups of each level: ranks that are as far apart as inner levels have."""
+    strides = np.cumprod((1, *mesh[:0:-1]))[::-1]
+    return tuple(
+        place(size, int(stride), fabric.gpus_per_domain)
+        for size, stride in zip(mesh, strides, strict=True)
     )
