@@ -102,7 +102,7 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
         yield indented(f"there is none: {document.error}")
         return
     compare = document.answer.compare
-    if compare is not None:
+    if compare is not None and compare.plan is not None:
         yield from compare_section(document.answer, compare)
     if document.fit is None or document.fit.plan is None:
         best = document.answer.plans[0]

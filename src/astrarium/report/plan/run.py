@@ -11,7 +11,7 @@ from astrarium.cost.uncertainty import chance_within
 from astrarium.plans.document import ClusterPart, Plan, Run
 from astrarium.report.tables import WIDE, dollars, indented, percent, shares_table
 from astrarium.report.wording import unit_price
-from astrarium.units import HOUR, format_count, format_seconds
+from astrarium.units import HOUR, format_count, format_energy, format_seconds
 
 FULL_BAR, SHORT_BAR = 40, 20
 
@@ -39,7 +39,7 @@ def run_words(plan: Plan, run: Run) -> str:
     words = [format_seconds(sum(run.breakdown_seconds.values()))]
     if plan.usd_total is not None:
         words.append(dollars(plan.usd_total))
-    words.append(f"{format_count(run.kwh)} kWh")
+    words.append(format_energy(run.kwh))
     if run.co2_kilograms is not None:
         words.append(f"{format_count(run.co2_kilograms)} kg of CO2")
     if run.goodput < 1:
