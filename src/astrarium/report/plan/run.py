@@ -14,6 +14,7 @@ from astrarium.report.wording import unit_price
 from astrarium.units import HOUR, format_count, format_energy, format_seconds
 
 FULL_BAR, SHORT_BAR = 40, 20
+NOTHING: Final = 5e-4  # a share that is written as 0.0 %
 
 CAUSES: Final = {
     "train": "iterations",
@@ -31,8 +32,12 @@ def run_section(plan: Plan, run: Run, cluster: ClusterPart, width: int) -> Itera
     yield indented(run_words(plan, run))
     for line in _assumptions(plan, run, cluster):
         yield indented(line)
-    if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
-        yield _causes(run, width)
+    total = sum(run.breakdown_seconds.values())
+    spent = [
+        (CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > NOTHING * total
+    ]
+    if len(spent) > 1:
+        yield shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)
 
 
 def run_words(plan: Plan, run: Run) -> str:
@@ -76,9 +81,3 @@ def _at_upper_end(plan: Plan) -> float:
     """The chance of a limit at the upper end of the likely interval."""
     ends = plan.interval_seconds
     return chance_within(ends[1], plan.iteration_seconds, ends)
-
-
-def _causes(run: Run, width: int) -> RenderableType:
-    total = sum(run.breakdown_seconds.values())
-    spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
-    return shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)
