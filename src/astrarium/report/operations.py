@@ -119,7 +119,7 @@ def _change_words(change: ClusterChange) -> str:
     parts = [
         *(f"lost {number:,} x {name}" for name, number in change.lost.items()),
         *(f"gained {number:,} x {name}" for name, number in change.gained.items()),
-        *(f"{name} is {by:g} times slower" for name, by in slowed.items()),
+        *(f"{name} takes {by:g} times as long" for name, by in slowed.items()),
     ]
     return "; ".join(parts)
 
@@ -177,8 +177,8 @@ def stragglers_report(document: StragglersDocument, width: int) -> Iterator[Rend
     yield from listing(fields, width)
     if any(one.expected_iteration_seconds < one.iteration_seconds for one in plans):
         yield Text(
-            "Less than an iteration is expected where stages differ: its prediction takes all of"
-            " them to be as slow as the slowest GPU."
+            "Less may be expected than predicted: a prediction takes every stage to be as slow as"
+            " the slowest GPU of all."
         )
     best = max(plans, key=lambda one: one.expected_tokens_per_second)
     first, fastest = plans[0], min(plans, key=lambda one: one.iteration_seconds)
