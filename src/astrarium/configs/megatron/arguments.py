@@ -159,6 +159,17 @@ def _most(option: Option) -> int | None:
     return option.many if isinstance(option.many, int) else None
 
 
+def _positional(out: Arguments, word: str) -> None:
+    names = unset_in(word)
+    if alternatives(word):
+        out.open_words.append(word)
+    elif names:
+        what = f"${names[0]} is never set in the script; nothing is taken for it"
+        out.notes += [what] if what not in out.notes else []
+    elif word.strip():
+        out.complaints.append(f"unrecognized arguments: {word}")
+
+
 def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
     older = _OLDER.get(flag, {})
     if older.get("neutral"):

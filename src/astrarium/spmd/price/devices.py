@@ -103,19 +103,7 @@ def devices_of(
     cluster: Cluster, memory_bytes: float | None = None, levels: int = 1, tuning: Tuning = NEUTRAL
 ) -> Devices:
     """Take a cluster apart; `memory_bytes` limits what tensors may take on a device."""
-    found: list[RankedDevice] = []
-    node = 0
-    for pool in cluster.pools:
-        room = _usual_room(pool.gpu, tuning) if memory_bytes is None else float(memory_bytes)
-        if room <= 0:
-            raise InputError(
-                f"{pool.name}: {room / 2**30:.2f} GiB are left for tensors; allow more (--memory)"
-            )
-        for _ in range(pool.nodes):
-            ranks = range(len(found), len(found) + pool.gpus_per_node)
-            found.extend(RankedDevice(rank, pool.name, pool.gpu, node, room) for rank in ranks)
-            node += 1
-    devices = tuple(found)
+    devices = _listed(cluster, memory_bytes, tuning)
     keys = [(device.gpu.name, device.room) for device in devices]
     distinct = list(dict.fromkeys(keys))
     firsts = [devices[keys.index(key)].gpu for key in distinct]
@@ -131,6 +119,24 @@ def devices_of(
         groups=_groups(mesh, fabric),
         compute_ratio=tuning.compute,
     )
+
+
+def _listed(
+    cluster: Cluster, memory_bytes: float | None, tuning: Tuning
+) -> tuple[RankedDevice, ...]:
+    found: list[RankedDevice] = []
+    node = 0
+    for pool in cluster.pools:
+        room = _usual_room(pool.gpu, tuning) if memory_bytes is None else float(memory_bytes)
+        if room <= 0:
+            raise InputError(
+                f"{pool.name}: {room / 2**30:.2f} GiB are left for tensors; allow more (--memory)"
+            )
+        for _ in range(pool.nodes):
+            ranks = range(len(found), len(found) + pool.gpus_per_node)
+            found.extend(RankedDevice(rank, pool.name, pool.gpu, node, room) for rank in ranks)
+            node += 1
+    return tuple(found)
 
 
 def _usual_room(gpu: Gpu, tuning: Tuning) -> float:
