@@ -281,11 +281,11 @@ class _Choice:
             left.remove(one)
             if self._search(pool, (*rules, one.rule)):
                 rules = (*rules, one.rule)
-        most = 1
-        while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, rule_against("virtual_stages", most))):
-                return
-            most *= 2
+        stages = self.plan.strategy.virtual_stages
+        every = [rule_against("virtual_stages", 2**n) for n in range((stages - 1).bit_length())]
+        # If not even the most lenient rule leaves a plan, no other does.
+        if every and self._near.plans((*rules, every[-1]), pool):
+            any(self._search(pool, (*rules, one)) for one in every)
 
     def _first_used(self, left: Sequence[Mechanism]) -> Mechanism | None:
         strategy = self.plan.strategy
