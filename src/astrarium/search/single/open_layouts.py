@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SMALL_GAIN = 5e-3  # of the best score: for less nothing is dealt anew
 MOST_ROWS, ROWS_AT_ONCE = 20_000, 4_000  # layouts that are looked at with their options
-PROMISING, PROMISING_UNEQUAL = 512, 4_096  # strategies that are handed on
+PROMISING = 4_096  # strategies that are handed on
 
 
 class _Table(Value, frozen=True):
@@ -148,9 +148,8 @@ def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Can
         return min(least, unseen), None
     every = Candidates.joined(parts)
     order = np.argsort(every.score, kind="stable")
-    most = PROMISING if len(search.model.layers_of_kind) == 1 else PROMISING_UNEQUAL
-    left = float(every.score[order[most:]].min(initial=others))
-    return min(unseen, left), every.take(order[:most])
+    left = float(every.score[order[PROMISING:]].min(initial=others))
+    return min(unseen, left), every.take(order[:PROMISING])
 
 
 def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
