@@ -56,20 +56,25 @@ OF_2024 = (
     "$split != 'even'",
     "$recompute_granularity == 'selective' && $recompute_modules != 'core_attn'",
 )
-IN_2024 = r"Megatron-Core-r|NeMo|MegaScale|Nemotron|Falcon"
-# What it could not do in 2021.
-OF_2021 = (
-    "$split != 'even'",
-    "$sequence_parallel",
+IN_2024 = r"Megatron-Core-r|NeMo|Nemotron|Falcon"
+# What it could not do in January 2023, when MegaScale's authors took their baseline (285068c8).
+OF_2023 = (
+    *OF_2024,
     "$cp > 1",
-    "$zero_stage > 0",
-    "$offload_optimizer",
-    "$recompute_granularity == 'selective'",
-    "$recompute_method == 'block'",
     "$overlap_grad_reduce",
     "$overlap_param_gather",
     "$overlap_tp",
     "$overlap_p2p",
+)
+IN_2023 = r"MegaScale"
+# What it could not do in 2021.
+OF_2021 = (
+    *OF_2023,
+    "$sequence_parallel",
+    "$zero_stage > 0",
+    "$offload_optimizer",
+    "$recompute_granularity == 'selective'",
+    "$recompute_method == 'block'",
 )
 # Of studies that recompute throughout, and count that work as throughput (SC'21, section 5.1).
 RECOMPUTED = ("$recompute_granularity != 'full'",)
@@ -363,6 +368,8 @@ def _of_then(prediction: Prediction) -> tuple[str, ...]:
         return OF_2021 + RECOMPUTED
     if scenario.runtime.name == "megatron-2021":
         return OF_2021
+    if re.match(IN_2023, prediction.row.source):
+        return OF_2023
     return OF_2024 if re.match(IN_2024, prediction.row.source) else ()
 
 

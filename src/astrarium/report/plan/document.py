@@ -40,7 +40,7 @@ from astrarium.search.formats import runnable
 from astrarium.search.money import money_of, time_of
 from astrarium.search.outcome import Limits
 from astrarium.search.planner import Planned
-from astrarium.search.recommended import is_tied
+from astrarium.search.recommended import is_tied, unmeasured
 from astrarium.units import HOUR, format_bytes, format_seconds
 from astrarium.value import replace
 
@@ -92,6 +92,7 @@ def document_of(
         *idle_notes(planned),
         *room_notes(plans),
         *runtime_notes(plans),
+        *doubt_notes(planned),
     )
     return PlanDocument(
         SCHEMA,
@@ -317,6 +318,12 @@ def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
     return {
         room.pool.name: f": {room.text}" for room in pools_without_room(workload, Cluster(pools))
     }
+
+
+def doubt_notes(planned: Planned) -> tuple[str, ...]:
+    """What the best plan does that nobody measured, for want of a plan without."""
+    doubt = unmeasured(planned.plans[0], experts=planned.workload.model.max_experts > 0)
+    return (f"plan 1 rests on {doubt}",) if doubt else ()
 
 
 def room_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
