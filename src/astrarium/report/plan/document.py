@@ -16,6 +16,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.measured import nearest_measured
 from astrarium.cost.uncertainty import chance_within
+from astrarium.catalog.runtimes import DEFAULT
 from astrarium.errors import flag
 from astrarium.model.blocks import CustomBlock, Model, Timings
 from astrarium.model.workload import Workload
@@ -322,8 +323,15 @@ def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
 
 def doubt_notes(planned: Planned) -> tuple[str, ...]:
     """What the best plan does that nobody measured, for want of a plan without."""
-    doubt = unmeasured(planned.plans[0], experts=planned.workload.model.max_experts > 0)
-    return (f"plan 1 rests on {doubt}",) if doubt else ()
+    best, workload = planned.plans[0], planned.workload
+    doubt = unmeasured(best, experts=workload.model.max_experts > 0)
+    if not doubt:
+        return ()
+    instead = ""
+    strict = workload.numerics is Numerics.STRICT and workload.optimizer == "adamw"
+    if best.strategy.offload_optimizer and DEFAULT in best.runtimes and strict:
+        instead = f"; {flag('numerics', 'reduced')} takes less memory"
+    return (f"plan 1 rests on {doubt}{instead}",)
 
 
 def room_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
