@@ -76,7 +76,6 @@ _MODULES: Final[Mapping[str, str]] = {
     "megatron": "software.megatron",
     "bridge": "software.bridge",
     "torchtitan": "software.torchtitan",
-    "torchtitan-0.2": "software.torchtitan_toml",
     "deepspeed": "software.deepspeed",
     "accelerate": "software.accelerate",
     "torchtune": "software.torchtune",

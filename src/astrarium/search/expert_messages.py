@@ -1,4 +1,4 @@
-"""How tokens travel to experts, where the question leaves it open.
+"""Chooses how tokens travel to experts, where the question leaves it open.
 
 Megatron sends them all to all, while nothing else runs or beside another micro-batch. The way with
 the faster plan answers the question; of two that cannot be told apart, the plainer one. DeepEP has

@@ -1,4 +1,4 @@
-"""Which plan to start: of those that cannot be told from the fastest, the simplest with room.
+"""The recommended plan: of those that cannot be told from the fastest, the simplest with room.
 
 The search finds the fastest plan of the model. The ratio of two predictions has an error that was
 measured (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may be as
@@ -20,6 +20,7 @@ from typing import Final
 from astrarium.catalog.intervals import intervals
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
+from astrarium.cost.training_run import RunTerms
 from astrarium.search.outcome import NEAR, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, PlansWithin
@@ -101,7 +102,7 @@ MOST_CP: Final = 2  # under FSDP, up to which predictions are as good as without
 
 
 def unmeasured(plan: Plan, *, experts: bool) -> str:
-    """What a plan does beyond what measurements support; "" if nothing."""
+    """Choices of a plan beyond what measurements support; "" if there are none."""
     strategy, doubt = plan.strategy, _doubt(plan, experts=experts)
     of, gpus = "of experts " if experts else "", strategy.shard_ranks * strategy.tp
     return (
@@ -117,7 +118,7 @@ def _is_fsdp(runtime: str) -> bool:
 
 
 def _doubt(plan: Plan, *, experts: bool) -> int:
-    """How little is known about what a strategy does: 0 is a matter of measurements.
+    """The lack of evidence for a strategy's choices: 0 where they were measured.
 
     Megatron's optimizer in host memory was published once (Megatron-Bridge's documentation: 4.2
     times the iteration, 2.7 by prediction), DeepSpeed's took twice the time predicted; but it
@@ -173,10 +174,12 @@ def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
     return chance(fastest, other, experts=experts) < NEAR_TIE_CHANCE
 
 
-def briefly(asked: Asked, cluster: Cluster, top: int) -> Asked:
+def briefly(asked: Asked, cluster: Cluster, top: int, terms: RunTerms) -> Asked:
     """Without linear programs; for one plan, without those too slow to be recommended."""
     alike = len(asked.workload.model.kinds) == len(cluster.pools) == 1
     by_time = asked.objective in (Objective.TIME, Objective.THROUGHPUT)
+    # A run that only trains is cheapest if it is fastest.
+    by_time |= asked.ranks_by_time and terms.ramp is None and terms.evaluation is None
     alone = top == 1 and alike and by_time and asked.limits == Limits()
     return replace(asked, lifts=False, near=NEAR if alone else math.inf)
 
@@ -291,11 +294,11 @@ class _Choice:
             left.remove(one)
             if self._search(pool, (*rules, one.rule)):
                 rules = (*rules, one.rule)
-        most = 1
-        while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, rule_against("virtual_stages", most))):
-                return
-            most *= 2
+        stages = self.plan.strategy.virtual_stages
+        every = [rule_against("virtual_stages", 2**n) for n in range((stages - 1).bit_length())]
+        # If not even the most lenient rule leaves a plan, no other does.
+        if every and self._near.plans((*rules, every[-1]), pool):
+            any(self._search(pool, (*rules, one)) for one in every)
 
     def _first_used(self, left: Sequence[Mechanism]) -> Mechanism | None:
         strategy = self.plan.strategy
@@ -344,7 +347,7 @@ def chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
 
 
 def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> Iterator[str]:
-    """What the plan does without that the fastest needs."""
+    """Mechanisms of the fastest plan that this one does without."""
     if plan is fastest:
         return
     mechanisms = unmeasured(fastest, experts=experts)

@@ -164,6 +164,9 @@ class ExportRequest(Chosen):
 def complaint(errors: Sequence[Any]) -> Answer:
     """The error of a body that does not have the form of a request."""
     first = errors[0]
+    if first["type"] == "json_invalid":
+        where = f"{first['ctx']['error']}, character {first['loc'][-1]}"
+        return problem(REFUSED, f"the body is no JSON that can be read: {where}")
     # Of a value that may be a number, a text or a list, the branches stand behind its key.
     key = [part for part in first["loc"] if part != "body" and not _is_branch(part)]
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)

@@ -2,7 +2,7 @@
 import { duration, gib, strategyText } from "../charts/format";
 import { type ImportDocument, OWN_RANK, planName } from "../document";
 import { changeText } from "./Compare";
-import { percent } from "./format";
+import { chance, percent } from "./format";
 
 interface Props {
   review: ImportDocument;
@@ -118,11 +118,12 @@ function verdictOf(review: ImportDocument): [mark: string, text: string] {
   const { fit, conflicts, runs } = review;
   const lack = fit?.excess_bytes ?? 0;
   if (conflicts.length > 0) return ["✗", "It would not start:"];
-  if (runs === null)
-    return [
-      "?",
-      "Not sure whether it fits: it does not as predicted, but it says what saves memory:",
-    ];
+  if (runs === null) {
+    const why = review.unsure?.length
+      ? "it says what saves memory:"
+      : `such predictions are often too high: the chance is ${chance(fit?.plan?.fit_chance ?? 0)}.`;
+    return ["?", `Not sure whether it fits: it does not as predicted, but ${why}`];
+  }
   if (runs) return ["✓", `It runs, with ${gib(-lack)} to spare on the fullest GPU.`];
   return ["✗", `It does not fit: the fullest GPU lacks ${gib(lack)}.`];
 }

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from astrarium.errors import flag
 from astrarium.export.features import lacks, layers_of_stages
-from astrarium.export.header import commented, header_lines
+from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, filled, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
@@ -283,6 +283,8 @@ def _notes(job: Job) -> Iterator[str]:
         if adapters is None
         else "It trains on SQuAD, as the recipe does; `dataset` in the recipe says another one."
     )
+    if adapters is None:
+        yield estimate_note(job, "megatron-bridge", "Megatron-Bridge")
     yield kept_note(job)
     if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."

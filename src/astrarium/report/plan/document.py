@@ -36,10 +36,11 @@ from astrarium.plans.document import (
     pareto_part,
     with_ties,
 )
+from astrarium.report.tables import dollars
 from astrarium.report.wording import strategy_words
 from astrarium.search.formats import runnable
-from astrarium.search.money import money_of, time_of
-from astrarium.search.outcome import Limits
+from astrarium.search.money import keeps, money_of, rank_key, time_of
+from astrarium.search.outcome import Limits, Objective
 from astrarium.search.planner import Planned
 from astrarium.search.recommended import is_tied, unmeasured
 from astrarium.units import HOUR, format_bytes, format_seconds
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from astrarium.search.money.sensitivity import Change
 
 
+LEAST_CHANCE = 0.1  # to keep the limits, of a plan that is worth a word
 MOST_LEFT_OUT = 6  # pools that are named one by one
 LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
 
@@ -88,6 +90,7 @@ def document_of(
     found = (
         *format_notes(planned.workload, planned.cluster, planned.plans[0]),
         *measured_notes(planned.workload.model, planned.plans[0]),
+        *limit_notes(plans, limits, Objective(objective)),
         *left_out_notes(planned),
         *alone_notes(planned),
         *idle_notes(planned),
@@ -291,6 +294,29 @@ def idle_notes(planned: Planned) -> tuple[str, ...]:
                 " for: instances are rented whole"
             )
     return tuple(notes)
+
+
+def limit_notes(plans: Sequence[Plan], limits: Limits, objective: Objective) -> Iterator[str]:
+    """A better plan than the first that a limit excludes as predicted, but not surely."""
+    best = plans[0]
+    chances = {
+        plan.rank: min(run.deadline_chance or 1.0, run.budget_chance or 1.0)
+        for plan in plans
+        if (run := plan.run) is not None and not keeps(plan, limits)
+    }
+    better = [one for one in plans if rank_key(one, objective) < rank_key(best, objective)]
+    near = [one for one in better if chances.get(one.rank, 0.0) > LEAST_CHANCE]
+    if near:
+        one = max(near, key=lambda one: chances[one.rank])
+        gpus = " + ".join(f"{number:,} x {name}" for name, number in one.gpus.items())
+        takes, first = (
+            f"{format_seconds(time_of(plan))} and {dollars(plan.usd_total)}" for plan in (one, best)
+        )
+        yield (
+            f"plan {one.rank} ({gpus}) may also keep the limits (chance"
+            f" {100 * chances[one.rank]:.0f} %): it is predicted to take {takes}, plan {best.rank}"
+            f" takes {first}"
+        )
 
 
 def left_out_notes(planned: Planned) -> tuple[str, ...]:

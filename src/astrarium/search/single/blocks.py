@@ -56,6 +56,14 @@ class LayoutRows(Value, frozen=True):
     seconds: Floats
 
 
+class Expanded(Value, frozen=True):
+    """Degrees in the order of their bounds, and the layouts of so many of them."""
+
+    rows: DegreeRows
+    number: int
+    blocks: tuple[LayoutRows, ...]
+
+
 def twin_of(layouts: Layouts, row: int, seconds: float) -> Twin:
     d = layouts.degrees
     return Twin(

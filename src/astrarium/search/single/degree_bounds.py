@@ -1,4 +1,4 @@
-"""What degrees take at least, whatever their layouts and options.
+"""The least time of degrees, whatever their layouts and options.
 
 No less than their micro-batches with perfectly even ranks, the shortest ramp and no exposed message
 that could be hidden; and no less than what scarce memory makes them recompute.
@@ -25,7 +25,7 @@ from astrarium.value import Value
 
 
 class DegreeWork(Value, frozen=True):
-    """What degrees do for every micro-batch, on all ranks together: seconds, (rows,)."""
+    """Work of degrees for every micro-batch, on all ranks together: seconds, (rows,)."""
 
     degrees: Degrees
     device: Floats
@@ -97,7 +97,7 @@ class LeastSeconds(Value, frozen=True):
 
 
 class ScarceMemory:
-    """What degrees have to do at least because the memory of a GPU is limited."""
+    """The least extra work of degrees because the memory of a GPU is limited."""
 
     def __init__(
         self, model: CostModel, degrees: Degrees, shards: ShardCosts, modules: int
@@ -225,7 +225,7 @@ class _Savings(Value, frozen=True):
         )
 
     def seconds(self, by_layers: Floats, by_modules: Floats) -> Floats:
-        """What it takes at least to save so many bytes in one way or the other."""
+        """The least time to save so many bytes in one way or the other."""
         share = by_layers / np.maximum(self.layers, 1.0)[self.shard_of]
         redone = np.where(
             share < 1, share * self.seconds_layers[self.shard_of], self.seconds_all[self.shard_of]

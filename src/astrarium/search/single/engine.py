@@ -26,6 +26,7 @@ from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import (
     launched_passes,
+    least_after,
     least_device_passes,
     least_passes_of,
     total_seconds,
@@ -33,11 +34,12 @@ from astrarium.cost.step import (
 )
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.families import Shared, family_of, with_twins
-from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.fields import RECOMPUTE_FIELDS, Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.single.blocks import (
     DegreeRows,
+    Expanded,
     LayoutRows,
     shared_of_row,
     strategy_of_row,
@@ -48,7 +50,7 @@ from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds
 from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
-from astrarium.search.space import Space, Wave
+from astrarium.search.space import OVERLAP_SWITCHES, Space, Wave
 from astrarium.strategy.columns import (
     SPLITS,
     Degrees,
@@ -65,17 +67,19 @@ FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as la
 LARGEST_BLOCK = 4096
 # Strategies priced together: few at first, for an early bound; then as many as memory allows.
 FIRST_ROWS, MOST_ROWS = 30_000, 240_000
-FEW_ROWS, GROWTH = 2_000, 8
+GROWTH = 8
 # Pipelines executed together: at first about as many as plans are kept.
 FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
 ROUNDING = 1e-9
+# Read by rules that cannot be applied before it is known what is redone and what overlaps.
+UNDECIDED = RECOMPUTE_FIELDS | {f"overlap_{name}" for name in OVERLAP_SWITCHES}
 WIDE = 0.05  # of the best score: what is left open promises so much that bounds come first
 UNPROVED = (Claim.NONE, Claim.ANY_PLAN)
 
 
 @dataclass(slots=True)
 class _State:
-    """Where the search stands."""
+    """The state of the search."""
 
     rejected: Counter[Rejection] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -113,8 +117,8 @@ class Search:
         self.state = _State()
         self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
-        self._expanded: list[LayoutRows] | None = None  # where layouts are only to be found
-        self._first_rows = FIRST_ROWS
+        self._begun: list[Expanded] = []
+        self._finds_only = False  # layouts, without their prices
         self._size = 0  # strategies of the waves so far
 
     def run(
@@ -128,15 +132,26 @@ class Search:
         self.compare()
         return self.dealt()
 
-    def expanded(self) -> list[LayoutRows]:
-        """Layouts whose bounds do not exceed what is known, for searches under more rules."""
-        self._expanded = []
-        self.compare()
-        return self._expanded
+    def expanded(self, begun: Sequence[Expanded] | None = None) -> list[Expanded]:
+        """Layouts whose bounds do not exceed what is known, for searches under more rules.
+
+        begun: those that a search met which knew less.
+        """
+        self._finds_only = True
+        if begun is None:
+            self.compare()
+        for one in begun or ():
+            self._go_on(one)
+        return self._begun
+
+    @property
+    def begun(self) -> list[Expanded]:
+        """What this search has expanded so far."""
+        return self._begun
 
     def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
         """Any plan that keeps all rules, some of which the layouts were not chosen by."""
-        self._claim, self._first_rows = Claim.ANY_PLAN, FEW_ROWS
+        self._claim = Claim.ANY_PLAN
         more = RuleSteps([(rule, Rejection.RULE) for rule in rules], self.space.expanded_overlaps)
         for block in blocks:
             layouts = block.layouts
@@ -211,22 +226,33 @@ class Search:
     def _visit(self, rows: DegreeRows) -> None:
         bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
         order = np.lexsort((np.arange(len(bounds)), bounds))
-        start, size = 0, FIRST_BLOCK
-        while start < len(order):
-            block = order[start : start + size]
-            within = bounds[block] <= self._worst_kept()
-            self.state.rejected[Rejection.BOUND] += int(rows.counts[block[~within]].sum())
-            if not within.any():
-                self.state.rejected[Rejection.BOUND] += int(
-                    rows.counts[order[start + size :]].sum()
-                )
-                return
-            self._expand(rows.take(block[within]))
-            start += size
-            size = min(2 * size, LARGEST_BLOCK) if self._expanded is None else LARGEST_BLOCK
+        self._go_on(Expanded(rows.take(order), 0, ()))
+
+    def _go_on(self, begun: Expanded) -> None:
+        """Expand further degrees, as long as their bounds do not exceed the plans kept."""
+        rows, start, blocks = begun.rows, begun.number, [*begun.blocks]
+        bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
+        # Where nothing is priced, blocks do not narrow what follows.
+        size = LARGEST_BLOCK if self._finds_only else FIRST_BLOCK
+        while start < len(bounds):
+            within = int((bounds[start : start + size] <= self._worst_kept()).sum())
+            if within:
+                block = self._block(rows.take(np.arange(start, start + within)))
+                blocks += [] if block is None else [block]
+                if block is not None and not self._finds_only:
+                    self._compare(block, np.ones(len(block.layouts), bool))
+            start += within
+            if within < size:
+                break
+            size = min(2 * size, LARGEST_BLOCK)
+        self.state.rejected[Rejection.BOUND] += int(rows.counts[start:].sum())
+        self._begun.append(Expanded(rows, start, tuple(blocks)))
+
+    def _bound(self, block: LayoutRows) -> Floats:
+        return self.score(block.seconds, block.least_bytes, block.layouts.degrees)
 
     def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
-        """What the objective minimises, from seconds of an iteration and peak bytes."""
+        """The figure that the objective minimises, from seconds of an iteration and peak bytes."""
         if self.objective is Objective.MEMORY:
             return peak
         if self.objective is Objective.COST:
@@ -247,21 +273,10 @@ class Search:
             self.state.rejected[cause] += count * times
             self.state.reasons[name] += count * times
 
-    def _expand(self, rows: DegreeRows) -> None:
-        """Price everything behind these degrees."""
-        block = self._block(rows)
-        if block is None:
-            return
-        if self._expanded is None:
-            self._compare(block, np.ones(len(block.layouts), bool))
-        else:
-            self._expanded.append(block)
-
     def _compare(self, block: LayoutRows, asked: Bools) -> None:
         """Price some layouts with all their options."""
         layouts, chunk_layers, least = block.layouts, block.chunk_layers, block.least_bytes
-        seconds = block.seconds
-        bound = self.score(seconds, least, layouts.degrees)
+        seconds, bound = block.seconds, self._bound(block)
         option_counts = self._option_counts(chunk_layers)
         within = asked & (bound <= self._worst_kept())
         copies = self.space.overlap_copies
@@ -273,7 +288,7 @@ class Search:
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
-        start, at_once = 0, MOST_ROWS if self.state.best else self._first_rows
+        start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
         while start < len(candidates):
             total = np.cumsum(option_counts[candidates[start:]])
             stop = start + max(1, int(np.searchsorted(total, at_once)))
@@ -291,16 +306,36 @@ class Search:
         """Other cuts of unequal layers: the splits compared here are two of many."""
         layouts, least = block.layouts, block.least_bytes
         cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
-        seconds = self._seconds_of_any_cuts(layouts, block.least)
+        seconds = self._passes_of_any_cuts(layouts, block.least) + block.least.after
+        seconds = np.maximum(seconds, block.least.iteration)
         rows = cut[self.score(seconds, least, layouts.degrees)[cut] <= self._worst_kept()]
         self._open.add(layouts, rows, seconds, block.chunk_layers)
 
-    def _seconds_of_any_cuts(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
+    def _passes_of_any_cuts(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
         """At least, however layers are dealt: redone as little, all hidden that can be."""
         every, overlapped = np.arange(len(layouts)), np.ones(len(layouts), bool)
         device, launches = least_device_passes(layouts.on_rank), layouts.on_rank.launch
-        passes = least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
-        return np.maximum(passes + of_all.after, of_all.iteration)
+        return least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
+
+    def _least_after(self, layouts: Layouts, rows: Ints, most_layers: int) -> Floats:
+        """What follows the passes at least, with whatever ZeRO stage and offload rules permit."""
+        rules = self.rules
+        sharding = valid_options(self.space, rules.of_options, self.constants, most_layers).sharding
+        pairs = np.repeat(rows, len(sharding))
+        options = sharding.take(np.tile(np.arange(len(sharding)), len(rows)))
+        on: dict[str, Any] = {
+            f"overlap_{name}": np.ones(len(pairs), bool) for name in OVERLAP_SWITCHES
+        }
+        options = replace(options, **on)  # overlap never costs time
+        known = [one for one in rules.mixed if not one[0].names & UNDECIDED]
+        at_hand = Rows(
+            layouts.degrees.take(pairs), layouts.virtual[pairs], layouts.split[pairs], options
+        )
+        alive, _ = apply_rules(
+            known, Fields(self.constants, at_hand), np.ones(len(pairs), np.int64)
+        )
+        after = np.where(alive, least_after(layouts, pairs, options), np.inf)
+        return after.reshape(len(rows), len(sharding)).min(axis=1, initial=np.inf)
 
     def _block(self, given: DegreeRows) -> LayoutRows | None:
         """Layouts of some degrees, if rules permit any."""
@@ -321,17 +356,23 @@ class Search:
             repeated.take(alive), virtual[alive], split[alive], taken(given.shards, rows[alive])
         )
         least = given.least.take(rows[alive])
-        seconds = self._layout_seconds(layouts, least)
+        seconds = self._layout_seconds(layouts, least, int(chunk_layers[alive].max()))
         return LayoutRows(layouts, chunk_layers[alive], least, least_bytes(layouts), seconds)
 
     def _option_counts(self, chunk_layers: Ints) -> Ints:
         distinct, index = np.unique(chunk_layers, return_inverse=True)
         return np.array([self.space.num_options(int(n)) for n in distinct])[index]
 
-    def _layout_seconds(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
+    def _layout_seconds(self, layouts: Layouts, of_all: LeastSeconds, most_layers: int) -> Floats:
         """At least, redone as little, all hidden that can be; layers dealt as they may be."""
         if self._deals_freely:
-            return self._seconds_of_any_cuts(layouts, of_all)
+            passes = self._passes_of_any_cuts(layouts, of_all)
+            seconds = np.maximum(passes + of_all.after, of_all.iteration)
+            score = self.score(seconds, np.zeros(len(layouts)), layouts.degrees)
+            rows = np.flatnonzero(score <= self._worst_kept())
+            after = self._least_after(layouts, rows, most_layers)
+            seconds[rows] = np.maximum(seconds[rows], passes[rows] + after)
+            return seconds
         on_rank, every = layouts.on_rank, np.arange(len(layouts))
         device, overlapped = least_device_passes(on_rank), np.ones(len(layouts), bool)
         passes = zip(device, launched_passes(on_rank.launch), strict=True)
@@ -368,7 +409,7 @@ class Search:
             self._price_fitting(layouts, fitting, Options.joined(options), np.concatenate(peaks))
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
-        """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
+        """Rows whose (least) peaks the GPU holds; the others are counted out."""
         fits = peak <= self.model.pool.usable_bytes
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
         least = float(peak[~fits].min(initial=np.inf))
@@ -447,7 +488,7 @@ class Search:
 
     @staticmethod
     def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[float, ...]]:
-        """What plans are told apart by."""
+        """Keys that tell plans apart."""
         d = layouts.degrees
         columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
         return map(family_of, *(column[rows].tolist() for column in columns))
@@ -527,7 +568,7 @@ class Search:
         return peak if self.objective is Objective.MEMORY else seconds
 
     def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
-        """Which iterations (or the least they can take) keep deadline and budget; others count."""
+        """Rows whose (least) iterations keep deadline and budget; the others are counted."""
         late, dear = self._missed_limits(seconds, degrees)
         self.state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
         self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
@@ -537,7 +578,7 @@ class Search:
         return ~np.logical_or(*self._missed_limits(seconds, degrees))
 
     def _missed_limits(self, seconds: Floats, degrees: Degrees) -> tuple[Bools, Bools]:
-        """Which iterations miss the deadline, and which of the others the budget."""
+        """Iterations that miss the deadline, and those of the others that miss the budget."""
         late, dear = np.zeros(len(seconds), bool), np.zeros(len(seconds), bool)
         iterations, price = self.model.workload.iterations, self.model.pool.usd_per_gpu_hour
         if iterations is None or not len(seconds):

@@ -127,7 +127,7 @@ class _Pairs(Value, frozen=True):
 
 
 def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Candidates | None]:
-    """What other ways to deal the layers could reach: the most promising, and the least of others.
+    """Other ways to deal the layers: the most promising, and the least bound of others.
 
     Without candidates the gain is too small.
     """
@@ -247,7 +247,7 @@ def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:
 
 
 def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Options) -> Bools:
-    """Which strategies keep all rules with layers dealt in ways that have no name."""
+    """Strategies that keep all rules with layers dealt in ways that have no name."""
     free = np.full(len(virtual), SPLITS.index(LayerSplit.FREE))
     columns = Fields(search.constants, Rows(degrees, virtual, free, options))
     once, alive = np.ones(len(virtual), np.int64), np.ones(len(virtual), bool)

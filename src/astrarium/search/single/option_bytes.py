@@ -31,7 +31,7 @@ OptionGroup = tuple[Ints, ValidOptions]  # rows of layouts, and the options that
 
 
 def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
-    """What recomputes more than another option that fits the same layout: never faster."""
+    """Options that recompute more than another that fits the same layout: never faster."""
     table = fits.reshape(-1, len(valid.options))
     outdone = np.zeros_like(table)
     for lighter in valid.lighter.T:
@@ -177,7 +177,7 @@ class OptionBytes(Value, frozen=True, dict=True):
 
     @cached_property
     def _kept(self) -> Floats:
-        """What a layer of each kind keeps of a micro-batch, at least: (layouts, choices, kinds)."""
+        """The least that a layer of each kind keeps of a micro-batch: (layouts, choices, kinds)."""
         runtime = self.layouts.runtime
         lasting = (1 + runtime.fragmentation) * (1 - runtime.activations_on_host)
 
@@ -206,7 +206,7 @@ class OptionBytes(Value, frozen=True, dict=True):
 
     @cached_property
     def _steepest(self) -> Floats:
-        """What would be kept if all layers kept as much as the one that keeps most, as `recompute`.
+        """Bytes kept if all layers kept as much as the one that keeps most, as `recompute`.
 
         Where a chunk redoes its first few layers, only further ones keep everything.
         """
@@ -217,7 +217,7 @@ class OptionBytes(Value, frozen=True, dict=True):
     def _with_room(
         self, rows: Ints, kept: Floats, steepest: Floats, held: Floats, capacity: float
     ) -> tuple[Ints, Floats]:
-        """Which of some rows have room for all layers, and how many ranks of each run can hold."""
+        """Rows with room for all layers, and how many ranks of each run can hold."""
         whole = int(self.layouts.stages.chunk_layers[0].sum())
         chosen, most = np.arange(len(rows)), np.zeros(kept.shape)
         for only_ends in (True, False):  # first a figure that needs little
@@ -294,7 +294,7 @@ class OptionBytes(Value, frozen=True, dict=True):
         return total / np.maximum(count, 1)
 
     def _share_of_ends(self, rows: Ints) -> Floats:
-        """What part of a rank's parameters is not of layers: (rows, runs)."""
+        """The share of a rank's parameters that is not of layers: (rows, runs)."""
         layouts = self.layouts
         every = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
         every = every + (layouts.frozen_dense[rows] + layouts.frozen_expert[rows])
@@ -326,7 +326,7 @@ class OptionBytes(Value, frozen=True, dict=True):
 
     @cached_property
     def _least(self) -> Floats:
-        """What part of what is kept a layer keeps at least, wherever it lies: as `recompute`.
+        """The least share of what is kept that a layer keeps, wherever it lies: as `recompute`.
 
         Of a chunk that redoes its first layers that is an input, of a group a share of one.
         """
@@ -365,7 +365,7 @@ def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 def kept_by_layers(
     costs: LayerCosts, shard: Ints, options: Options, runtime: Runtime
 ) -> tuple[Floats, Floats]:
-    """What a layer of each kind keeps of a micro-batch, at least and at most in some chunk.
+    """The least and most that a layer of each kind keeps of a micro-batch in some chunk.
 
     Of a chunk that redoes its first layers that is an input, of a group a share of one. shard:
     (rows, ranks), and (kinds,).

@@ -58,7 +58,7 @@ class Redealt(Value, frozen=True):
 
 
 def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
-    """What is left open, with better bounds of what promises most: the least first."""
+    """Open layouts with better bounds of the most promising: the least first."""
     bounds, per_second = DealingBounds(), search.per_second(chosen.degrees)
     most_work, enough_of_all = MOST_LIFTING, best * (1 - SMALL_GAIN)
     if len(search.model.layers_of_kind) > 1:
@@ -86,7 +86,7 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
 
 
 def redealt(search: Search, chosen: Candidates, best: float, *, is_wide: bool) -> Redealt | None:
-    """What is left open and what is kept, dealt anew; None if nothing fits.
+    """Open layouts and kept plans, dealt anew; None if nothing fits.
 
     is_wide: whether much is left open; otherwise fewer are looked at.
     """

@@ -1,4 +1,4 @@
-"""What stages may hold, and the micro-batches in flight there."""
+"""Contents of stages, and the micro-batches in flight there."""
 
 from __future__ import annotations
 
