@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import flag
-from astrarium.export.features import lacks, layers_of_stages
+from astrarium.export.features import layers_of_stages
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, filled, on_amd
 from astrarium.export.run_length import (
@@ -28,7 +28,7 @@ from astrarium.export.run_length import (
 )
 from astrarium.export.software import megatron
 from astrarium.export.software.published import published_as, why_unpublished
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.model.adapters import module_names
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job
@@ -290,13 +290,4 @@ def _notes(job: Job) -> Iterator[str]:
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
 
 
-TARGET = Target(
-    name="bridge",
-    title="Megatron-Bridge",
-    version=VERSION,
-    program=program,
-    lacks=lacks("megatron", "bridge"),
-    workload_refused=workload_refused,
-    finetunes=("lora", "dora"),
-    modules="megatron_gpt",
-)
+TARGET = target_of(__name__)
