@@ -57,7 +57,7 @@ def test_nothing_overflows(document: PlanDocument, width: int) -> None:
         "--seq-length not given: 4,096 taken",
         "tp pp vpp cp ep dp micro recompute ZeRO",
         "1 4 4 2 1 1 4 1 attention 1",
-        "10.0 s 9.1-11.0 s 419,430 50.0 % 80.0/80.0 $256 0.1 $711",
+        "10.0 s 9.1-11.0 s 419,430 50.0 % 80.0/80.0 $256 2.78 $711",
         "tensor-parallel communication 1.00 s 10.0 %",
         "optimizer step 10.0 ms 0.1 %",
         "1,000,000 strategies considered in 125 ms, 5,000 priced; proved optimal",

@@ -157,11 +157,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     """
     given = {**locals(), **terms}
     if not isinstance(strategy, str | Path | Mapping):
-        from astrarium.strategy.document import strategy_to_dict
-
-        keys = strategy_to_dict(strategy)
-        del keys["num_micro_batches"]
-        given["strategy"] = keys
+        given["strategy"] = _strategy_keys(strategy)
     _check_names("predict", terms, PriceTerms)
     with naming(as_keyword):
         return Plans(planning.prediction(_asked(AskedValues, PREDICT_FLAGS, given)))
@@ -217,3 +213,11 @@ def _given(arguments: Mapping[str, Any], table: Mapping[str, Flag]) -> dict[str,
         for name, flag in table.items()
         if as_keyword(name) in arguments and arguments[as_keyword(name)] != flag.default
     }
+
+
+def _strategy_keys(strategy: Strategy) -> dict[str, Any]:
+    from astrarium.strategy.document import strategy_to_dict
+
+    keys = strategy_to_dict(strategy)
+    del keys["num_micro_batches"]
+    return keys

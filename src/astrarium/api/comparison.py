@@ -23,6 +23,8 @@ from astrarium.value import Value, replace
 
 if TYPE_CHECKING:
     from astrarium.configs.imported import Imported
+    from astrarium.configs.settings import Described
+    from astrarium.model import Model
     from astrarium.model.adapters import Adapters
     from astrarium.strategy.types import Strategy
 
@@ -140,19 +142,6 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     imports.check_agreement(imported, own, flag("compare_gpus"))
     imports.check_accepted(imported)
     described = imported.described
-    # The adapters that a configuration trains; None where it trains all weights.
-    stated = AskedValues(
-        model=own.workload.model,
-        gpus=None,
-        cluster=None,
-        seq_length=None,
-        global_batch=None,
-        precision=described.precision,
-        profile=None,
-        finetune=described.finetune,
-        lora_rank=described.lora_rank,
-        lora_modules=described.lora_modules,
-    )
     workload = replace(
         own.workload,
         model=with_predictions(own.workload.model, described.mtp_layers or 0),
@@ -160,7 +149,7 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
         numerics=described.numerics,
         optimizer=described.optimizer,
         expert_messages=described.expert_messages,
-        adapters=request.adapters_of(stated, own.workload.model)[0],
+        adapters=_adapters(described, own.workload.model),
     )
     workload, fallbacks = request.usable_format(workload, own.cluster)
     notes = [*own.notes, *fallbacks]
@@ -175,6 +164,23 @@ def _imported(imported: Imported, own: Request) -> tuple[Request, str]:
     noted = replace(own, workload=workload, notes=(*notes, *imported.summary))
     runtime = find_runtime(imported.described.runtime)
     return request.under(noted, runtime), runtime.name
+
+
+def _adapters(described: Described, model: Model) -> Adapters | None:
+    """The adapters that a configuration trains; None where it trains all weights."""
+    stated = AskedValues(
+        model=model,
+        gpus=None,
+        cluster=None,
+        seq_length=None,
+        global_batch=None,
+        precision=described.precision,
+        profile=None,
+        finetune=described.finetune,
+        lora_rank=described.lora_rank,
+        lora_modules=described.lora_modules,
+    )
+    return request.adapters_of(stated, model)[0]
 
 
 def _trained(adapters: Adapters | None) -> str:

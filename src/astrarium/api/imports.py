@@ -110,8 +110,6 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
             f"{imported.source} does not state the number of GPUs{because}; {write}", "gpus"
         )
     batch = asked.global_batch or _batch(imported, gpus, asked.cluster)
-    # The kind of training, by the flags or the configuration; all weights have no rank.
-    is_full = "finetune" in asked.given and asked.finetune in (None, "full")
     whole = replace(
         asked,
         model=asked.model if is_named else imported.model(),
@@ -120,10 +118,7 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         global_batch=batch,
         tokens=asked.tokens or run_tokens(imported, length, batch),
         precision=_precision(asked, imported),
-        **{
-            name: getattr(asked if is_full or name in asked.given else imported.described, name)
-            for name in ("finetune", "lora_rank", "lora_modules")
-        },
+        **_finetuning(asked, imported),
         **_update(asked, imported),
         packing=asked.packing if "packing" in asked.given else described.packing,
         mtp_layers=asked.mtp_layers if "mtp_layers" in asked.given else described.mtp_layers,
@@ -133,6 +128,15 @@ def completed(asked: AskedValues, imported: Imported) -> Filled:
         runtime=asked.runtime if "runtime" in asked.given else described.runtime,
     )
     return Filled(whole, imported, None if is_named else imported.source)
+
+
+def _finetuning(asked: AskedValues, imported: Imported) -> dict[str, Any]:
+    """The kind of training, by the flags or the configuration; all weights have no rank."""
+    is_full = "finetune" in asked.given and asked.finetune in (None, "full")
+    return {
+        name: getattr(asked if is_full or name in asked.given else imported.described, name)
+        for name in ("finetune", "lora_rank", "lora_modules")
+    }
 
 
 def _update(asked: AskedValues, imported: Imported) -> dict[str, Any]:

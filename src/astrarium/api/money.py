@@ -105,15 +105,7 @@ def priced(cluster: Cluster, terms: MoneyTerms) -> tuple[Cluster, tuple[str, ...
         cluster = here if built_in else _defaults_for_others(here, _at_default(cluster, given))
         cluster = pricing.with_own_spot(cluster, offered)
     elif given.discount:
-        if set(given.discount) != {EVERY_CLOUD}:
-            cloud, share = next(iter(given.discount.items()))
-            first = f"{100 * share:g}" if cloud == EVERY_CLOUD else f"{cloud}={100 * share:g}"
-            raise refusal(
-                "discount",
-                f" {first}: the default prices are medians over clouds; give {flag('market')}"
-                " with the cloud, or a discount without a name",
-            )
-        cluster = pricing.with_discount(cluster, given.discount[EVERY_CLOUD])
+        cluster = pricing.with_discount(cluster, _only_discount(given.discount))
     if given.price:
         cluster = pricing.with_prices(cluster, given.price, terms.elsewhere)
     if given.discount:
@@ -194,3 +186,15 @@ def _defaults_for_others(here: Cluster, before: Cluster) -> Cluster:
     return replace(
         here, pools=tuple(new if new.usd_per_gpu_hour is not None else old for new, old in pairs)
     )
+
+
+def _only_discount(discounts: Mapping[str, float]) -> float:
+    if set(discounts) != {EVERY_CLOUD}:
+        cloud, share = next(iter(discounts.items()))
+        first = f"{100 * share:g}" if cloud == EVERY_CLOUD else f"{cloud}={100 * share:g}"
+        raise refusal(
+            "discount",
+            f" {first}: the default prices are medians over clouds; give {flag('market')}"
+            " with the cloud, or a discount without a name",
+        )
+    return discounts[EVERY_CLOUD]

@@ -551,7 +551,7 @@ def under(asked: Request, runtime: RuntimeProfile) -> Request:
     """The request with a note of a runtime other than the usual one."""
     if runtime.name == DEFAULT_RUNTIME:
         return asked
-    note = f"predicted under {runtime.name}: {runtime.title.removeprefix(f'{runtime.name}: ')}"
+    note = f"predicted under {runtime.name}: {runtime.title.rpartition(': ')[2]}"
     return replace(asked, notes=(*asked.notes, note))
 
 

@@ -182,8 +182,9 @@ def _planned_for(case: ReviewedConfig) -> Runtime:
     """The software of the configuration, where plans are for it; else Megatron, or for adapters."""
     own, usual = case.runtime, find_runtime()
     other = find_runtime(request.FINETUNING_RUNTIME)
-    has_plans = own.name == GRAPHS or own.name in EXPORTED_TO
-    for runtime in (own, usual, other) if has_plans else (usual, own, other):
+    same = [name for name, to in EXPORTED_TO.items() if to == EXPORTED_TO.get(own.name)]
+    first = own if own.name == GRAPHS else find_runtime(same[0]) if same else usual
+    for runtime in (first, own, usual, other):
         try:
             check_runtime(runtime, case.asked.workload, case.asked.cluster)
         except InputError:

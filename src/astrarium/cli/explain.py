@@ -67,13 +67,7 @@ def explain(
         other = f"to compare it with another plan, write --against {answers.arguments[0]}"
         raise InputError(f"{plan} is a plan, which takes no arguments; {other}")
     if report is not None:
-        # Refuse a report of two plans, and one that has no place.
-        from astrarium.cli.planning import check_report
-        from astrarium.plans.document import PLAN_FILE
-
-        if against is not None:
-            raise InputError(f"--report {report}: shows one file of plans; drop --against")
-        check_report(report, (plan, str(Path(plan) / PLAN_FILE)))
+        _check_report(plan, against, report)
     _explain_plan(plan, against, rank, typed(ctx), json=json)
     if report is not None:
         from astrarium.cli.planning import write_report
@@ -122,6 +116,16 @@ def _answers(
     return answers(arguments, set_, vocab_size, environ)
 
 
+def _check_report(plan: str, against: str | None, report: str) -> None:
+    """Refuse a report of two plans, and one that has no place."""
+    from astrarium.cli.planning import check_report
+    from astrarium.plans.document import PLAN_FILE
+
+    if against is not None:
+        raise InputError(f"--report {report}: shows one file of plans; drop --against")
+    check_report(report, (plan, str(Path(plan) / PLAN_FILE)))
+
+
 def _check_for_plan(plan: str) -> None:
     """Refuse what is neither a configuration nor, by its keys, meant to be a plan."""
     from astrarium.configs.detect import content_of, is_strategy
@@ -140,6 +144,17 @@ def _check_for_plan(plan: str) -> None:
     raise not_recognised(plan)
 
 
+def _check_plan_flags(plan: str, given: Collection[str]) -> None:
+    """Refuse flags that mean nothing for a plan."""
+    useless = [flag(name) for name in ONLY_FOR_CONFIGS if name in given]
+    if useless:
+        flags = ", ".join(useless)
+        raise InputError(
+            f"{plan} is a plan, and its file has everything; drop {flags}, or name a"
+            " launch script or configuration"
+        )
+
+
 def _explain_plan(
     plan: str, against: str | None, rank: int, given: Collection[str], *, json: bool
 ) -> None:
@@ -148,14 +163,7 @@ def _explain_plan(
     from astrarium.report.explain.terms import explain as explained_plan
 
     document = load_document(Path(plan))
-    # Refuse flags that mean nothing for a plan.
-    useless = [flag(name) for name in ONLY_FOR_CONFIGS if name in given]
-    if useless:
-        flags = ", ".join(useless)
-        raise InputError(
-            f"{plan} is a plan, and its file has everything; drop {flags}, or name a"
-            " launch script or configuration"
-        )
+    _check_plan_flags(plan, given)
     chosen = plan_of_rank(document, rank, plan)
     if against is None:
         explanation = explained_plan(chosen, document.cluster)

@@ -353,13 +353,17 @@ def _pools_of_cloud(gpu: Gpu, own: Sequence[Offer], most_gpus: int) -> list[Pool
         billed = ((float(p.billed_gpus(np.array(size))), p.usd_per_gpu_hour or 0.0) for p in pools)
         if all(usd * ROUNDED < gpus * price for gpus, price in billed):
             name = f"{gpu.name}@{best.cloud}" + (f"-x{size}" if pools else "")
-            links = _links(best, node)
-            nodes = max(most_gpus // node, 1) if links.inter_node_bandwidth else 1
-            machines = replace(links, rented_sizes=_sizes(best, own))
-            pools.append(
-                _with_offer(build_pool(name, gpu, nodes, node, gpu.name, machines=machines), best)
-            )
+            pools.append(_market_pool(name, gpu, best, own, node, most_gpus))
     return pools
+
+
+def _market_pool(
+    name: str, gpu: Gpu, best: Offer, own: Sequence[Offer], node: int, most_gpus: int
+) -> Pool:
+    links = _links(best, node)
+    nodes = max(most_gpus // node, 1) if links.inter_node_bandwidth else 1
+    machines = replace(links, rented_sizes=_sizes(best, own))
+    return _with_offer(build_pool(name, gpu, nodes, node, gpu.name, machines=machines), best)
 
 
 def _links(offer: Offer, node: int) -> Machines:

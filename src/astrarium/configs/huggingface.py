@@ -191,9 +191,7 @@ def _flags(words: Sequence[str]) -> dict[str, Any]:
 def _read(
     flags: Mapping[str, Any], source: str, folder: Path | None, files: Mapping[str, str | None]
 ) -> Imported:
-    stage = str(flags.get("stage") or flags.get("rl") or "sft")
-    if stage in _OTHER_STAGES:
-        raise NotModelledError(f"{source}: trains by {stage}, which is not modelled")
+    _refuse(flags, source)
     model = str(_first(flags, "model") or "")
     content = _deepspeed(flags, source, folder, files)
     read = read_deepspeed(content, source, by_trainer=True)
@@ -244,6 +242,12 @@ def _recomputes(flags: Mapping[str, Any]) -> bool:
     stated = _first(flags, "recompute")
     is_on = usual if stated is None else str(stated).lower() not in _OFF
     return is_on and str(_first(flags, "no_recompute")).lower() != "true"
+
+
+def _refuse(flags: Mapping[str, Any], source: str) -> None:
+    stage = str(flags.get("stage") or flags.get("rl") or "sft")
+    if stage in _OTHER_STAGES:
+        raise NotModelledError(f"{source}: trains by {stage}, which is not modelled")
 
 
 def _adapters(flags: Mapping[str, Any]) -> tuple[str | None, int | None, str | None]:

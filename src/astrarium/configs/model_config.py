@@ -24,10 +24,14 @@ def with_config(model: Model, shape: Shape) -> Model:
             again = model_of_config(config, model.name, "config")
         except InputError:
             continue
-        names = ("hidden", "max_seq_length", "embedding", "blocks", "head")
-        if all(getattr(model, name) == getattr(again, name) for name in names):
+        if _same(model, again):
             return replace(model, config=config)
     return model
+
+
+def _same(one: Model, other: Model) -> bool:
+    names = ("hidden", "max_seq_length", "embedding", "blocks", "head")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _candidates(shape: Shape) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, NotModelledError, Used, unknown_keys
+from astrarium.configs.imported import AsIf, Imported, NotModelledError, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described, Settings
 from astrarium.configs.values import leaves as leaves_of
 from astrarium.configs.values import table
@@ -85,13 +85,7 @@ def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:
         raise NotModelledError(f"{source}: layers of Mamba (is_mamba_config) are not modelled")
     if described.shape is not None:
         described.shape = replace(described.shape, experts=_experts(leaves, described.shape.ffn))
-    # Sections and their keys; what is deeper depends on the kind of model or data.
-    says = "nanotron refuses it"
-    unknown = unknown_keys(content, _KEYS["top"], says)
-    for section, known in _KEYS["sections"].items():
-        inner = content.get(section)
-        if isinstance(inner, Mapping) and known:
-            unknown += unknown_keys(inner, known, says, f"{section}.")
+    unknown = _unknown(content, _KEYS)
     names = tuple(one.option for one in unknown)
     as_if = [
         AsIf(path, given, modelled, why)
@@ -142,3 +136,14 @@ def _given(leaves: Mapping[str, str], path: str) -> str:
         default = "afab by default" if given == "None" else given
         return default if leaves["parallelism.pp"] != "1" else ""
     return "" if given == "None" else given
+
+
+def _unknown(content: Mapping[str, Any], keys: Mapping[str, Any]) -> list[Unknown]:
+    """Sections and their keys; what is deeper depends on the kind of model or data."""
+    says = "nanotron refuses it"
+    out = unknown_keys(content, keys["top"], says)
+    for section, known in keys["sections"].items():
+        inner = content.get(section)
+        if isinstance(inner, Mapping) and known:
+            out += unknown_keys(inner, known, says, f"{section}.")
+    return out

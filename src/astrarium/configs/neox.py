@@ -42,14 +42,6 @@ def read_neox(content: Mapping[str, Any], source: str) -> Imported:
     if described.global_batch is None and described.batch_of_replica:
         described.batch_of_replica *= steps
     strategy = describe_megatron(settings).strategy
-    why = "as the vocabulary's file tells, or GPT-NeoX's default"
-    out = [AsIf("vocab_file", "no number of entries", f"{described.vocabulary:,}", why)]
-    name = keys.get("optimizer")
-    kind = str(name.get("type", "Adam")) if isinstance(name, Mapping) else "Adam"
-    if optimizer_called(kind) is None:
-        out.append(AsIf("optimizer", kind, "Adam", "its states are those of Adam"))
-    if "sparse" in str(keys.get("attention_config", "")):
-        out.append(AsIf("attention_config", "sparse", "global", "sparse attention is not modelled"))
     return Imported(
         source=source,
         program=PROGRAM,
@@ -57,7 +49,7 @@ def read_neox(content: Mapping[str, Any], source: str) -> Imported:
         strategy_of=lambda layers, _=None: {"split": "balanced", **strategy},
         used=tuple(Used(key, str(keys[key]), _RENAMED[key]) for key in _RENAMED if key in keys),
         neutral=tuple(key for key in keys if key not in _RENAMED),
-        as_if=tuple(out),
+        as_if=tuple(_as_if(keys, described.vocabulary)),
     )
 
 
@@ -90,4 +82,16 @@ def _values(keys: Mapping[str, Any]) -> dict[str, str]:
     named = keys.get("optimizer")
     if isinstance(named, Mapping):
         out["optimizer"] = str(named.get("type", ADAMW))
+    return out
+
+
+def _as_if(keys: Mapping[str, Any], entries: int) -> list[AsIf]:
+    why = "as the vocabulary's file tells, or GPT-NeoX's default"
+    out = [AsIf("vocab_file", "no number of entries", f"{entries:,}", why)]
+    name = keys.get("optimizer")
+    kind = str(name.get("type", "Adam")) if isinstance(name, Mapping) else "Adam"
+    if optimizer_called(kind) is None:
+        out.append(AsIf("optimizer", kind, "Adam", "its states are those of Adam"))
+    if "sparse" in str(keys.get("attention_config", "")):
+        out.append(AsIf("attention_config", "sparse", "global", "sparse attention is not modelled"))
     return out

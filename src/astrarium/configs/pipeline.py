@@ -38,12 +38,7 @@ def layout_chunks(text: str) -> list[int]:
             f"the layout '{text}' has '{strange[0]}'; it is made of E, t, m, L, | and repeats"
             " such as t*8 or (tt|)*4"
         )
-    # Exactly one embedding and it is first, exactly one loss and it is last.
-    letters = flat.replace("|", "")
-    if letters.count("E") != 1 or not letters.startswith("E"):
-        raise InputError(f"the layout '{text}' needs exactly one E, before all else")
-    if letters.count("L") != 1 or not letters.endswith("L"):
-        raise InputError(f"the layout '{text}' needs exactly one L, after all else")
+    _check_ends(text, flat)
     return [stage.count("t") + stage.count("m") for stage in flat.split("|")]
 
 
@@ -61,6 +56,15 @@ def layout_text(rows: Sequence[Sequence[str]]) -> str:
         return "|".join("".join(known[name.strip()] for name in row) for row in rows)
     except KeyError as error:
         raise InputError(f"the layout names {error}; known are {', '.join(letters)}") from None
+
+
+def _check_ends(text: str, flat: str) -> None:
+    """Exactly one embedding and it is first, exactly one loss and it is last."""
+    letters = flat.replace("|", "")
+    if letters.count("E") != 1 or not letters.startswith("E"):
+        raise InputError(f"the layout '{text}' needs exactly one E, before all else")
+    if letters.count("L") != 1 or not letters.endswith("L"):
+        raise InputError(f"the layout '{text}' needs exactly one L, after all else")
 
 
 def ends_chunks(

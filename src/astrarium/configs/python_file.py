@@ -22,6 +22,7 @@ from astrarium.configs.accelerate import (
 )
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError, name_that_file
 from astrarium.configs.neighbours import beside, text_of
+from astrarium.configs.settings import Described
 from astrarium.configs.shell.launch import STARTERS, Launch, flags_of
 
 _SECTIONS: Final = ("training", "parallelism", "compile")
@@ -168,6 +169,18 @@ def _layers(item: ast.expr) -> list[str]:
     return [str(ast.literal_eval(item))]
 
 
+def constants_of(text: str, source: str) -> dict[str, Any]:
+    """NAME = value at the top of a program."""
+    out = {}
+    for node in _parsed(text, source).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                out[node.targets[0].id] = ast.literal_eval(node.value)
+            except (ValueError, SyntaxError):
+                continue
+    return out
+
+
 def read_torchtitan_launch(launch: Launch, source: str) -> Imported:
     """A script that starts torchtitan with a file or a module beside it."""
     from astrarium.configs.detect import read_config
@@ -198,23 +211,12 @@ def read_own(launch: Launch, source: str) -> Imported:
     config = beside(launch.folder, "config.json")
     if not text.startswith(OWN):
         return read
-    # NAME = value at the top of a program.
-    source = str(program)
-    stated = {}
-    for node in _parsed(text, source).body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            try:
-                stated[node.targets[0].id] = ast.literal_eval(node.value)
-            except (ValueError, SyntaxError):
-                continue
+    stated = constants_of(text, str(program))
     described = read.described
     described.seq_length = stated.get("SEQ_LENGTH")
     described.iterations = stated.get("STEPS")
     described.model = str(config) if config else None
-    # The optimizer that a program of ours makes, and the adapters that PEFT reads beside it.
-    made = _OPTIMIZER.search(text)
-    described.optimizer = (made and optimizer_called(made[1])) or described.optimizer
-    read_adapters(described, launch.folder if "get_peft_model" in text else None, text)
+    _read_training(described, text, launch.folder)
     strategy = {"micro_batch": stated.get("MICRO_BATCH", 1)}
     if stated.get("RECOMPUTE"):  # otherwise the settings say it
         strategy["recompute"] = "full"
@@ -247,6 +249,13 @@ def _settings(launch: Launch, source: str) -> Imported:
     if read is None:
         raise OpenQuestionError(f"{source}: {name} is not beside it; {name_that_file()}")
     return read
+
+
+def _read_training(described: Described, text: str, folder: Path | None) -> None:
+    """The optimizer that a program of ours makes, and the adapters that PEFT reads beside it."""
+    made = _OPTIMIZER.search(text)
+    described.optimizer = (made and optimizer_called(made[1])) or described.optimizer
+    read_adapters(described, folder if "get_peft_model" in text else None, text)
 
 
 def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:

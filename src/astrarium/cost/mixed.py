@@ -222,6 +222,11 @@ class ClusterModel:
         """Bytes that every GPU of such a stage has."""
         return self._class(stage_class).capacity
 
+    def domain_of(self, stage_class: StageClass, gpus: Sequence[int]) -> int:
+        """GPUs in one fast domain of such stages, with so many GPUs of each pool."""
+        taken = np.array(sum(gpus[pool] for pool in stage_class))
+        return int(self._class(stage_class).model.pool.domain_of(taken))
+
     def stage_tables(
         self,
         degrees: Degrees,

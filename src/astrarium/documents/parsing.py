@@ -156,10 +156,7 @@ def parse_text(path: Path, text: str, language: Format, *, repeated_keys: bool =
         data = parsers[language](path, text)
     except RecursionError:
         raise _too_deep(path) from None
-    # Refuse numbers that are not finite, and nesting too deep for those who read the data.
-    for key, value in unbounded(path, data):
-        line = line_of(path, text, key, language)
-        raise failure(path, f"expected a finite number, got {value}", line, key)
+    _check_values(path, text, data, language)
     return data
 
 
@@ -222,6 +219,13 @@ def _neighbour(path: Path) -> str:
         return did_you_mean(path.name, sorted(os.listdir(path.parent))) or "; check the path"
     except (OSError, ValueError):  # the latter for a name with a null byte
         return "; check the path"
+
+
+def _check_values(path: Path, text: str, data: object, language: Format) -> None:
+    """Refuse numbers that are not finite, and nesting too deep for those who read the data."""
+    for key, value in unbounded(path, data):
+        line = line_of(path, text, key, language)
+        raise failure(path, f"expected a finite number, got {value}", line, key)
 
 
 def unbounded(path: Path, data: object) -> list[tuple[KeyPath, float]]:

@@ -134,16 +134,7 @@ def write_folder(out: str, files: Files, *, force: bool = False) -> None:
         if path.is_dir() and any(path.iterdir()):
             _replace_files(path, files)
         else:
-            # Fill a folder beside the place it is for, and rename it; an empty folder gives way.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
-            try:
-                aside.mkdir()
-                _replace_files(aside, files)
-                aside.rename(path)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
+            _make_folder(path, files)
 
 
 def _replace_files(path: Path, files: Files) -> None:
@@ -152,6 +143,19 @@ def _replace_files(path: Path, files: Files) -> None:
         write_atomic(path / name, text)
         if name.endswith(".sh"):
             (path / name).chmod(SCRIPT_MODE)
+
+
+def _make_folder(path: Path, files: Files) -> None:
+    """Fill a folder beside the place it is for, and rename it; an empty folder gives way."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        aside.mkdir()
+        _replace_files(aside, files)
+        aside.rename(path)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
 
 
 @contextmanager

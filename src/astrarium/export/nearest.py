@@ -309,10 +309,7 @@ def differences(asked: Job, found: Job) -> Iterator[str]:
         old, new = getattr(before.overlap, name), getattr(after.overlap, name)
         yield from _changed(f"overlap.{name}", old, new)
     yield from _stages(before, after)
-    # Spot nodes that became nodes on demand.
-    spot = sum(asked.plan.run.spot_gpus.values()) if asked.plan.run else 0
-    if spot and not (found.plan.run and sum(found.plan.run.spot_gpus.values())):
-        yield f"{spot} GPUs as spot -> on demand"
+    yield from _on_demand(asked, found)
 
 
 def _changed(name: str, old: object, new: object) -> Iterator[str]:
@@ -334,6 +331,13 @@ def _pools(strategy: Strategy) -> list[str]:
     """The pools of all stages in their order; once for neighbours that are alike."""
     each = (" and ".join(dict(stage.pools)) for stage in strategy.ordered_stages)
     return [names for names, _ in groupby(each)]
+
+
+def _on_demand(asked: Job, found: Job) -> Iterator[str]:
+    """Spot nodes that became nodes on demand."""
+    spot = sum(asked.plan.run.spot_gpus.values()) if asked.plan.run else 0
+    if spot and not (found.plan.run and sum(found.plan.run.spot_gpus.values())):
+        yield f"{spot} GPUs as spot -> on demand"
 
 
 def _words(value: object) -> str:

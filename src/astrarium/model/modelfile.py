@@ -275,14 +275,6 @@ def _model(document: ModelFile, name: str, label: str) -> Model:
     transformers = [e for e in document.body if isinstance(e, TransformerEntry)]
     length = document.seq_length or (DEFAULT_SEQ_LENGTH if transformers else 1)
     embedding = _end(document.layers[0], EmbeddingEntry) or EmbeddingEntry()
-    # By default a final norm, like that of the last block, and an untied projection.
-    entry = _end(document.layers[-1], HeadEntry) or HeadEntry(tied=not document.vocab)
-    width = entry.hidden or document.hidden
-    outputs = entry.outputs or document.vocab or 1  # without a vocabulary: one value, no weights
-    parameters = entry.parameters
-    if parameters is None:
-        parameters = _VECTORS[transformers[-1].norm] * width if transformers else 0
-    timings = _timings(entry, "head", label)
     return Model(
         name=document.name or name,
         family=FAMILY,
@@ -291,7 +283,7 @@ def _model(document: ModelFile, name: str, label: str) -> Model:
         max_seq_length=length,
         embedding=Embedding(first_vocab, embedding.hidden or document.hidden, embedding.parameters),
         blocks=tuple(blocks),
-        head=Head(width, outputs, entry.tied, entry.bias, parameters, timings),
+        head=_head(document, transformers, label),
         carried=carried,
     )
 
@@ -338,6 +330,18 @@ def _end(entry: Entry, kind: type[_E]) -> _E | None:
     return entry if isinstance(entry, kind) else None
 
 
+def _head(document: ModelFile, transformers: list[TransformerEntry], label: str) -> Head:
+    """By default a final norm, like that of the last block, and an untied projection."""
+    entry = _end(document.layers[-1], HeadEntry) or HeadEntry(tied=not document.vocab)
+    width = entry.hidden or document.hidden
+    outputs = entry.outputs or document.vocab or 1  # without a vocabulary: one value, no weights
+    parameters = entry.parameters
+    if parameters is None:
+        parameters = _VECTORS[transformers[-1].norm] * width if transformers else 0
+    timings = _timings(entry, "head", label)
+    return Head(width, outputs, entry.tied, entry.bias, parameters, timings)
+
+
 def _architecture(body: list[BodyEntry], later: list[EmbeddingEntry]) -> build.Architecture:
     transformers = [entry for entry in body if isinstance(entry, TransformerEntry)]
     if later:
@@ -354,28 +358,9 @@ def _body_block(entry: BodyEntry, document: ModelFile, label: str) -> Block | Cu
         block = _transformer(entry, entry.hidden or document.hidden)
         return replace(block, timings=_timings(entry, "transformer", label))
     if isinstance(entry, ProjectorEntry):
-        outputs = entry.outputs or document.hidden
-        norms = (Norm("projector_norm", entry.inputs, _VECTORS[entry.norm]),) if entry.norm else ()
-        return build.projector(
-            entry.inputs,
-            (entry.ffn, outputs) if entry.ffn else (outputs,),
-            bias=entry.bias,
-            norms=norms,
-            seq_length=entry.seq_length,
-            sequences=entry.sequences,
-        )
+        return _projector(entry, document.hidden)
     if isinstance(entry, ConvEntry):
-        weights = entry.inputs * entry.outputs * entry.kernel**2
-        positions = -(-entry.height // entry.stride) * -(-entry.width // entry.stride)
-        output = ELEMENT_BYTES * entry.outputs * positions
-        return CustomBlock(
-            name=entry.name,
-            parameter_count=weights + (entry.outputs if entry.bias else 0),
-            forward_flops=float(FLOPS_PER_MULTIPLY_ADD * weights * positions),
-            activation_bytes=float(ELEMENT_BYTES * entry.inputs * entry.height * entry.width),
-            output_bytes=float(output),
-            timings=_timings(entry, entry.name, label),
-        )
+        return _convolution(entry, label)
     return CustomBlock(
         name=entry.name,
         parameter_count=entry.parameters,
@@ -397,6 +382,19 @@ def _moved(moved: Moved) -> tuple[float, float]:
 def _transformer(entry: TransformerEntry, hidden: int) -> Block:
     block = build.transformer_block(_shape(entry, hidden), entry.window, sparse=entry.experts > 0)
     return replace(block, name=entry.name) if entry.name else block
+
+
+def _projector(entry: ProjectorEntry, hidden: int) -> Block:
+    outputs = entry.outputs or hidden
+    norms = (Norm("projector_norm", entry.inputs, _VECTORS[entry.norm]),) if entry.norm else ()
+    return build.projector(
+        entry.inputs,
+        (entry.ffn, outputs) if entry.ffn else (outputs,),
+        bias=entry.bias,
+        norms=norms,
+        seq_length=entry.seq_length,
+        sequences=entry.sequences,
+    )
 
 
 def _shape(entry: TransformerEntry, hidden: int) -> build.Shape:
@@ -427,6 +425,20 @@ def _shape(entry: TransformerEntry, hidden: int) -> build.Shape:
         extra_parameters=entry.parameters,
         seq_length=entry.seq_length,
         sequences=entry.sequences,
+    )
+
+
+def _convolution(entry: ConvEntry, label: str) -> CustomBlock:
+    weights = entry.inputs * entry.outputs * entry.kernel**2
+    positions = -(-entry.height // entry.stride) * -(-entry.width // entry.stride)
+    output = ELEMENT_BYTES * entry.outputs * positions
+    return CustomBlock(
+        name=entry.name,
+        parameter_count=weights + (entry.outputs if entry.bias else 0),
+        forward_flops=float(FLOPS_PER_MULTIPLY_ADD * weights * positions),
+        activation_bytes=float(ELEMENT_BYTES * entry.inputs * entry.height * entry.width),
+        output_bytes=float(output),
+        timings=_timings(entry, entry.name, label),
     )
 
 

@@ -1,4 +1,4 @@
-"""Reports of running jobs: replans, stragglers, simulated policies, several sites."""
+"""What is said about running jobs: replans, stragglers, simulated policies, several sites."""
 
 from __future__ import annotations
 
@@ -57,17 +57,10 @@ class ReplanDocument(Value, frozen=True, kw_only=True):
 def replan_report(document: ReplanDocument, width: int) -> Iterator[RenderableType]:
     """The three answers side by side, and what to do."""
     before, horizon = document.before, format_seconds(document.horizon_seconds)
-    stages = {f"stage {stage}": factor for stage, factor in document.change.slowed_stages.items()}
-    slowed = {**stages, **document.change.slowed_pools}
-    parts = [
-        *(f"lost {number:,} x {name}" for name, number in document.change.lost.items()),
-        *(f"gained {number:,} x {name}" for name, number in document.change.gained.items()),
-        *(f"{name} is {by:g} times slower" for name, by in slowed.items()),
-    ]
     rows = [
         ("running", f"{document.workload.model} on {_gpus(before.gpus)}"),
         ("", f"{strategy_words(before.strategy)}; {_pace(before)}"),
-        ("change", "; ".join(parts)),
+        ("change", _change_words(document.change)),
         *(("note", note) for note in document.notes),
     ]
     yield labelled(rows, style="dim")
@@ -90,17 +83,7 @@ def replan_report(document: ReplanDocument, width: int) -> Iterator[RenderableTy
     yield Text("")
     yield labelled([(one.way, _says(one, document)) for one in document.answers], style="dim")
     yield title(f"Best: {document.best.capitalize()}")
-    answers = {answer.way: answer for answer in document.answers}
-    best, stay = answers[document.best], answers[Reaction.STAY]
-    measure = "cheapest tokens" if document.objective == "cost" else "most tokens"
-    says = f"It has the {measure} over {format_seconds(document.horizon_seconds)}"
-    if best is not stay and stay.plan is not None and stay.tokens > 0:
-        more = 100 * (best.tokens / stay.tokens - 1)
-        compared = f"{abs(more):.1f} % {'more' if more >= 0 else 'fewer'}"
-        says += f": {compared}{' tokens' if document.objective == 'cost' else ''} than staying"
-    now = format_seconds(document.plan_document.plans[0].iteration_seconds)
-    ran = format_seconds(document.before.iteration_seconds)
-    yield Text(f"{says}. An iteration takes {now}; it took {ran}.")
+    yield Text(_reason(document))
 
 
 def _says(answer: ReplanAnswer, document: ReplanDocument) -> str:
@@ -114,6 +97,31 @@ def _says(answer: ReplanAnswer, document: ReplanDocument) -> str:
     source = _SOURCES[answer.source].format(format_bytes(answer.moved_bytes))
     idle = f"; {answer.idle_gpus:,} GPUs idle" if answer.idle_gpus else ""
     return f"{means}: {strategy_words(answer.plan.strategy)}; {source}{idle}"
+
+
+def _reason(document: ReplanDocument) -> str:
+    answers = {answer.way: answer for answer in document.answers}
+    best, stay = answers[document.best], answers[Reaction.STAY]
+    measure = "cheapest tokens" if document.objective == "cost" else "most tokens"
+    says = f"It has the {measure} over {format_seconds(document.horizon_seconds)}"
+    if best is not stay and stay.plan is not None and stay.tokens > 0:
+        more = 100 * (best.tokens / stay.tokens - 1)
+        compared = f"{abs(more):.1f} % {'more' if more >= 0 else 'fewer'}"
+        says += f": {compared}{' tokens' if document.objective == 'cost' else ''} than staying"
+    now = format_seconds(document.plan_document.plans[0].iteration_seconds)
+    ran = format_seconds(document.before.iteration_seconds)
+    return f"{says}. An iteration takes {now}; it took {ran}."
+
+
+def _change_words(change: ClusterChange) -> str:
+    stages = {f"stage {stage}": factor for stage, factor in change.slowed_stages.items()}
+    slowed = {**stages, **change.slowed_pools}
+    parts = [
+        *(f"lost {number:,} x {name}" for name, number in change.lost.items()),
+        *(f"gained {number:,} x {name}" for name, number in change.gained.items()),
+        *(f"{name} takes {by:g} times as long" for name, by in slowed.items()),
+    ]
+    return "; ".join(parts)
 
 
 def _numbers(head: str, cells: Iterable[str], drop: int = 0) -> Field:
@@ -169,8 +177,8 @@ def stragglers_report(document: StragglersDocument, width: int) -> Iterator[Rend
     yield from listing(fields, width)
     if any(one.expected_iteration_seconds < one.iteration_seconds for one in plans):
         yield Text(
-            "Less than an iteration is expected where stages differ: its prediction takes all of"
-            " them to be as slow as the slowest GPU."
+            "Less may be expected than predicted: a prediction takes every stage to be as slow as"
+            " the slowest GPU of all."
         )
     best = max(plans, key=lambda one: one.expected_tokens_per_second)
     first, fastest = plans[0], min(plans, key=lambda one: one.iteration_seconds)

@@ -260,11 +260,7 @@ def _body(document: PlanDocument, chosen: Plan) -> Iterator[str]:
     yield from _section("Inputs", _facts([*given, *limits]))
     yield from _section("Plans", _plans(document, chosen), *_more(len(document.listed), "plans"))
     if document.pareto:
-        front = front_of(document)
-        columns = fields(front, thinned(front, MOST_ROWS))
-        title = f"Time against {'money' if front.priced else 'GPUs'}"
-        table = _table(columns) + "".join(_more(len(front.points), "points"))
-        yield from _picture("front", title, table)
+        yield from _front(document)
     words = caption(chosen, experts=document.workload.has_experts)
     yield f"""<section id="chosen"><h2>Plan <span data-rank>{chosen.rank}</span></h2>
 <p class="caption" data-caption>{escape(words)}</p></section>"""
@@ -336,6 +332,14 @@ def _plans(document: PlanDocument, chosen: Plan) -> str:
 def _more(number: int, what: str) -> Iterator[str]:
     if number > MOST_ROWS:
         yield f'<p class="faint">{MOST_ROWS} of {number:,} {what} are in the table.</p>'
+
+
+def _front(document: PlanDocument) -> Iterator[str]:
+    front = front_of(document)
+    columns = fields(front, thinned(front, MOST_ROWS))
+    title = f"Time against {'money' if front.priced else 'GPUs'}"
+    table = _table(columns) + "".join(_more(len(front.points), "points"))
+    yield from _picture("front", title, table)
 
 
 def _times(plan: Plan) -> str:

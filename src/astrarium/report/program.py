@@ -62,12 +62,7 @@ def program_report(
         yield tables.title("Longest instructions")
         yield from _longest(program, top_instructions, width)
     yield tables.title(f"Where the {format_seconds(program.seconds)} of a step go")
-    total = document.program.seconds
-    rows = []
-    for key, seconds in document.breakdown_seconds.items():
-        name, meaning = CAUSES.get(key, (key, ""))
-        rows.append((name, format_seconds(seconds), seconds / total, meaning))
-    yield tables.terms_table(rows, width)
+    yield _times(document, width)
     unit = "GiB" if max(part.peak_bytes for part in document.memory) >= tables.GIB else "MiB"
     yield tables.title(f"Memory: {unit} on each device")
     yield _memory(document, width, tables.GIB if unit == "GiB" else MIB)
@@ -313,6 +308,15 @@ def _what(program: DeviceProgram, one: Instruction) -> str:
         )
     passes = one.conversion.forward, one.conversion.backward
     return " / ".join("-" if one == "none" else one for one in passes)
+
+
+def _times(document: ProgramDocument, width: int) -> RenderableType:
+    total = document.program.seconds
+    rows = []
+    for key, seconds in document.breakdown_seconds.items():
+        name, meaning = CAUSES.get(key, (key, ""))
+        rows.append((name, format_seconds(seconds), seconds / total, meaning))
+    return tables.terms_table(rows, width)
 
 
 def _memory(document: ProgramDocument, width: int, unit: int) -> RenderableType:

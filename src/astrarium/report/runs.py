@@ -34,20 +34,7 @@ def execution_report(run: PlanRun, width: int) -> Iterator[RenderableType]:
     for note in run.notes:
         yield Text(f"note: {note}")
     yield from _changes(run, width)
-    yield title("Processes")
-    parts = run.processes
-    used = [axis for axis in parts[0].places if any(part.places[axis] for part in parts)]
-    fields = [Field("rank", [str(part.rank) for part in parts], right=True)]
-    fields += [Field(axis, [str(p.places[axis]) for p in parts], right=True) for axis in used]
-    if any(part.pools for part in parts):
-        fields.append(Field("pool", [", ".join(part.pools) for part in parts], drop=3))
-    fields += [
-        Field("layers", [str(part.layers) for part in parts], right=True),
-        Field("weights", [format_count(part.parameters) for part in parts], right=True, drop=2),
-        Field("peak", [format_bytes(part.peak_bytes) for part in parts], right=True, drop=1),
-        Field("step", [format_seconds(part.mean_step_seconds) for part in parts], right=True),
-    ]
-    yield from listing(fields, width)
+    yield from _ranks(run, width)
     yield from _losses(run, width)
     yield Text(_verdict(run))
     software = ", ".join(f"{name} {text}" for name, text in run.versions.items())
@@ -90,6 +77,23 @@ def _changes(run: PlanRun, width: int) -> Iterator[RenderableType]:
         ],
         width,
     )
+
+
+def _ranks(run: PlanRun, width: int) -> Iterator[RenderableType]:
+    yield title("Processes")
+    parts = run.processes
+    used = [axis for axis in parts[0].places if any(part.places[axis] for part in parts)]
+    fields = [Field("rank", [str(part.rank) for part in parts], right=True)]
+    fields += [Field(axis, [str(p.places[axis]) for p in parts], right=True) for axis in used]
+    if any(part.pools for part in parts):
+        fields.append(Field("pool", [", ".join(part.pools) for part in parts], drop=3))
+    fields += [
+        Field("layers", [str(part.layers) for part in parts], right=True),
+        Field("weights", [format_count(part.parameters) for part in parts], right=True, drop=2),
+        Field("peak", [format_bytes(part.peak_bytes) for part in parts], right=True, drop=1),
+        Field("step", [format_seconds(part.mean_step_seconds) for part in parts], right=True),
+    ]
+    yield from listing(fields, width)
 
 
 def loss_fields(losses: Sequence[float], other: str, others: Sequence[float] | None) -> list[Field]:
@@ -150,13 +154,17 @@ def program_run_report(run: ProgramRun, width: int) -> Iterator[RenderableType]:
         width,
     )
     yield title("Losses")
-    alone = run.single_process
-    fields = loss_fields(run.losses, "one device", None if alone is None else alone.losses)
-    seconds = [format_seconds(one) for one in run.step_seconds]
-    yield from listing([*fields, Field("seconds", seconds, right=True, drop=1)], width)
+    yield from listing(_program_losses(run), width)
     took, predicted = map(format_seconds, (run.median_step_seconds, run.predicted_seconds))
     yield Text(f"a step took {took} here; predicted for the devices of the program: {predicted}")
     yield Text(program_verdict(run))
+
+
+def _program_losses(run: ProgramRun) -> list[Field]:
+    alone = run.single_process
+    fields = loss_fields(run.losses, "one device", None if alone is None else alone.losses)
+    seconds = [format_seconds(one) for one in run.step_seconds]
+    return [*fields, Field("seconds", seconds, right=True, drop=1)]
 
 
 def program_verdict(run: ProgramRun) -> str:

@@ -285,7 +285,11 @@ def _pivot_report(pivot: Pivot, width: int) -> Iterator[RenderableType]:
 
 
 def _cell(value: float | None) -> str:
-    return "-" if value is None else (format_count(value) if abs(value) >= 1000 else f"{value:.4g}")
+    return "-" if value is None else _figure(value)
+
+
+def _figure(value: float) -> str:
+    return format_count(value) if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _best_fields(document: SweepDocument) -> Iterator[Field]:

@@ -63,12 +63,7 @@ class PlanTimeline(Value, frozen=True):
 
     def events(self) -> Iterator[Event]:
         """Everything, passes first, each stage's in the order of execution."""
-        columns = (self.passes.backward, self.passes.stage, self.passes.start, self.passes.end)
-        numbers = (self.passes.micro_batch, self.passes.chunk)
-        rows = zip(*(column.tolist() for column in (*columns, *numbers)), strict=True)
-        for backward, stage, start, end, micro_batch, chunk in rows:
-            kind = EventKind.BACKWARD if backward else EventKind.FORWARD
-            yield Event(kind, stage, start, end, micro_batch, chunk)
+        yield from _pass_events(self.passes)
         yield from self.transfers
         yield from self.after
 
@@ -116,6 +111,15 @@ def _executed(plan: Plan) -> Timeline:
     return simulate(pace * forward, pace * backward, pace * links, count, overlap_p2p=overlap)
 
 
+def _pass_events(passes: Timeline) -> Iterator[Event]:
+    columns = (passes.backward, passes.stage, passes.start, passes.end)
+    numbers = (passes.micro_batch, passes.chunk)
+    rows = zip(*(column.tolist() for column in (*columns, *numbers)), strict=True)
+    for backward, stage, start, end, micro_batch, chunk in rows:
+        kind = EventKind.BACKWARD if backward else EventKind.FORWARD
+        yield Event(kind, stage, start, end, micro_batch, chunk)
+
+
 def _transfers(passes: Timeline, plan: Plan) -> Iterator[Event]:
     """Transfers start as a pass ends or, without overlap, when the receiver is done, too."""
     strategy, stages = plan.strategy, plan.stage_seconds
@@ -141,7 +145,7 @@ def _transfers(passes: Timeline, plan: Plan) -> Iterator[Event]:
 
 
 def _when_free(passes: Timeline, stage: Ints, moment: Floats) -> Floats:
-    """The moment from which a stage that may be in a pass is done with it."""
+    """When a stage that may be in a pass at some moment is done with it."""
     free = moment.copy()
     for number in np.unique(stage):
         own = np.flatnonzero(passes.stage == number)

@@ -241,12 +241,7 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
         yield from listing(list(_fields(by, swept, SWEEP_COLUMNS)), width)
     if document.largest_errors:
         yield title("Largest errors")
-        for found in document.largest_errors:
-            yield Text(
-                f"{100 * found.error:+.0f} %  {found.model} on {found.gpus}: measured"
-                f" {found.measured_seconds:.4g} s, predicted {found.predicted_seconds:.4g} s"
-            )
-            yield indented(f"{found.strategy}; {found.place}", style="dim")
+        yield from _errors(document.largest_errors)
     if document.implausible:
         yield title("Implausible, not scored")
         yield from _reasons(document.implausible)
@@ -296,6 +291,15 @@ def _fields(
 
 def _of_memory(group: metrics.Metrics) -> bool:
     return bool(group.memory_rows or group.out_of_memory or group.false_alarms is not None)
+
+
+def _errors(errors: Sequence[LargestError]) -> Iterator[RenderableType]:
+    for found in errors:
+        yield Text(
+            f"{100 * found.error:+.0f} %  {found.model} on {found.gpus}: measured"
+            f" {found.measured_seconds:.4g} s, predicted {found.predicted_seconds:.4g} s"
+        )
+        yield indented(f"{found.strategy}; {found.place}", style="dim")
 
 
 def _reasons(unmodelled: Sequence[RowsAside]) -> Iterator[RenderableType]:

@@ -123,9 +123,7 @@ def measure_plan(
     planned = as_planned(job.workload, job.strategy, TIMED_STEPS)
     run = planned.job.strategy
     notes = planned.notes
-    # The same strategy: without tensor parallelism its overlap means nothing.
-    hides = job.strategy.overlap.tp and job.strategy.tp > 1
-    if run != replace(job.strategy, overlap=replace(job.strategy.overlap, tp=hides)):
+    if run != _without_idle_overlap(job.strategy):
         if predict is None:
             raise InputError(
                 f"--measure: {'; '.join(notes)}; the plan's estimate is of another run: give"
@@ -149,6 +147,12 @@ def measure_plan(
         measured_seconds=timed.seconds,
         measured_range_seconds=(timed.low, timed.high),
     )
+
+
+def _without_idle_overlap(strategy: Strategy) -> Strategy:
+    """The same strategy: without tensor parallelism its overlap means nothing."""
+    hides = strategy.overlap.tp and strategy.tp > 1
+    return replace(strategy, overlap=replace(strategy.overlap, tp=hides))
 
 
 def shares_of(cluster: Cluster, strategy: Strategy) -> list[float]:

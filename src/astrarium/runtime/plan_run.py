@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from astrarium.catalog.optimizers import ADAMW
-from astrarium.catalog.runtimes import DEFAULT
+from astrarium.catalog.runtimes import DEFAULT, Runtime
 from astrarium.errors import InputError
 from astrarium.plans.job import Job
 from astrarium.runtime.execute import (
@@ -126,10 +126,14 @@ def _made(job: Job, device: Device, limits: RunLimits) -> tuple[ScaledJob, bool]
         if gpus >= job.world_size:
             return as_planned(job.workload, job.strategy, limits.steps), True
         most = min(most, gpus)
-    # The planned runtime's rules if it runs here; else Megatron's, as on GPUs (fp32 copies).
-    missing = SHARDING.get(job.runtime.program) is Software.DEEPSPEED and not is_there("deepspeed")
-    rules = DEFAULT if missing or device is Device.CUDA else job.runtime.program
+    rules = _rules_run(job.runtime, device)
     return scaled(job.workload, job.strategy, most, limits.steps, rules), False
+
+
+def _rules_run(runtime: Runtime, device: Device) -> str:
+    """The planned runtime's rules if it runs here; else Megatron's, as on GPUs (fp32 copies)."""
+    missing = SHARDING.get(runtime.program) is Software.DEEPSPEED and not is_there("deepspeed")
+    return DEFAULT if missing or device is Device.CUDA else runtime.program
 
 
 def _notes(

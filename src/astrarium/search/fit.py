@@ -160,13 +160,17 @@ def _recompute_changes(workload: Workload, s: Strategy) -> Iterator[tuple[str, S
             selective = Recompute(Granularity.SELECTIVE, modules=modules)
             names = ", ".join(modules)
             yield f"recompute {names}", replace(s, recompute=selective)
-    # Layers of a chunk, on average over those that hold any.
-    filled = sum(stage.last_layer > stage.first_layer for stage in s.stages)
-    for layers in range(1, (workload.model.num_layers // (filled or s.pp * s.virtual_stages)) + 1):
+    for layers in range(1, _mean_layers(workload, s) + 1):
         block = Recompute(Granularity.FULL, Method.BLOCK, layers)
         yield f"recompute {layers} layers of each stage", replace(s, recompute=block)
     every = Recompute(Granularity.FULL, Method.UNIFORM, 1)
     yield "recompute all layers", replace(s, recompute=every)
+
+
+def _mean_layers(workload: Workload, s: Strategy) -> int:
+    """Layers of a chunk, on average over those that hold any."""
+    filled = sum(stage.last_layer > stage.first_layer for stage in s.stages)
+    return workload.model.num_layers // (filled or s.pp * s.virtual_stages)
 
 
 def _adjusted(workload: Workload, before: Strategy, s: Strategy) -> Strategy | None:

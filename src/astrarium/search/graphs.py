@@ -32,12 +32,7 @@ def with_graphs(
     answer: Callable[[Runtime], Planned],
 ) -> Planned:
     """The answer with captured layers, if it is faster; `answer` asks for another runtime."""
-    # Whether whole layers can be captured: dense ones of NVIDIA's GPUs, all weights training.
-    kinds = workload.model.kinds
-    dense = all(isinstance(kind, Block) and kind.attentions and not kind.scans for kind in kinds)
-    known = len(cluster.pools) == 1 and cluster.pools[0].gpu.vendor == NVIDIA
-    plain = workload.adapters is None and not workload.model.max_experts
-    if not ((runtime.name == DEFAULT and dense and known and plain) and _is_held_up(found)):
+    if not (_may_capture(workload, cluster, runtime) and _is_held_up(found)):
         return found
     try:
         captured = answer(find_runtime(GRAPHS))
@@ -52,6 +47,15 @@ def with_graphs(
         f" {flag('runtime', 'megatron')} does without"
     )
     return replace(captured, notes=(*captured.notes, note))
+
+
+def _may_capture(workload: Workload, cluster: Cluster, runtime: Runtime) -> bool:
+    """Whether whole layers can be captured: dense ones of NVIDIA's GPUs, all weights training."""
+    kinds = workload.model.kinds
+    dense = all(isinstance(kind, Block) and kind.attentions and not kind.scans for kind in kinds)
+    known = len(cluster.pools) == 1 and cluster.pools[0].gpu.vendor == NVIDIA
+    plain = workload.adapters is None and not workload.model.max_experts
+    return runtime.name == DEFAULT and dense and known and plain
 
 
 def _is_held_up(found: Planned) -> bool:

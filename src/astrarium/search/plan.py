@@ -11,7 +11,7 @@ from astrarium.cluster import Cluster
 from astrarium.cost.chances import fit_chance
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import MEMORY_CAUSES, Memory, memory_of
-from astrarium.cost.mixed import ClusterModel
+from astrarium.cost.mixed import ClusterModel, StageClass
 from astrarium.cost.replay import is_executed, replayed_seconds
 from astrarium.cost.step import SECONDS_CAUSES, Seconds, pipeline_of, seconds_of
 from astrarium.cost.uncertainty import doubts_of, interval_ratios
@@ -69,7 +69,7 @@ def _pipelines(model: ClusterModel, strategies: Sequence[Strategy]) -> list[_Pip
         degrees_of(strategies),
         np.array([s.virtual_stages for s in strategies], np.int64),
         bounds,
-        [[tuple(pool for pool, _ in parts) for parts in ranks] for ranks in placed],
+        [[_class_of(parts) for parts in ranks] for ranks in placed],
         pool_gpus,
     )
     layouts = pipelines.layouts
@@ -110,6 +110,10 @@ def _with_busy_shares(priced: _Pipeline) -> tuple[StageSeconds, ...]:
         replace(one, busy_share=(batches * one.pass_seconds + one.after_seconds) / seconds)
         for one in priced.stages
     )
+
+
+def _class_of(parts: Parts) -> StageClass:
+    return tuple(pool for pool, _ in parts)
 
 
 def _replayed(layouts: Layouts, options: Options, seconds: Seconds) -> Seconds:

@@ -358,6 +358,16 @@ def _gap(results: Sequence[SearchResult]) -> float:
     return float(gap)  # arrays have numbers of their own, which JSON does not know
 
 
+def _check_types(cluster: Cluster, mode: Mode, most_types: int | None) -> None:
+    if mode is Mode.EXACT and most_types is not None and most_types < len(cluster.pools):
+        raise refusal(
+            "mix",
+            f" {most_types} leaves some of the {len(cluster.pools)} pools out, and"
+            f" {flag('mode', 'exact')} uses all; add {flag('mode', 'up-to')}",
+            FEWER_GPUS,
+        )
+
+
 class _Searched(Value, frozen=True):
     """Plans, paid for, and the searches for them; the front counts none of its own as found."""
 
@@ -423,13 +433,7 @@ def check_runtime(runtime: Runtime, workload: Workload, cluster: Cluster) -> Non
 def _check_request(
     workload: Workload, cluster: Cluster, mode: Mode, limits: Limits, most_types: int | None
 ) -> None:
-    if mode is Mode.EXACT and most_types is not None and most_types < len(cluster.pools):
-        raise refusal(
-            "mix",
-            f" {most_types} leaves some of the {len(cluster.pools)} pools out, and"
-            f" {flag('mode', 'exact')} uses all; add {flag('mode', 'up-to')}",
-            FEWER_GPUS,
-        )
+    _check_types(cluster, mode, most_types)
     makers = list(dict.fromkeys(pool.gpu.vendor for pool in cluster.pools))
     if len(makers) > 1 and mode is Mode.EXACT:
         raise InputError(

@@ -273,12 +273,7 @@ class _Choice:
 
     def simplify(self, pool: Pool) -> None:
         """Search again without one thing after the other."""
-        # The pool with so much memory kept free that it is no concern.
-        experts = self._asked.workload.model.max_experts > 0
-        capacity = pool.gpu.memory_bytes
-        runtime = self.plan.runtimes[0] if self.plan.runtimes else ""
-        usable = usable_bytes(capacity, ROOMY, runtime, experts=experts)
-        roomy = replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
+        roomy = _with_room(pool, self.plan, self._asked)
         if self.plan.is_sure_to_fit(ROOMY) or self._search(roomy, ()):
             pool = roomy
         rules, left = tuple[UserRule, ...](), list(MECHANISMS)
@@ -299,6 +294,15 @@ class _Choice:
     def _search(self, pool: Pool, rules: tuple[UserRule, ...]) -> bool:
         """Whether a plan under more rules is taken."""
         return any([self.offer(plan) for plan in self._near.plans(rules, pool)])
+
+
+def _with_room(pool: Pool, plan: Plan, asked: Asked) -> Pool:
+    """The pool with so much memory kept free that it is no concern."""
+    experts = asked.workload.model.max_experts > 0
+    capacity = pool.gpu.memory_bytes
+    runtime = plan.runtimes[0] if plan.runtimes else ""
+    usable = usable_bytes(capacity, ROOMY, runtime, experts=experts)
+    return replace(pool, memory_margin=max(capacity - usable, pool.memory_margin))
 
 
 def rule_against(field: str, plain: int | str) -> UserRule:

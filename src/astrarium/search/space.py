@@ -136,7 +136,7 @@ class Space:
 
     @property
     def num_degrees(self) -> int:
-        """The number of `degrees`, without writing them out."""
+        """How many `degrees` there are, without writing them out."""
         return int(self._per_grid(self._grids).sum())
 
     @property
@@ -256,7 +256,7 @@ class Space:
         return int(2 ** (len(OVERLAP_SWITCHES) - len(self.expanded_overlaps)))
 
     def num_options(self, chunk_layers: int) -> int:
-        """The number of `options`, without writing them out."""
+        """How many `options` there are, without writing them out."""
         policies = 1 + len(self.module_masks) + 2 * chunk_layers
         switches = int(2 ** len(self.expanded_overlaps))
         return policies * len(ZERO_STAGES) * len(self.offload) * switches
@@ -326,13 +326,7 @@ def options_of_chunks(
     offload: Sequence[bool] = OFFLOAD,
 ) -> Options:
     """Every option for chunks of at most so many layers, in a fixed order."""
-    none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
-    no_method, uniform, block = (METHODS.index(m) for m in Method)
-    recompute = [(none, no_method, 0, 0)]
-    recompute += [(selective, no_method, 0, mask) for mask in module_masks]
-    for layers in range(1, chunk_layers + 1):
-        recompute.append((full, uniform, layers, 0))
-        recompute.append((full, block, layers, 0))
+    recompute = _recompute_choices(chunk_layers, module_masks)
     switches = [
         (False, True) if name in expanded_overlaps else (True,) for name in OVERLAP_SWITCHES
     ]
@@ -341,6 +335,19 @@ def options_of_chunks(
     columns = list(zip(*rows, strict=True))
     named = zip(OPTION_ORDER, columns, strict=True)
     return Options.of({k: np.array(v) for k, v in named})
+
+
+def _recompute_choices(
+    chunk_layers: int, module_masks: Sequence[int]
+) -> list[tuple[int, int, int, int]]:
+    none, selective, full = (GRANULARITIES.index(g) for g in Granularity)
+    no_method, uniform, block = (METHODS.index(m) for m in Method)
+    choices = [(none, no_method, 0, 0)]
+    choices += [(selective, no_method, 0, mask) for mask in module_masks]
+    for layers in range(1, chunk_layers + 1):
+        choices.append((full, uniform, layers, 0))
+        choices.append((full, block, layers, 0))
+    return choices
 
 
 def _grid(**axes: Ints) -> dict[str, Ints]:

@@ -294,13 +294,7 @@ def find_blocks(nodes: Sequence[Node]) -> tuple[int, ...]:
     """The block of each node, -1 outside of all; blocks are numbered in order."""
     blocks = [-1] * len(nodes)
     for depth in range(DEEPEST):
-        runs: list[_LayerRun] = []
-        layers = ((_layer_of(node.path, depth), index) for index, node in enumerate(nodes))
-        for layer, group in groupby(layers, key=lambda item: item[0]):
-            indices = [index for _, index in group]
-            if layer is not None:
-                runs.append(_LayerRun(layer[0], indices[0], indices[-1] + 1))
-        found = _repetitions(nodes, runs)
+        found = _repetitions(nodes, _runs(nodes, depth))
         if not found:
             continue
         for number, (first, last) in enumerate(sorted(found)):
@@ -316,6 +310,16 @@ def _layer_of(path: str, depth: int) -> tuple[str, int] | None:
         return None
     index = numbered[depth]
     return ".".join(parts[:index]), int(parts[index])
+
+
+def _runs(nodes: Sequence[Node], depth: int) -> list[_LayerRun]:
+    runs: list[_LayerRun] = []
+    layers = ((_layer_of(node.path, depth), index) for index, node in enumerate(nodes))
+    for layer, group in groupby(layers, key=lambda item: item[0]):
+        indices = [index for _, index in group]
+        if layer is not None:
+            runs.append(_LayerRun(layer[0], indices[0], indices[-1] + 1))
+    return runs
 
 
 def _repetitions(nodes: Sequence[Node], runs: list[_LayerRun]) -> list[tuple[int, int]]:

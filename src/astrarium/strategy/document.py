@@ -314,6 +314,15 @@ def _names_pools(given: Mapping[str, Any]) -> bool:
     return all(isinstance(stage, Mapping) and stage.get("pools") for stage in stages)
 
 
+def _check_groups(strategy: Strategy, where: str) -> None:
+    ranks, groups = strategy.dp * strategy.cp, strategy.shard_groups
+    if ranks % groups:
+        raise InputError(
+            f"{where}: shard_groups {groups} does not divide the dp {strategy.dp} x cp"
+            f" {strategy.cp} = {ranks} ranks that share weights ({_near_divisors(groups, ranks)})"
+        )
+
+
 def _near_divisors(number: int, of: int) -> str:
     """The divisors on both sides of a number that is none: "2 and 4 do"."""
     below = next(n for n in range(min(number, of), 0, -1) if of % n == 0)
@@ -338,12 +347,7 @@ def _derived(
             f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp}"
             f" = {strategy.gpus} GPUs, but {gpus} are given; leave out dp, which then follows"
         )
-    ranks, groups = strategy.dp * strategy.cp, strategy.shard_groups
-    if ranks % groups:
-        raise InputError(
-            f"{where}: shard_groups {groups} does not divide the dp {strategy.dp} x cp"
-            f" {strategy.cp} = {ranks} ranks that share weights ({_near_divisors(groups, ranks)})"
-        )
+    _check_groups(strategy, where)
     per_step = strategy.dp * strategy.micro_batch
     if global_batch % per_step:
         below = global_batch // per_step * per_step

@@ -92,7 +92,6 @@ class Sizes(Value, frozen=True):
 
 
 def model_of(row: MeasuredRow, seq_length: int) -> Model:
-    found = re.search(r"dense_layers ?= ?(\d+)|(\d+) dense layers?", row.notes)
     return _model(
         Sizes(
             name=row.model,
@@ -112,7 +111,7 @@ def model_of(row: MeasuredRow, seq_length: int) -> Model:
             params_b=row.params_b,
             gated=_gated(row),
             tied=_tied(row),
-            dense_layers=int(found[1] or found[2]) if found else None,
+            dense_layers=_dense_layers(row.notes),
         )
     )
 
@@ -130,6 +129,11 @@ def _tied(row: MeasuredRow) -> bool | None:
     if re.search(r"\buntied?\b|untie-", notes):
         return False
     return True if re.search(r"\btied\b", notes) else None
+
+
+def _dense_layers(notes: str) -> int | None:
+    found = re.search(r"dense_layers ?= ?(\d+)|(\d+) dense layers?", notes)
+    return int(found[1] or found[2]) if found else None
 
 
 @cache

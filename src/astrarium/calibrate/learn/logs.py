@@ -162,11 +162,7 @@ def read_logs(path: Path | str) -> list[Log]:
             runs.append(Log(str(path), program))
         for earlier, text in pending:
             if _BEGINNINGS[program].search(text):
-                # Begin a run; what ended before its first iteration is forgotten.
-                last = runs[-1]
-                if not last.samples:
-                    runs.pop()
-                runs.append(Log(last.path, last.program))
+                _begin(runs)
             _read_line(runs[-1], text, f"{path}:{earlier}")
         pending.clear()
     runs = [run for run in runs if run.samples]
@@ -180,6 +176,14 @@ def read_logs(path: Path | str) -> list[Log]:
         for number, run in enumerate(runs, start=1):
             run.path = f"{path} (run {number})"
     return runs
+
+
+def _begin(runs: list[Log]) -> None:
+    """Begin a run; what ended before its first iteration is forgotten."""
+    last = runs[-1]
+    if not last.samples:
+        runs.pop()
+    runs.append(Log(last.path, last.program))
 
 
 def pace_of(log: Log) -> Pace:

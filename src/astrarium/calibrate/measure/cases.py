@@ -354,12 +354,9 @@ def processor_cases(scale: Scale, device: str) -> Iterator[Case]:
         return
     dtype = working_dtype(device)
     heads = ("batch", "heads", "kv_heads", "q_length", "key_dim")
-    rng = random.Random(6)
-    grid = itertools.product(OWN["tokens"], OWN["widths"], OWN["widths"])
-    fitting = [(m, n, k) for m, n, k in grid if 2.0 * m * n * k < MOST_FLOPS]
     kinds = (
         (NOTHING, ("backward",), (), ((),)),
-        (LINEAR, ("forward", "dgrad", "wgrad"), "mnk", rng.sample(fitting, PRODUCTS)),
+        (LINEAR, ("forward", "dgrad", "wgrad"), "mnk", _products()),
         (ATTENTION, BOTH, heads, OWN["heads"]),
         *((PREFIX + name, roles, "mn", OWN["wide"]) for name, roles in POINTWISE.items()),
         (LOSS, ("forward", "both"), "mn", OWN["logits"]),
@@ -371,3 +368,10 @@ def processor_cases(scale: Scale, device: str) -> Iterator[Case]:
             yield Case(SECTION, operator, {"role": role, "dtype": dtype, **named})
     for groups, parameters in OWN["updates"]:
         yield Case(SECTION, UPDATE, {"dtype": dtype, "groups": groups, "parameters": parameters})
+
+
+def _products() -> list[tuple[int, int, int]]:
+    rng = random.Random(6)
+    grid = itertools.product(OWN["tokens"], OWN["widths"], OWN["widths"])
+    fitting = [(m, n, k) for m, n, k in grid if 2.0 * m * n * k < MOST_FLOPS]
+    return rng.sample(fitting, PRODUCTS)

@@ -153,8 +153,12 @@ def describe(device: torch.device) -> dict[str, Any]:
         "kind": "cpu",
         "name": _processor(),
         "cores": len(physical_cores()),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": _memory_bytes(),
     }
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _processor() -> str:

@@ -119,15 +119,8 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
     while at < len(words):
         word = words[at]
         flag, equals, joined = word.partition("=")
-        if not (word.startswith("--") or word == "-h"):
-            names = unset_in(word)
-            if alternatives(word):
-                out.open_words.append(word)
-            elif names:
-                what = f"${names[0]} is never set in the script; nothing is taken for it"
-                out.notes += [what] if what not in out.notes else []
-            elif word.strip():
-                out.complaints.append(f"unrecognized arguments: {word}")
+        if not _is_flag(word):
+            _positional(out, word)
             at += 1
             continue
         following = _values(words, at + 1)
@@ -141,6 +134,10 @@ def parse_arguments(words: Sequence[str]) -> Arguments:
         _keep(out, Given(option, flag, tuple(taken)))
         at += 1 + (0 if equals else len(taken))
     return out
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("--") or word == "-h"
 
 
 def _values(words: Sequence[str], begin: int) -> list[str]:
@@ -160,6 +157,17 @@ def _most(option: Option) -> int | None:
     if option.many is None:
         return 1
     return option.many if isinstance(option.many, int) else None
+
+
+def _positional(out: Arguments, word: str) -> None:
+    names = unset_in(word)
+    if alternatives(word):
+        out.open_words.append(word)
+    elif names:
+        what = f"${names[0]} is never set in the script; nothing is taken for it"
+        out.notes += [what] if what not in out.notes else []
+    elif word.strip():
+        out.complaints.append(f"unrecognized arguments: {word}")
 
 
 def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:

@@ -181,19 +181,7 @@ def _values(arguments: Arguments, launch: Launch, answers: Answers | None) -> di
     """The settings, with Megatron's defaults, DeepSpeed's file and the answers of the user."""
     values = {**DEFAULTS, **arguments.settings()}
     if "deepspeed" in arguments.older:
-        # DeepSpeed's own settings: in a file that the script writes, or that lies beside it.
-        name = values.get("deepspeed_config", "")
-        content = json_beside(launch.folder, name, launch.files) or {}
-        zero = content.get("zero_optimization", {})
-        out = {}
-        if isinstance(zero, Mapping):
-            if str(zero.get("stage", "")).isdigit() and "zero_stage" not in values:
-                out["zero_stage"] = str(zero["stage"])
-            offload = zero.get("offload_optimizer")
-            device = offload.get("device", "none") if isinstance(offload, Mapping) else "none"
-            if device != "none" or zero.get("cpu_offload") is True:
-                out["optimizer_cpu_offload"] = "True"
-        values |= out
+        values |= _of_deepspeed(values, launch)
         if values.get("bf16") == "True" and values.get("zero_stage", "0") == "0":
             why = "DeepSpeed's optimizer for bf16 shards its states by itself"
             arguments.as_if.append(AsIf("--zero-stage", "0", "1", why))
@@ -234,6 +222,22 @@ def _unknown(arguments: Arguments, *, is_fork: bool) -> list[Unknown]:
         for one in arguments.unknown
         if not is_of_fork(one.option)
     ]
+
+
+def _of_deepspeed(values: Mapping[str, str], launch: Launch) -> dict[str, str]:
+    """DeepSpeed's own settings: in a file that the script writes, or that lies beside it."""
+    name = values.get("deepspeed_config", "")
+    content = json_beside(launch.folder, name, launch.files) or {}
+    zero = content.get("zero_optimization", {})
+    out = {}
+    if isinstance(zero, Mapping):
+        if str(zero.get("stage", "")).isdigit() and "zero_stage" not in values:
+            out["zero_stage"] = str(zero["stage"])
+        offload = zero.get("offload_optimizer")
+        device = offload.get("device", "none") if isinstance(offload, Mapping) else "none"
+        if device != "none" or zero.get("cpu_offload") is True:
+            out["optimizer_cpu_offload"] = "True"
+    return out
 
 
 def _vocabulary(described: Described) -> list[AsIf]:

@@ -78,14 +78,18 @@ def _runtime(s: Settings) -> str:
     moved, layers = s.count("cpu_offloading_num_layers"), s.count("num_layers")
     if moved and layers:
         return offloading(moved, layers)
-    # Whether whole layers run as CUDA graphs; graphs of parts of them are not predicted.
-    whole = not s.text("cuda_graph_modules").strip("[]") and not s.text("cuda_graph_scope")
-    kinds = ("local", "transformer_engine")
-    if s.text("cuda_graph_impl") in kinds and whole and not s.count("num_experts"):
+    if _captures_layers(s):
         return GRAPHS
     if implementation:
         return "megatron" if implementation == "transformer_engine" else "megatron-local"
     return "megatron-local" if s.flag("use_flash_attn") else "megatron-2021"
+
+
+def _captures_layers(s: Settings) -> bool:
+    """Whether whole layers run as CUDA graphs; graphs of parts of them are not predicted."""
+    whole = not s.text("cuda_graph_modules").strip("[]") and not s.text("cuda_graph_scope")
+    kinds = ("local", "transformer_engine")
+    return s.text("cuda_graph_impl") in kinds and whole and not s.count("num_experts")
 
 
 def _precision(s: Settings) -> Precision:
@@ -156,8 +160,7 @@ def _strategy(s: Settings) -> dict[str, Any]:
             "tp": s.flag("tp_comm_overlap"),
         },
     }
-    names = ("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp")
-    if any(s.flag(name) for name in names) or s.flag("deepspeed"):  # they never wait with either
+    if _shards_by_fsdp(s) or s.flag("deepspeed"):  # they never wait with either
         out["overlap"]["grad_reduce"] |= zero >= SHARDING["optim_grads"]
         out["overlap"]["param_gather"] |= zero == SHARDING["optim_grads_params"]
     if s.count("num_experts"):
@@ -172,6 +175,11 @@ def _strategy(s: Settings) -> dict[str, Any]:
     if chunks:
         out |= {"split": "free", "stages": stages_of(chunks)}
     return out
+
+
+def _shards_by_fsdp(s: Settings) -> bool:
+    names = ("use_torch_fsdp2", "use_megatron_fsdp", "use_custom_fsdp")
+    return any(s.flag(name) for name in names)
 
 
 def uneven_chunks(s: Settings) -> list[int]:

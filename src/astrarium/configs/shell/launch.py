@@ -140,13 +140,7 @@ def _without_command(script: Script, where: str, header: Mapping[str, str], text
             for word in (program, *arguments[:1]):
                 refuse(word, arguments, where)
     _name_file(script, where)
-    # Options that variables hold, where no command uses them.
-    out: list[str] = []
-    for value in script.variables.values.values():
-        words = split_words(value) if isinstance(value, str) else list(value)
-        if words and words[0].startswith("--") and _options_in(words):
-            out += words
-    arguments = tuple(out)
+    arguments = _loose_options(script)
     _refuse("", arguments, where)
     gpus, _ = _gpus_of((), header, _environment(script))
     given = {word.partition("=")[0] for word in arguments}
@@ -376,6 +370,16 @@ def _parted(words: Sequence[str]) -> tuple[Sequence[str], str, tuple[str, ...]]:
     if first is None:
         return words, "", ()
     return words[:first], "", tuple(words[first:])
+
+
+def _loose_options(script: Script) -> tuple[str, ...]:
+    """Options that variables hold, where no command uses them."""
+    out: list[str] = []
+    for value in script.variables.values.values():
+        words = split_words(value) if isinstance(value, str) else list(value)
+        if words and words[0].startswith("--") and _options_in(words):
+            out += words
+    return tuple(out)
 
 
 def _slurm(text: str) -> dict[str, str]:

@@ -374,13 +374,7 @@ class _Reader:
         variables = self.variables
         if one.elements is not None:
             if isinstance(variables.values.get(one.name), dict) or _is_keyed(one.elements):
-                # `([key]=value ...)`.
-                before = variables.values.get(one.name)
-                out = dict(before) if one.append and isinstance(before, dict) else {}
-                for word in one.elements or ():
-                    key, _, value = variables.joined(word).partition("]=")
-                    out[key.removeprefix("[")] = value
-                variables.values[one.name] = out
+                variables.values[one.name] = _keyed(variables, one)
                 return
             elements = variables.words(one.elements)
             variables.set(one.name, elements, append=one.append)
@@ -562,3 +556,13 @@ def _is_keyed(elements: Sequence[Sequence[WordPart]]) -> bool:
     return bool(elements) and all(
         word[0].text.startswith("[") and not word[0].quoted for word in elements
     )
+
+
+def _keyed(variables: Variables, one: nodes.Assignment) -> dict[str, str]:
+    """`([key]=value ...)`."""
+    before = variables.values.get(one.name)
+    out = dict(before) if one.append and isinstance(before, dict) else {}
+    for word in one.elements or ():
+        key, _, value = variables.joined(word).partition("]=")
+        out[key.removeprefix("[")] = value
+    return out

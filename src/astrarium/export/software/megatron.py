@@ -258,6 +258,19 @@ def padded_vocabulary(job: Job) -> int:
     return -(-job.model.vocab // multiple) * multiple
 
 
+def data_of(job: Job) -> Data:
+    """Random tokens, or the user's files with their tokenizer and the same padded vocabulary."""
+    own = (
+        "--data-path $DATA_PATH",
+        '--split "${DATA_SPLIT:-99,1,0}"',
+        "--tokenizer-type HuggingFaceTokenizer",
+        '--tokenizer-model "${TOKENIZER_MODEL:?name a tokenizer of Hugging Face}"',
+        f"--padded-vocab-size {padded_vocabulary(job)}",
+    )
+    mock = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size")
+    return Data((*mock, str(job.model.vocab)), "DATA_PATH", own)
+
+
 def environment(job: Job) -> Mapping[str, str]:
     """Environment variables that Megatron's validation asks for."""
     strategy = job.strategy
@@ -286,20 +299,11 @@ def smoke(job: Job) -> tuple[str, ...]:
 
 
 def program(job: Job) -> RankProgram:
-    # Random tokens, or the user's files with their tokenizer and the same padded vocabulary.
-    own = (
-        "--data-path $DATA_PATH",
-        '--split "${DATA_SPLIT:-99,1,0}"',
-        "--tokenizer-type HuggingFaceTokenizer",
-        '--tokenizer-model "${TOKENIZER_MODEL:?name a tokenizer of Hugging Face}"',
-        f"--padded-vocab-size {padded_vocabulary(job)}",
-    )
-    mock = ("--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size")
     return RankProgram(
         software=SOFTWARE,
         script=f'"$MEGATRON_PATH"/{HYBRID_SCRIPT if is_hybrid(job.model) else SCRIPT}',
         arguments=words(flags(job)),
-        data=Data((*mock, str(job.model.vocab)), "DATA_PATH", own),
+        data=data_of(job),
         checkpoints=checkpoints(job),
         smoke=smoke(job),
         environment=environment(job),

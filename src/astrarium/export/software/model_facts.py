@@ -146,12 +146,16 @@ def _facts(values: Mapping[str, Any], family: ModelFamily) -> Iterator[tuple[str
     yield "epsilon", float(read(values, family.epsilon))
     yield "activation", activation_of(values, family)
     if family.router is not None:
-        yield "score", family.router.score
-        yield "normalised", bool(read(values, family.router.normalised))
-        yield "route_scale", float(read(values, family.router.scaling))
-        grouped = read(values, family.router.choice) != "greedy"
-        yield "groups", read(values, family.router.groups) if grouped else NO_LIMIT
-        yield "group_topk", read(values, family.router.group_topk) if grouped else NO_LIMIT
+        yield from _router(values, family.router)
+
+
+def _router(values: Mapping[str, Any], router: Router) -> Iterator[tuple[str, object]]:
+    yield "score", router.score
+    yield "normalised", bool(read(values, router.normalised))
+    yield "route_scale", float(read(values, router.scaling))
+    grouped = read(values, router.choice) != "greedy"
+    yield "groups", read(values, router.groups) if grouped else NO_LIMIT
+    yield "group_topk", read(values, router.group_topk) if grouped else NO_LIMIT
 
 
 def differing(planned: Facts, offered: Facts) -> dict[str, str]:

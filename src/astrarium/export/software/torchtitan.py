@@ -127,7 +127,7 @@ def settings(job: Job) -> dict[str, dict[str, Any]]:
         "compile": {
             "enable": True,
             "components": ["model", "loss"],
-            "enable_async_tensor_parallel": job.strategy.tp > 1 and job.strategy.overlap.tp,
+            "enable_async_tensor_parallel": overlaps_tensor(job),
         },
     }
 
@@ -251,6 +251,10 @@ def checkpointing(job: Job) -> str:
     if job.strategy.recompute.granularity is not Granularity.FULL:
         return "none"
     return "selective" if recomputes_operators(job) else "full"
+
+
+def overlaps_tensor(job: Job) -> bool:
+    return job.strategy.tp > 1 and job.strategy.overlap.tp
 
 
 def program(job: Job) -> RankProgram:

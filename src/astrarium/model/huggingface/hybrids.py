@@ -17,6 +17,7 @@ from astrarium.model.build import (
     FEED_FORWARD,
     SCAN,
     Architecture,
+    Experts,
     Shape,
     assemble,
     transformer_block,
@@ -88,20 +89,13 @@ def nemotron_h(config: Config) -> Shape:
     """Every layer is a scan, attention, a feed-forward part or experts."""
     letters = _letters(config)
     heads, head_dim = config.count("mamba_num_heads"), config.count("mamba_head_dim")
-    if config.optional_count("moe_latent_size"):
-        what = "experts behind a narrower projection are not modelled; expected null"
-        raise config.failure("moe_latent_size", what)
-    shared = config.count("moe_shared_expert_intermediate_size", least=0)
-    bias = config.flag("mlp_bias")
     return replace(
         base(config),
         layers=len(letters),
         gated=False,
         rotary_dim=0,
         mlp_bias=config.flag("mlp_bias"),
-        experts=experts_of(
-            config, config.count("moe_intermediate_size"), shared_ffn=shared, shared_bias=bias
-        ),
+        experts=_nemotron_experts(config),
         scan=_mamba(config, heads, head_dim, "n_groups"),
         scan_bias=config.flag("use_bias"),
         letters=letters,
@@ -122,6 +116,17 @@ def _letters(config: Config) -> str:
             known = ", ".join(LETTERS)
             raise config.failure("layers_block_type", f"expected one of {known}, got {kind!r}")
     return "".join(LETTERS[str(kind)] for kind in types)
+
+
+def _nemotron_experts(config: Config) -> Experts | None:
+    if config.optional_count("moe_latent_size"):
+        what = "experts behind a narrower projection are not modelled; expected null"
+        raise config.failure("moe_latent_size", what)
+    shared = config.count("moe_shared_expert_intermediate_size", least=0)
+    bias = config.flag("mlp_bias")
+    return experts_of(
+        config, config.count("moe_intermediate_size"), shared_ffn=shared, shared_bias=bias
+    )
 
 
 def bamba(config: Config) -> Shape:

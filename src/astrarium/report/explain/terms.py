@@ -306,17 +306,11 @@ def explain(plan: Plan, cluster: ClusterPart) -> Explanation:
     """The terms of a plan, its limits, and what would improve it."""
     time = time_terms(plan)
     uneven = bool(plan.stage_seconds) and (plan.is_mixed or bool(layers_words(plan.strategy)))
-    # The causes of memory on the fullest stage, largest first.
-    stage = plan.fullest
-    terms = (MemoryTerm(key, *WORDS.memory[key], getattr(stage, key), 0.0) for key in MEMORY_KEYS)
     return Explanation(
         SCHEMA,
         plan,
         time,
-        tuple(
-            MemoryTerm(t.cause, t.title, t.meaning, t.bytes, t.bytes / stage.capacity_bytes)
-            for t in sorted(terms, key=lambda term: -term.bytes)
-        ),
+        memory_terms(plan),
         tuple(_binds(plan, time)),
         _remedies(plan, time),
         pool_shares(plan, cluster),
@@ -339,6 +333,16 @@ def time_terms(plan: Plan) -> tuple[TimeTerm, ...]:
         )
         for key, seconds in ranked
         if seconds > 0
+    )
+
+
+def memory_terms(plan: Plan) -> tuple[MemoryTerm, ...]:
+    """The causes of memory on the fullest stage, largest first."""
+    stage = plan.fullest
+    terms = (MemoryTerm(key, *WORDS.memory[key], getattr(stage, key), 0.0) for key in MEMORY_KEYS)
+    return tuple(
+        MemoryTerm(t.cause, t.title, t.meaning, t.bytes, t.bytes / stage.capacity_bytes)
+        for t in sorted(terms, key=lambda term: -term.bytes)
     )
 
 
@@ -392,8 +396,6 @@ def _percent(share: float) -> str:
 def compare(first: tuple[PlanDocument, Plan], second: tuple[PlanDocument, Plan]) -> PlanComparison:
     """Two plans side by side: differences in the question, the choices and the results."""
     (one_document, one), (two_document, two) = first, second
-    # Both with the causes of either; what one does not have takes no time.
-    none = dict.fromkeys((*one.breakdown_seconds, *two.breakdown_seconds), 0.0)
     return PlanComparison(
         "astrarium.comparison/1",
         one,
@@ -402,9 +404,7 @@ def compare(first: tuple[PlanDocument, Plan], second: tuple[PlanDocument, Plan])
         _differing(_context(one_document), _context(two_document)),
         _differing(_choices(one), _choices(two)),
         tuple(_differences(_results(one), _results(two))),
-        tuple(
-            _differences(*({**none, **one.breakdown_seconds}, {**none, **two.breakdown_seconds}))
-        ),
+        tuple(_differences(*_with_all_causes(one.breakdown_seconds, two.breakdown_seconds))),
         tuple(_differences(_memory(one), _memory(two))),
     )
 
@@ -473,6 +473,14 @@ def _results(plan: Plan) -> dict[str, float]:
 
 def _memory(plan: Plan) -> dict[str, float]:
     return {key: getattr(plan.fullest, key) for key in MEMORY_KEYS}
+
+
+def _with_all_causes(
+    first: Mapping[str, float], second: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Both with the causes of either; what one does not have takes no time."""
+    none = dict.fromkeys((*first, *second), 0.0)
+    return {**none, **first}, {**none, **second}
 
 
 def _differences(

@@ -12,6 +12,7 @@ from astrarium.plans.document import Plan, PlanDocument, StageSeconds, WorkloadP
 from astrarium.report import tables, wording
 from astrarium.report.explain.terms import (
     Explanation,
+    Loss,
     PlanComparison,
     PlanDifference,
     PoolShare,
@@ -39,17 +40,7 @@ def contributions_report(explained: Explanation, width: int) -> Iterator[Rendera
     if explained.slowest_link:
         yield from _link_lines(explained.slowest_link, plan)
     if explained.losses:
-        ideal = explained.losses[0]
-        yield title(
-            f"Against an ideal machine with the summed speed: {format_seconds(ideal.seconds)},"
-            f" {percent(ideal.share)} of the {format_seconds(plan.iteration_seconds)}"
-        )
-        rows = [
-            (loss.title, _signed(loss.seconds), loss.share, loss.meaning)
-            for loss in explained.losses
-            if loss.seconds
-        ]
-        yield terms_table(rows, width)
+        yield from _losses(explained.losses, plan, width)
 
 
 def _pools_table(pools: Sequence[PoolShare], width: int) -> Iterator[RenderableType]:
@@ -123,6 +114,20 @@ def _link_lines(slowest: SlowestLink, plan: Plan) -> Iterator[RenderableType]:
         f" an iteration would take {format_seconds(slowest.without_seconds)}"
     )
     yield indented(text)
+
+
+def _losses(losses: Sequence[Loss], plan: Plan, width: int) -> Iterator[RenderableType]:
+    ideal = losses[0]
+    yield title(
+        f"Against an ideal machine with the summed speed: {format_seconds(ideal.seconds)},"
+        f" {percent(ideal.share)} of the {format_seconds(plan.iteration_seconds)}"
+    )
+    rows = [
+        (loss.title, _signed(loss.seconds), loss.share, loss.meaning)
+        for loss in losses
+        if loss.seconds
+    ]
+    yield terms_table(rows, width)
 
 
 def _signed(seconds: float) -> str:

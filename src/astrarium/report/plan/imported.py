@@ -93,7 +93,9 @@ def import_to_dict(document: ImportDocument) -> dict[str, Any]:
 
 def import_report(document: ImportDocument, width: int) -> Iterator[RenderableType]:
     """The options, whether it runs, its time and memory, and the gain of a better plan."""
-    yield header(document.workload, document.cluster, document.notes)
+    plans = () if document.fit is None or document.fit.plan is None else (document.fit.plan,)
+    trains = {plan.finetune for plan in plans}
+    yield header(document.workload, document.cluster, document.notes, trains=trains)
     yield title(f"{document.source}, read for {document.program}")
     yield from _options(document.options)
     yield from _judgement(document, width)
@@ -102,7 +104,7 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
         yield indented(f"there is none: {document.error}")
         return
     compare = document.answer.compare
-    if compare is not None:
+    if compare is not None and compare.plan is not None:
         yield from compare_section(document.answer, compare)
     if document.fit is None or document.fit.plan is None:
         best = document.answer.plans[0]

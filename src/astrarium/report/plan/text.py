@@ -24,7 +24,7 @@ from astrarium.plans.document import (
 from astrarium.report import tables, wording
 from astrarium.report.plan.stages import FULL_NAMES, memory_table
 from astrarium.strategy.estimate import TWINS
-from astrarium.units import DAY, format_count, format_rate, format_seconds
+from astrarium.units import DAY, HOUR, format_count, format_rate, format_seconds
 
 NOTHING = 5e-4  # a share of the iteration that is written as 0.0 %
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
@@ -106,7 +106,7 @@ def prediction_report(document: PlanDocument, width: int) -> Iterator[Renderable
         yield tables.indented(f"pipeline: {wording.pipeline_words(plan)}")
     yield tables.indented(f"switched on: {wording.switches_words(plan.strategy)}")
     yield ""
-    yield tables.indented(_tables(_packed([], results(document.plans), width - 2)))
+    yield tables.indented(results_table(document.plans, width - 2))
     yield tables.title("Memory: GiB on each GPU of a stage")
     yield memory_table(plan, width)
     yield tables.title(f"Where the {format_seconds(plan.iteration_seconds)} of an iteration go")
@@ -273,6 +273,10 @@ def pipelines(plans: Sequence[Plan]) -> Iterator[RenderableType]:
     )
 
 
+def results_table(plans: Sequence[Plan], width: int) -> RenderableType:
+    return _tables(_packed([], results(plans), width))
+
+
 def _tables(groups: Sequence[Sequence[tables.Field]]) -> RenderableType:
     """Tables below each other; of several plans the first is in bold."""
     parts: list[RenderableType] = []
@@ -329,7 +333,7 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
     if len({plan.runtimes for plan in plans}) > 1:
         fields.insert(0, of("runtime", lambda p: ", ".join(p.runtimes), prose=True))
-    if any(plan.finetune for plan in plans):
+    if len({plan.finetune for plan in plans}) > 1:
         fields.insert(0, of("trains", lambda p: p.finetune or "full", prose=True))
     if len({plan.precision for plan in plans}) > 1:
         fields.append(of("format", lambda p: p.precision or ""))
@@ -357,7 +361,9 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
         "$/h": lambda p: tables.dollars(p.usd_per_hour),
     }
     if all(plan.train_seconds is not None for plan in plans):
-        texts["days"] = lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"
+        is_long = any((plan.train_seconds or 0) >= DAY for plan in plans)
+        head, unit, digits = ("days", DAY, 1) if is_long else ("hours", HOUR, 2)
+        texts[head] = lambda p: f"{(p.train_seconds or 0) / unit:,.{digits}f}"
         texts["in all"] = lambda p: tables.dollars(p.usd_total)
     return [
         tables.Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()

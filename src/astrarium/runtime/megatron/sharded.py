@@ -29,18 +29,7 @@ class ShardedTraining(JobTraining):
     def __init__(self, job: TrainingJob, device: Device) -> None:
         network = plain_network(job, device)
         network.config.finalize_model_grads_func = None  # FSDP2 reduces gradients itself
-        # Every layer is a message of its own; embedding, last norm and head are one together.
-        strategy = job.strategy
-        ranks = strategy.dp * strategy.cp
-        group = strategy.shard_ranks if strategy.zero_stage else 1
-        names = ("replicate", "shard")
-        mesh = init_device_mesh(device.value, (ranks // group, group), mesh_dim_names=names)
-        shard = partial(
-            fully_shard, mesh=mesh, reshard_after_forward=strategy.zero_stage >= GATHERED_AGAIN
-        )
-        for layer in network.decoder.layers:
-            shard(layer)
-        shard(network)
+        _shard(network, job, device)
         self.optimizer = torch.optim.AdamW(
             network.parameters(), lr=job.learning_rate, weight_decay=WEIGHT_DECAY
         )
@@ -81,6 +70,21 @@ def plain_network(job: TrainingJob, device: Device) -> torch.nn.Module:
         for layer in network.decoder.layers:
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     return network
+
+
+def _shard(network: torch.nn.Module, job: TrainingJob, device: Device) -> None:
+    """Every layer is a message of its own; embedding, last norm and head are one together."""
+    strategy = job.strategy
+    ranks = strategy.dp * strategy.cp
+    group = strategy.shard_ranks if strategy.zero_stage else 1
+    names = ("replicate", "shard")
+    mesh = init_device_mesh(device.value, (ranks // group, group), mesh_dim_names=names)
+    shard = partial(
+        fully_shard, mesh=mesh, reshard_after_forward=strategy.zero_stage >= GATHERED_AGAIN
+    )
+    for layer in network.decoder.layers:
+        shard(layer)
+    shard(network)
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

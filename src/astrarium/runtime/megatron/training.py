@@ -149,19 +149,7 @@ class RankTraining(JobTraining):
             job, device, [_wrapped(chunk, job, device) for chunk in build(job, device)]
         )
         _let_gradients_wait(self.chunks, job)
-        from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-
-        settings = partial(OptimizerConfig, bf16=True) if device is Device.CUDA else OptimizerConfig
-        config = settings(
-            optimizer="adam",
-            lr=job.learning_rate,
-            weight_decay=WEIGHT_DECAY,
-            params_dtype=self.chunks[0].config.params_dtype,
-            use_distributed_optimizer=job.strategy.zero_stage > 0,
-            overlap_param_gather=job.strategy.overlap.param_gather,
-            clip_grad=CLIP,
-        )
-        self.optimizer = get_megatron_optimizer(config, self.chunks, use_gloo_process_groups=False)
+        self.optimizer = _optimizer(self.chunks, job, device)
 
     @property
     def parameters(self) -> int:
@@ -242,3 +230,21 @@ def _let_gradients_wait(chunks: list[DistributedDataParallel], job: TrainingJob)
     if job.strategy.overlap.grad_reduce:
         waiting = [chunk.no_sync for chunk in chunks]
         chunks[0].config.no_sync_func = waiting if len(waiting) > 1 else waiting[0]
+
+
+def _optimizer(
+    chunks: list[DistributedDataParallel], job: TrainingJob, device: Device
+) -> MegatronOptimizer:
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+
+    settings = partial(OptimizerConfig, bf16=True) if device is Device.CUDA else OptimizerConfig
+    config = settings(
+        optimizer="adam",
+        lr=job.learning_rate,
+        weight_decay=WEIGHT_DECAY,
+        params_dtype=chunks[0].config.params_dtype,
+        use_distributed_optimizer=job.strategy.zero_stage > 0,
+        overlap_param_gather=job.strategy.overlap.param_gather,
+        clip_grad=CLIP,
+    )
+    return get_megatron_optimizer(config, chunks, use_gloo_process_groups=False)

@@ -83,12 +83,7 @@ def _trained(
     _meet_others(job, rank, device, store)
     try:
         make_groups(job, device)
-        from importlib import import_module
-
-        module, name = TRAININGS[job.software]
-        training: JobTraining = getattr(
-            import_module(f"astrarium.runtime.megatron.{module}"), name
-        )(job, device)
+        training = _training(job, device)
         losses, norms, times = [], [], []
         for step in range(job.steps):
             loss, norm, seconds = training.step()
@@ -113,6 +108,16 @@ def _trained(
         forget_groups()
         torch.distributed.destroy_process_group()
         gc.collect()  # buffers and hooks hold each other
+
+
+def _training(job: TrainingJob, device: Device) -> JobTraining:
+    from importlib import import_module
+
+    module, name = TRAININGS[job.software]
+    made: JobTraining = getattr(import_module(f"astrarium.runtime.megatron.{module}"), name)(
+        job, device
+    )
+    return made
 
 
 def _meet_others(job: TrainingJob, rank: int, device: Device, store: str) -> None:

@@ -28,11 +28,7 @@ class DeepSpeedTraining(JobTraining):
         deepspeed.init_distributed(dist_init_required=False)
         network = plain_network(job, device)
         super().__init__(job, device, [network])
-        # The loss that balances experts is averaged over micro-batches, as the schedule would.
-        if job.shape.experts is not None:
-            from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
-
-            MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1) / job.strategy.num_micro_batches)
+        _weigh_balance(job)
         optimizer = torch.optim.AdamW(
             network.parameters(), lr=job.learning_rate, weight_decay=WEIGHT_DECAY
         )
@@ -85,6 +81,14 @@ def _settings(job: TrainingJob) -> dict[str, Any]:
         "zero_optimization": {"stage": strategy.zero_stage},
         "zero_allow_untested_optimizer": True,
     }
+
+
+def _weigh_balance(job: TrainingJob) -> None:
+    """The loss that balances experts is averaged over micro-batches, as the schedule would."""
+    if job.shape.experts is not None:
+        from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+
+        MoEAuxLossAutoScaler.set_loss_scale(torch.ones(1) / job.strategy.num_micro_batches)
 
 
 def _own(parameter: torch.nn.Parameter) -> torch.Tensor:

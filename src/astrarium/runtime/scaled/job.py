@@ -80,16 +80,13 @@ def scaled(
     workload: Workload, strategy: Strategy, most_ranks: int, steps: int, rule_set: str = "megatron"
 ) -> ScaledJob:
     """The job of at most `most_ranks` processes for a plan made by the rules of `rule_set`."""
-    # Sharding of data and sequences; layers and pipelines are divided by megatron-core alone.
-    divided = max(strategy.tp, strategy.pp, strategy.ep, strategy.etp) > 1
-    software = Software.MEGATRON if divided else SHARDING.get(rule_set, Software.MEGATRON)
+    software = _software(strategy, rule_set)
     shape = shape_of(workload.model)
     cut = _planned_cut(workload, strategy)
     degrees = _degrees(strategy, cut, most_ranks)
     small = _options(strategy, degrees, software, latent=shape.latent is not None)
     sparse = shape.expert_layers or (False,) * shape.layers
-    # One more layer per chunk if layers differ or only the first ones are recomputed.
-    extra = int((len(set(sparse)) > 1) or small.pp == 1 or small.recompute.method is Method.BLOCK)
+    extra = _extra_layers(small, several_kinds=len(set(sparse)) > 1)
     chosen = small_cut(cut, small.pp, small.virtual_stages, extra)
     small = _with_stages(small, strategy, cut, chosen)
     kinds = tuple(sparse[layer] for layers in chosen.layers for layer in layers)
@@ -99,6 +96,12 @@ def scaled(
     before = TrainingJob(workload.model.name, shape, workload.seq_length, strategy)
     changes = tuple(_changes(before, job, cut))
     return ScaledJob(job, changes, tuple(_notes(shape, strategy, job)))
+
+
+def _software(strategy: Strategy, rule_set: str) -> Software:
+    """Sharding of data and sequences; layers and pipelines are divided by megatron-core alone."""
+    divided = max(strategy.tp, strategy.pp, strategy.ep, strategy.etp) > 1
+    return Software.MEGATRON if divided else SHARDING.get(rule_set, Software.MEGATRON)
 
 
 def as_planned(workload: Workload, strategy: Strategy, steps: int) -> ScaledJob:
@@ -190,6 +193,11 @@ def _recompute(recompute: Recompute, layers: int) -> Recompute:
     return recompute
 
 
+def _extra_layers(small: Strategy, *, several_kinds: bool) -> int:
+    """One more layer per chunk if layers differ or only the first ones are recomputed."""
+    return int(several_kinds or small.pp == 1 or small.recompute.method is Method.BLOCK)
+
+
 def _with_stages(
     small: Strategy, planned: Strategy, cut: PipelineCut, chosen: SmallCut
 ) -> Strategy:
@@ -201,14 +209,18 @@ def _with_stages(
         chunk, place = divmod(number, small.pp)
         rank = chosen.ranks[place]
         last = first + len(layers)
-        # Processes of a stage by pool; of two pools, as many as there are processes.
-        kept = cut.pools[rank][:crew]
-        pools = {name: crew // len(kept) + (i < crew % len(kept)) for i, name in enumerate(kept)}
+        pools = _shares(cut.pools[rank], crew)
         stages.append(Stage(gpus.get(rank, ""), (first, last), crew, place, chunk, pools))
         first = last
     even = len({len(layers) for layers in chosen.layers}) == 1
     split = LayerSplit.EVEN if even else LayerSplit.FREE
     return replace(small, stages=tuple(stages), split=split)
+
+
+def _shares(pools: tuple[str, ...], crew: int) -> dict[str, int]:
+    """Processes of a stage by pool; of two pools, as many as there are processes."""
+    kept = pools[:crew]
+    return {name: crew // len(kept) + (i < crew % len(kept)) for i, name in enumerate(kept)}
 
 
 def _changes(before: TrainingJob, after: TrainingJob, cut: PipelineCut) -> Iterator[ScaledSize]:

@@ -20,6 +20,7 @@ from astrarium.runtime.job import Device
 from astrarium.runtime.launch import Beside, launch
 
 if TYPE_CHECKING:
+    from astrarium.spmd.graph import Graph
     from astrarium.spmd.program import ProgramDocument
 
 SCHEMA: Final = "astrarium.program-run/2"
@@ -238,10 +239,6 @@ def _run_of(
     from astrarium.spmd.capture import called
 
     seconds = step_seconds(reports)
-    from astrarium.spmd.graph import chance
-
-    drops = any(chance(node) > 0 for node in document.program.graph.nodes)
-    numbers = ", its dropout drawn by position" if drops else ""
     return ProgramRun(
         schema=SCHEMA,
         factory=called(document.source.factory, document.source.sizes),
@@ -249,7 +246,7 @@ def _run_of(
         ranks=document.ranks,
         steps=settings.steps,
         losses=reports[0].losses,
-        single_process=compared_with(reports[0], f"the module on one device{numbers}", device),
+        single_process=compared_with(reports[0], _reference(document.program.graph), device),
         step_seconds=seconds,
         median_step_seconds=statistics.median(seconds[1:] or seconds),
         predicted_seconds=document.program.seconds,
@@ -285,3 +282,11 @@ def compared_with(first: RankReport, reference: str, device: Device) -> Compared
         buffers=first.buffers,
         tolerance=tolerance,
     )
+
+
+def _reference(graph: Graph) -> str:
+    from astrarium.spmd.graph import chance
+
+    drops = any(chance(node) > 0 for node in graph.nodes)
+    numbers = ", its dropout drawn by position" if drops else ""
+    return f"the module on one device{numbers}"

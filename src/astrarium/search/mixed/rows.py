@@ -21,7 +21,7 @@ from astrarium.search.mixed.nodes import Key, Row
 from astrarium.search.mixed.ramps import Ramps, ramps_of
 from astrarium.search.mixed.rules import MixedRules
 from astrarium.search.mixed.space import MixedSpace
-from astrarium.search.mixed.updates import update_seconds
+from astrarium.search.mixed.updates import Updates
 from astrarium.search.outcome import Objective, Rejection
 from astrarium.search.rule_filter import Lost
 from astrarium.search.split.contents import places_in_flight
@@ -132,6 +132,7 @@ class RowBounds:
         kinds = np.array(model.workload.model.kind_of_layer)
         number = len(model.workload.model.kinds)
         self.numbers = np.bincount(kinds, minlength=number).astype(float)
+        self.updates = Updates(model)
 
     def table(self) -> tuple[RowTable, int]:
         """All degrees that rules and memory leave, the most promising first."""
@@ -407,13 +408,15 @@ class RowBounds:
         first, place = distinct_rows(*degrees.columns())
         few = degrees.take(first)
         pools = [(number,) for number in range(len(self.cluster.pools))]
-        parts = [update_seconds(self.model, few, gpus, pools) for gpus in self._parts_of_pools]
-        update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds, _ in parts])
+        parts = [self.updates.seconds(few, gpus, pools) for gpus in self._parts_of_pools]
+        update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds in parts])
         # A block on several pools may hide more behind its slowest GPUs.
         across = self._straddle(few)
         update[across] = update[across].min(axis=1, keepdims=True)
         layers = self.space.planner.num_layers
-        return ramps_of(degrees, virtual, layer, figures, (update[place], parts[0][1]), layers)
+        return ramps_of(
+            degrees, virtual, layer, figures, (update[place], self.updates.numbers), layers
+        )
 
     @property
     def worst_seconds(self) -> float:

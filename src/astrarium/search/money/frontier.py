@@ -67,14 +67,7 @@ def _found_front(
             best = partial(_best_of, runs, models, archive.points)
             heard(len(pools) + len(results), 2 * len(models), best)
 
-    # Pools by their place in two orders: the cheapest and the fastest, all GPUs at their peak.
-    by_money = sorted(models, key=lambda m: runs.least_price(m.pool) / m.peak_flops)
-    by_time = sorted(models, key=lambda m: -m.peak_flops * m.pool.num_gpus)
-    places: dict[str, int] = {}
-    for order in (by_money, by_time):
-        for place, model in enumerate(order):
-            places[model.pool.name] = min(place, places.get(model.pool.name, place))
-    for number in sorted(range(len(models)), key=lambda i: places[models[i].pool.name]):
+    for number in _likely_first(runs, models):
         pool_front = _front_of_pool(runs, number, models[number], archive, rules, offload=offload)
         pools.append(pool_front)
         pools[-1].compare()
@@ -156,6 +149,20 @@ def _front_of_pool(
         runtime_rules=runtime_rules,
         user_rules=rules,
     )
+
+
+def _likely_first(runs: Runs, models: Sequence[CostModel]) -> list[int]:
+    """Pools by their place in two orders: the cheapest and the fastest, all GPUs at their peak.
+
+    Both ends of the front are known early; most pools in between are then left out at once.
+    """
+    by_money = sorted(models, key=lambda m: runs.least_price(m.pool) / m.peak_flops)
+    by_time = sorted(models, key=lambda m: -m.peak_flops * m.pool.num_gpus)
+    places: dict[str, int] = {}
+    for order in (by_money, by_time):
+        for place, model in enumerate(order):
+            places[model.pool.name] = min(place, places.get(model.pool.name, place))
+    return sorted(range(len(models)), key=lambda i: places[models[i].pool.name])
 
 
 def plans_of(runs: Runs, models: Sequence[CostModel], points: Sequence[Point]) -> list[Plan]:

@@ -178,13 +178,11 @@ class Runs:
         schedule = schedule_of(
             workload.tokens / workload.seq_length, workload.global_batch, terms.ramp
         )
-        # Of both passes, on the stage that takes longest: what an evaluation takes of an iteration.
-        slowest = max(plan.stage_seconds, key=lambda stage: stage.pass_seconds)
         work = work_seconds(
             schedule,
             self._iterations(plan, schedule.batches),
             terms.evaluation,
-            plan.iteration_seconds * (slowest.forward_seconds / slowest.pass_seconds),
+            plan.iteration_seconds * _forward_share(plan),
         )
         safe = self._protection(int(rental.nodes.sum()), plan.iteration_seconds)
         rate = rental.rate(spot_nodes)
@@ -230,3 +228,9 @@ class Runs:
         workload = replace(self.workload, global_batch=batch, precision=precision)
         model = ClusterModel(workload, self.cluster, self.runtime, self.tuning)
         return estimate(model, [replace(strategy, num_micro_batches=turns)])[0].iteration_seconds
+
+
+def _forward_share(plan: Plan) -> float:
+    """Of both passes, on the stage that takes longest: what an evaluation takes of an iteration."""
+    slowest = max(plan.stage_seconds, key=lambda stage: stage.pass_seconds)
+    return slowest.forward_seconds / slowest.pass_seconds

@@ -55,13 +55,7 @@ Rewriting = Callable[[Node, Values], Node | tuple[Node, ...] | int]
 def normalise(nodes: Sequence[Node], name: str = "") -> Graph:
     kept = _simplified(nodes)
     kept = _sources_by_readers(_living(kept, len(kept) - 1))
-    # Mark the values that gradients flow into: between the loss and a parameter.
-    trained = flows(kept)
-    reached = {len(kept) - 1} if trained[-1] else set()
-    for index in range(len(kept) - 1, -1, -1):
-        if index in reached:
-            reached.update(i for i in _with_gradient(kept[index]) if trained[i])
-    kept = [replace(node, needs_gradient=i in reached) for i, node in enumerate(kept)]
+    kept = _with_gradients(kept)
     return Graph(tuple(kept), name, find_blocks(kept))
 
 
@@ -120,6 +114,16 @@ def _sources_by_readers(nodes: list[Node]) -> list[Node]:
         order += [*wanted, index]
         placed.update(wanted)
     return _reordered(nodes, order)
+
+
+def _with_gradients(nodes: list[Node]) -> list[Node]:
+    """Mark the values that gradients flow into: between the loss and a parameter."""
+    trained = flows(nodes)
+    reached = {len(nodes) - 1} if trained[-1] else set()
+    for index in range(len(nodes) - 1, -1, -1):
+        if index in reached:
+            reached.update(i for i in _with_gradient(nodes[index]) if trained[i])
+    return [replace(node, needs_gradient=i in reached) for i, node in enumerate(nodes)]
 
 
 def flows(nodes: Sequence[Node]) -> list[bool]:

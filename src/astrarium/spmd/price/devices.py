@@ -103,6 +103,27 @@ def devices_of(
     cluster: Cluster, memory_bytes: float | None = None, levels: int = 1, tuning: Tuning = NEUTRAL
 ) -> Devices:
     """Take a cluster apart; `memory_bytes` limits what tensors may take on a device."""
+    devices = _listed(cluster, memory_bytes, tuning)
+    keys = [(device.gpu.name, device.room) for device in devices]
+    distinct = list(dict.fromkeys(keys))
+    firsts = [devices[keys.index(key)].gpu for key in distinct]
+    mesh = _mesh(cluster, levels)
+    fabric = _fabric(cluster, tuning)
+    return Devices(
+        cluster=cluster,
+        devices=devices,
+        mesh=mesh,
+        class_of=np.array([distinct.index(key) for key in keys], np.int64),
+        operators=tuple(operators_of(gpu, tuning) for gpu in firsts),
+        fabrics=(fabric,) * levels,
+        groups=_groups(mesh, fabric),
+        compute_ratio=tuning.compute,
+    )
+
+
+def _listed(
+    cluster: Cluster, memory_bytes: float | None, tuning: Tuning
+) -> tuple[RankedDevice, ...]:
     found: list[RankedDevice] = []
     node = 0
     for pool in cluster.pools:
@@ -115,27 +136,7 @@ def devices_of(
             ranks = range(len(found), len(found) + pool.gpus_per_node)
             found.extend(RankedDevice(rank, pool.name, pool.gpu, node, room) for rank in ranks)
             node += 1
-    devices = tuple(found)
-    keys = [(device.gpu.name, device.room) for device in devices]
-    distinct = list(dict.fromkeys(keys))
-    firsts = [devices[keys.index(key)].gpu for key in distinct]
-    mesh = _mesh(cluster, levels)
-    fabric = _fabric(cluster, tuning)
-    # The groups of each level: ranks that are as far apart as inner levels have.
-    strides = np.cumprod((1, *mesh[:0:-1]))[::-1]
-    return Devices(
-        cluster=cluster,
-        devices=devices,
-        mesh=mesh,
-        class_of=np.array([distinct.index(key) for key in keys], np.int64),
-        operators=tuple(operators_of(gpu, tuning) for gpu in firsts),
-        fabrics=(fabric,) * levels,
-        groups=tuple(
-            place(size, int(stride), fabric.gpus_per_domain)
-            for size, stride in zip(mesh, strides, strict=True)
-        ),
-        compute_ratio=tuning.compute,
-    )
+    return tuple(found)
 
 
 def _usual_room(gpu: Gpu, tuning: Tuning) -> float:
@@ -171,4 +172,13 @@ def _fabric(cluster: Cluster, tuning: Tuning) -> Fabric:
         measured_links(fabric, tuning.messages),
         intra_time_ratio=tuning.intra_link,
         inter_time_ratio=tuning.inter_link,
+    )
+
+
+def _groups(mesh: tuple[int, ...], fabric: Fabric) -> tuple[Group, ...]:
+    """The groups of each level: ranks that are as far apart as inner levels have."""
+    strides = np.cumprod((1, *mesh[:0:-1]))[::-1]
+    return tuple(
+        place(size, int(stride), fabric.gpus_per_domain)
+        for size, stride in zip(mesh, strides, strict=True)
     )

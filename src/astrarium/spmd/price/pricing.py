@@ -39,6 +39,7 @@ from astrarium.spmd.rules import (
     PARTIAL,
     REPLICATE,
     SLICE,
+    Message,
     MessageKind,
     Placement,
     TensorLayout,
@@ -117,15 +118,7 @@ class Pricer:
         self._keep(item, node, way)
         for level, rule in enumerate(way.rules):
             for message in rule.messages:
-                # A message inside an operator; other levels have divided what it is about.
-                num_bytes = float(message.elements * DTYPE_BYTES[self.graph.nodes[node].dtype])
-                for other in range(self.cut.levels):
-                    axis = axis_of_choice(self.graph, self.cut.axes, node, way, other)
-                    if other != level and axis >= 0:
-                        num_bytes *= max(self._row(other, axis))
-                times = float(self.settings.micro_batches)
-                request = MessageRequest(level, message.collective, num_bytes)
-                self._send(item, request, times, BACKWARD if message.backward else FORWARD)
+                self._rule_message(item, node, way, level, message)
         return item
 
     def add_conversion(self, node: int, before: Placement, after: Placement) -> int:
@@ -348,6 +341,19 @@ class Pricer:
         row = self._row(level, axis)
         in_order = dims[0] == 0 and max(row) - min(row) < _EVEN
         return None if in_order else 2.0 * np.maximum(have, want)
+
+    def _rule_message(
+        self, item: int, node: int, way: Priced | Instruction, level: int, message: Message
+    ) -> None:
+        """A message inside an operator; other levels have divided what it is about."""
+        num_bytes = float(message.elements * DTYPE_BYTES[self.graph.nodes[node].dtype])
+        for other in range(self.cut.levels):
+            axis = axis_of_choice(self.graph, self.cut.axes, node, way, other)
+            if other != level and axis >= 0:
+                num_bytes *= max(self._row(other, axis))
+        times = float(self.settings.micro_batches)
+        request = MessageRequest(level, message.collective, num_bytes)
+        self._send(item, request, times, BACKWARD if message.backward else FORWARD)
 
     def _update_prices(self, items: int) -> Floats:
         update = np.zeros((items, self.cut.count))

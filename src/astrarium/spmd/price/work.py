@@ -153,12 +153,7 @@ def terms_of(call: LocalCall) -> list[Term]:
     if call.node.is_source:
         return []
     if name in VIEWS and not call.copies:
-        # Views are free; the gradient of a part is written into one of the whole.
-        if not call.inputs or not call.gradients[0]:
-            return []
-        if name in _PARTS:
-            return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
-        return []
+        return _view_terms(call, name)
     special = _SPECIAL.get(name)
     if special is not None:
         return special(call)
@@ -389,6 +384,15 @@ def _pointwise_terms(call: LocalCall, kind: Pointwise) -> list[Term]:
     return terms
 
 
+def _view_terms(call: LocalCall, name: str) -> list[Term]:
+    """Views are free; the gradient of a part is written into one of the whole."""
+    if not call.inputs or not call.gradients[0]:
+        return []
+    if name in _PARTS:
+        return [stream(call.inputs[0].bytes + call.output.bytes, backward=True)]
+    return []
+
+
 def _memory_terms(call: LocalCall, name: str) -> list[Term]:
     """One kernel forward, one for each gradient: tensors read and written once."""
     read = 0.0 if name in _MADE else sum(tensor.bytes for tensor in call.inputs)
@@ -471,19 +475,7 @@ def kernel_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Float
     if kernel.kind == GEMM:
         return _gemm_seconds(model, kernel, sizes)
     if kernel.kind == ATTENTION:
-        # Kernels were fitted to 16-bit formats; others are limited by their products or by memory.
-        dtype = usable_format(model, kernel.dtype)
-        if isinstance(model, LawModel) or dtype in _HALF:
-            return model.attention(*sizes, causal=kernel.causal, backward=kernel.backward)
-        term = Term(kernel, tuple(sizes))
-        # FLOP/s of large attention: the share of products that it reaches in 16 bits.
-        half = next(name for name in (*_HALF, dtype) if name in model.gpu.peak_flops)
-        seconds = model.attention(*_LARGE, causal=kernel.causal, backward=kernel.backward)
-        fitted = float(Term(kernel, _LARGE).flops / seconds)
-        side = np.array(_LARGE_PRODUCT)
-        own, others = (model.gemm(side, side, side, dtype=name) for name in (dtype, half))
-        by_products = term.flops / (fitted * float(others / own))
-        return np.maximum(by_products, model.streaming(term.moved_bytes))
+        return _attention_seconds(model, kernel, sizes)
     if kernel.kind == STREAM:
         return model.streaming(sizes[0])
     # Kernels were fitted to 16-bit elements on GPUs; laws of cores to their own.
@@ -513,3 +505,23 @@ def _gemm_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Floats
     if np.any(single):
         several = np.where(single, model.gemm(m, n, k, dtype=dtype, role=kernel.role), several)
     return np.where(batch > 0, several, 0.0)
+
+
+def _attention_seconds(model: OperatorModel, kernel: Kernel, sizes: Floats) -> Floats:
+    """Kernels were fitted to 16-bit formats; others are limited by their products or by memory."""
+    dtype = usable_format(model, kernel.dtype)
+    if isinstance(model, LawModel) or dtype in _HALF:
+        return model.attention(*sizes, causal=kernel.causal, backward=kernel.backward)
+    term = Term(kernel, tuple(sizes))
+    by_products = term.flops / _attention_rate(model, kernel, dtype)
+    return np.maximum(by_products, model.streaming(term.moved_bytes))
+
+
+def _attention_rate(model: OperatorModel, kernel: Kernel, dtype: str) -> float:
+    """FLOP/s of large attention: the share of products that it reaches in 16 bits."""
+    half = next(name for name in (*_HALF, dtype) if name in model.gpu.peak_flops)
+    seconds = model.attention(*_LARGE, causal=kernel.causal, backward=kernel.backward)
+    fitted = float(Term(kernel, _LARGE).flops / seconds)
+    side = np.array(_LARGE_PRODUCT)
+    own, others = (model.gemm(side, side, side, dtype=name) for name in (dtype, half))
+    return fitted * float(others / own)

@@ -61,10 +61,14 @@ def _stateless(node: Node, nodes: tuple[Node, ...]) -> Node:
     node = replace(node, needs_gradient=False)
     if node.op == KEEP:
         return replace(node, args=(node.args[0], [], []))
-    # Whether it is the first result of batch norm, beside which there are statistics.
-    if node.op == GETITEM and node.args[1] == 0 and nodes[node.args[0].node].op == BATCH_NORM:
+    if _is_normalised(node, nodes):
         return replace(node, op=SAME, args=node.args[:1])
     return node
+
+
+def _is_normalised(node: Node, nodes: tuple[Node, ...]) -> bool:
+    """Whether it is the first result of batch norm, beside which there are statistics."""
+    return node.op == GETITEM and node.args[1] == 0 and nodes[node.args[0].node].op == BATCH_NORM
 
 
 def _needed(graph: Graph, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
@@ -118,15 +122,19 @@ def _numbered(
             plain.kwargs,
         ]
         if plain.op.startswith(ATTENTION):
-            # Arguments of attention by name: those with usual values may be left out.
-            names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-            usual = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}
-            given = {**usual, **dict(zip(names, plain.args, strict=False)), **dict(plain.kwargs)}
-            if not given.get("dropout_p"):
-                given.pop("dropout_p", None)
-            args[4:6] = [given]
+            args[4:6] = [_attention(plain)]
         numbers.append(known.setdefault(_key(args, numbers), len(known)))
     return numbers
+
+
+def _attention(node: Node) -> Mapping[str, Any]:
+    """Arguments of attention by name: those with usual values may be left out."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    usual = {"attn_mask": None, "is_causal": False, "scale": None, "enable_gqa": False}
+    given = {**usual, **dict(zip(names, node.args, strict=False)), **dict(node.kwargs)}
+    if not given.get("dropout_p"):
+        given.pop("dropout_p", None)
+    return given
 
 
 def _key(value: Any, numbers: list[int]) -> Any:  # noqa: ANN401  any argument of torch

@@ -147,12 +147,7 @@ def _names(
             rank = _rank(node, dim)
             if rank < ranks[axis] or not names[axis]:
                 names[axis], ranks[axis] = _name(node, dim, rank), rank
-    seen: dict[str, int] = {}
-    found = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return tuple(found)
+    return _with_numbers(names)
 
 
 _RANKS: Final = ("batch", "heads", "input", "parameter")
@@ -170,6 +165,15 @@ def _name(node: Node, dim: int, rank: int) -> str:
     if rank < len(_RANKS) - 2:
         return _RANKS[rank] if rank == 0 else f"{node.path} {_RANKS[rank]}".strip()
     return f"{node.target or node.path or node.name} dim {dim}"
+
+
+def _with_numbers(names: list[str]) -> tuple[str, ...]:
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(found)
 
 
 def by_weight(axes: Axes, weights: Sequence[Floats]) -> tuple[Division, ...]:

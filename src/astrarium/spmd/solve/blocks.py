@@ -58,11 +58,7 @@ def network_of(problem: SearchProblem[Any], prices: CountedPrices = SECONDS) -> 
     """One place for each node, sources just before their first reader."""
     keys = _keys(problem)
     classes = prices.classes
-    # Steps (powers of two) in which prices count, so that sums are exact in any order.
-    least = sum(min(choice.seconds for choice in choices) for choices in problem.choices)
-    most = sum(max(choice.seconds for choice in choices) for choices in problem.choices)
-    totals = np.array([2**10 * least or most, *(problem.room[index] for index in classes)])
-    grids = np.asarray(2.0 ** (np.ceil(np.log2(np.maximum(totals, 1e-250))) - 52))
+    grids = _grids(problem, classes)
     ways = _all_ways(problem, keys, prices, grids)
     read = {source for inputs in problem.inputs for source in inputs}
     parts: dict[Hashable, Part] = {}
@@ -102,6 +98,14 @@ def _arcs(conversions: Conversions[Any], classes: tuple[int, ...]) -> Floats:
     seconds = np.asarray(conversions.seconds, np.float64)[:, :, None]
     kept = np.asarray(conversions.bytes, np.float64)[:, :, list(classes)]
     return np.concatenate([seconds, np.where(np.isfinite(seconds), kept, np.inf)], 2)
+
+
+def _grids(problem: SearchProblem[Any], classes: tuple[int, ...]) -> Floats:
+    """Steps (powers of two) in which prices count, so that sums are exact in any order."""
+    least = sum(min(choice.seconds for choice in choices) for choices in problem.choices)
+    most = sum(max(choice.seconds for choice in choices) for choices in problem.choices)
+    totals = np.array([2**10 * least or most, *(problem.room[index] for index in classes)])
+    return np.asarray(2.0 ** (np.ceil(np.log2(np.maximum(totals, 1e-250))) - 52))
 
 
 def contracted(

@@ -140,15 +140,19 @@ def dealt_out(lines: Lines, parts: Ints) -> Ints:
         while surplus > 0:
             order = np.lexsort((-devices, -seconds, dealt == 0))
             taken = order[: min(surplus, int((dealt > 0).sum()))]
-            # The number of devices, longest first, that are as loaded as the first of them.
-            first = taken[0]
-            same = (seconds[taken] == seconds[first]) & (dealt[taken] == dealt[first])
-            taken = taken[: int(same.sum())]
+            taken = taken[: _alike(seconds, dealt, taken)]
             dealt[taken] -= 1
             seconds = np.repeat(work[axis], lines.members) * dealt
             surplus -= len(taken)
         found.append(dealt)
     return np.stack(found) if found else np.zeros((0, int(lines.members.sum())), np.int64)
+
+
+def _alike(seconds: Floats, dealt: Ints, order: Ints) -> int:
+    """The number of devices, longest first, that are as loaded as the first of them."""
+    first = order[0]
+    same = (seconds[order] == seconds[first]) & (dealt[order] == dealt[first])
+    return int(same.sum())
 
 
 def divided_anew(lines: Lines, granules: Ints, groups: Ints, kinds: Ints) -> Division | None:

@@ -193,10 +193,7 @@ class Convert:
 
     def backward(self, run: Pass) -> None:
         if self.has_gradient:
-            # The gradient of an exchanged value: where this rank has none, others may have one.
-            like = run.kept.pop(self.gives)
-            gradient = run.gradients.take(self.gives)
-            pending = self.route.start_back(zeros(like) if gradient is None else gradient)
+            pending = self.route.start_back(_gradient(run, self.gives))
             run.gradients.exchange(pending, self.reads[0], self.shapes[0])
 
 
@@ -210,6 +207,13 @@ def like_of(x: Tensor) -> Like:
 def zeros(like: Like) -> Tensor:
     shape, dtype, device = like
     return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _gradient(run: Pass, register: int) -> Tensor:
+    """The gradient of an exchanged value: where this rank has none, others may have one."""
+    like = run.kept.pop(register)
+    gradient = run.gradients.take(register)
+    return zeros(like) if gradient is None else gradient
 
 
 class Enter(torch.autograd.Function):  # type: ignore[misc]
@@ -300,7 +304,7 @@ class Chunk:
         results = tuple(
             (register, number, get_gradient_edge(tensor), like_of(tensor))
             for register, value in found.items()
-            for number, tensor in enumerate((value,) if isinstance(value, Tensor) else tuple(value))
+            for number, tensor in enumerate(_several(value))
             if isinstance(tensor, Tensor) and tensor.requires_grad
         )
         return found, _Kept(results, edges)
@@ -330,6 +334,10 @@ class Chunk:
         found = torch.autograd.grad(edges, kept.entered, given, allow_unused=True)
         for register, gradient in zip(self.entered, found, strict=True):
             run.gradients.add(register, gradient)
+
+
+def _several(value: Value) -> tuple[Tensor, ...]:
+    return (value,) if isinstance(value, Tensor) else tuple(value)
 
 
 def _free(value: Value) -> Value:

@@ -9,7 +9,7 @@ messages go on while the rank computes, until their result is read (`schedule`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -81,16 +81,7 @@ class Interpreter:
         self._forward = prefetched(ordered, self._is_gather)
         self._backward = ordered[::-1]
         self._buckets = buckets_of([*self._sums.values()], self._backward)
-        # Registers that nothing reads after each action; the result stays.
-        last: dict[int, int] = {}
-        for number, action in enumerate(self._forward):
-            for register in (action.gives, *action.reads):
-                last[register] = number
-        last.pop(self._loss)
-        found: list[list[int]] = [[] for _ in self._forward]
-        for register, number in last.items():
-            found[number].append(register)
-        self._forget = tuple(map(tuple, found))
+        self._forget = _last_uses(self._forward, self._loss)
         self._anchor = torch.zeros((), requires_grad=True, device=self.device)
 
     @cached_property
@@ -279,3 +270,16 @@ class Interpreter:
 
     def _parts(self, node: int, placement: Placement, level: int) -> Parts | None:
         return self._cutter.parts(node, placement, level, self.place.rank)
+
+
+def _last_uses(actions: Sequence[Action], result: int) -> tuple[tuple[int, ...], ...]:
+    """Registers that nothing reads after each action; the result stays."""
+    last: dict[int, int] = {}
+    for number, action in enumerate(actions):
+        for register in (action.gives, *action.reads):
+            last[register] = number
+    last.pop(result)
+    found: list[list[int]] = [[] for _ in actions]
+    for register, number in last.items():
+        found[number].append(register)
+    return tuple(map(tuple, found))

@@ -144,10 +144,7 @@ def _late(
 def buckets_of(sums: Sequence[Sum], order: Sequence[Action]) -> tuple[Bucket, ...]:
     """Sums that are alike, in messages, in the order of the backward pass, by level."""
     of = {one.action.gives: one for one in sums}
-    # By register: after how many actions of the backward pass its gradient is complete.
-    done = {
-        register: number + 1 for number, action in enumerate(order) for register in action.reads
-    }
+    done = _last_readers(order)
     kinds: dict[tuple[int, int, str], list[Sum]] = {}
     for one in sums:
         kinds.setdefault((-one.depth, one.level, one.dtype), []).append(one)
@@ -177,6 +174,13 @@ def buckets_of(sums: Sequence[Sum], order: Sequence[Action]) -> tuple[Bucket, ..
         Bucket(number, at, message[0].level, tuple(message))
         for number, (at, _, message) in enumerate(found)
     )
+
+
+def _last_readers(order: Sequence[Action]) -> dict[int, int]:
+    """By register: after how many actions of the backward pass its gradient is complete."""
+    return {
+        register: number + 1 for number, action in enumerate(order) for register in action.reads
+    }
 
 
 def _messages(sums: Iterable[Sum], limit: int) -> list[list[Sum]]:

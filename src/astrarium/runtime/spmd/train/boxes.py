@@ -185,8 +185,7 @@ class _Reading(dcp.DefaultLoadPlanner):  # type: ignore[misc]  # torch is not an
         for name, value in self.state_dict.items():
             known = self.metadata.state_dict_metadata[name]
             if not isinstance(value, Boxes):
-                index, none = MetadataIndex(name), torch.Size((0,))
-                items += [ReadItem(LoadItemType.BYTE_IO, index, none, index, none, none)]
+                items += _bytes_of(name)
                 continue
             chunks = [_chunk(piece) for piece, _ in value.parts]
             self._tensors.update({(name, p.starts): tensor for p, tensor in value.parts})
@@ -202,3 +201,8 @@ class _Reading(dcp.DefaultLoadPlanner):  # type: ignore[misc]  # torch is not an
 
 def _chunk(piece: Piece) -> ChunkStorageMetadata:
     return ChunkStorageMetadata(torch.Size(piece.starts), torch.Size(piece.sizes))
+
+
+def _bytes_of(name: str) -> list[ReadItem]:
+    index, none = MetadataIndex(name), torch.Size((0,))
+    return [ReadItem(LoadItemType.BYTE_IO, index, none, index, none, none)]

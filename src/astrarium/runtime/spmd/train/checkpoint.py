@@ -83,13 +83,7 @@ def save(
     other names of parameters.
     """
     everyone = training.interpreter.place.everyone
-    # A checkpoint takes the place of another, or of nothing.
-    if folder.exists() and not (folder / MANIFEST).is_file():
-        found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ["a file"]
-        if found:
-            raise InputError(
-                f"{folder} holds something else than a checkpoint ({found[0]}); name another folder"
-            )
+    _check_replaceable(folder)
     unfinished = folder.with_name(folder.name + ".unfinished")
     if everyone.index == 0:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -109,15 +103,18 @@ def save(
         (unfinished / MANIFEST).write_text(text)
         _on_disk(unfinished / MANIFEST)
         _on_disk(unfinished)
-        # Rename, also where an older checkpoint has the name.
-        older = _older(folder)
-        if folder.exists():
-            shutil.rmtree(older, ignore_errors=True)
-            folder.rename(older)
-        unfinished.rename(folder)
-        _on_disk(folder.parent)
-        shutil.rmtree(older, ignore_errors=True)
+        _put_in_place(unfinished, folder)
     _meet(everyone)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """A checkpoint takes the place of another, or of nothing."""
+    if folder.exists() and not (folder / MANIFEST).is_file():
+        found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else ["a file"]
+        if found:
+            raise InputError(
+                f"{folder} holds something else than a checkpoint ({found[0]}); name another folder"
+            )
 
 
 def _nodes(training: Training) -> dict[int, Node]:
@@ -159,7 +156,17 @@ def _rest_of(training: Training, others: Mapping[str, Stateful]) -> Content:
         "scaler": None if training.scaler is None else training.scaler.state_dict(),
         "others": {name: one.state_dict() for name, one in others.items()},
     }
-    # Refuse what could not be read again: no code is run when a checkpoint is read.
+    _check_plain(settings)
+    rank = training.interpreter.place.rank
+    return {(TRAINER,): settings, (RANDOM, str(rank)): Boxes.whole(torch.get_rng_state())}
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in NOT_SETTINGS}
+
+
+def _check_plain(settings: Mapping[str, Any]) -> None:
+    """Refuse what could not be read again: no code is run when a checkpoint is read."""
     file = io.BytesIO()
     try:
         torch.save(settings, file)
@@ -171,12 +178,6 @@ def _rest_of(training: Training, others: Mapping[str, Stateful]) -> Content:
             "the optimizer's settings, or what else is to be saved, hold more than numbers, texts"
             f" and tensors: {words}"
         ) from error
-    rank = training.interpreter.place.rank
-    return {(TRAINER,): settings, (RANDOM, str(rank)): Boxes.whole(torch.get_rng_state())}
-
-
-def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in NOT_SETTINGS}
 
 
 def _meet(everyone: Peers) -> None:
@@ -215,6 +216,17 @@ def _check_shared(folder: Path, files: list[FilePart]) -> None:
                 f"{folder / part.name} was written by another rank but is not here; give a folder"
                 " that all hosts share"
             )
+
+
+def _put_in_place(unfinished: Path, folder: Path) -> None:
+    """Rename, also where an older checkpoint has the name."""
+    older = _older(folder)
+    if folder.exists():
+        shutil.rmtree(older, ignore_errors=True)
+        folder.rename(older)
+    unfinished.rename(folder)
+    _on_disk(folder.parent)
+    shutil.rmtree(older, ignore_errors=True)
 
 
 def _on_disk(path: Path) -> None:
@@ -357,11 +369,7 @@ def load(
 ) -> None:
     """Go on from a checkpoint, with this rank's pieces; `rest` is that of `save`, and is filled."""
     reader = Reader(folder, training.interpreter.place.everyone)
-    kind, before = type(training.optimizer).__name__, reader.manifest.optimizer
-    if kind != before:
-        raise InputError(
-            f"{reader.folder} was trained with {before}, not {kind}; go on with the same optimizer"
-        )
+    _check_optimizer(reader, training)
     held = {**rest, **training.buffers}
     _check_model(reader, training, held)
     # Buffers that are not kept have no place there: `persistent=False`.
@@ -381,6 +389,14 @@ def load(
         torch.set_rng_state(numbers.parts[0][1])
     training.steps_done = reader.manifest.step
     _restore(folder, training, found[TRAINER,], others)
+
+
+def _check_optimizer(reader: Reader, training: Training) -> None:
+    kind, before = type(training.optimizer).__name__, reader.manifest.optimizer
+    if kind != before:
+        raise InputError(
+            f"{reader.folder} was trained with {before}, not {kind}; go on with the same optimizer"
+        )
 
 
 def _check_model(reader: Reader, training: Training, held: Mapping[str, Tensor]) -> None:

@@ -60,9 +60,7 @@ def together(rank: int) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, PeerError):
             raise
-        # Whether an exchange failed: the cause is elsewhere.
-        text = str(error).lower()
-        if not any(word in text for word in GONE):
+        if not _is_of_peers(error):
             _tell(rank, error)
             raise
         raise PeerError(_first_failure("") or "another rank is gone without a word") from None
@@ -93,6 +91,12 @@ def _first_failure(said: str) -> str:
         return bytes(store.compare_set(KEY, "", said)).decode()
     except Exception:  # whoever held the store is gone
         return said
+
+
+def _is_of_peers(error: Exception) -> bool:
+    """Whether an exchange failed: the cause is elsewhere."""
+    text = str(error).lower()
+    return any(word in text for word in GONE)
 
 
 StrPath = str | os.PathLike[str]
