@@ -137,7 +137,7 @@ class Space:
 
     @property
     def num_degrees(self) -> int:
-        """How many `degrees` there are, without writing them out."""
+        """The number of `degrees`, without writing them out."""
         return int(self._per_grid(self._grids).sum())
 
     @property
@@ -257,7 +257,7 @@ class Space:
         return int(2 ** (len(OVERLAP_SWITCHES) - len(self.expanded_overlaps)))
 
     def num_options(self, chunk_layers: int) -> int:
-        """How many `options` there are, without writing them out."""
+        """The number of `options`, without writing them out."""
         policies = 1 + len(self.module_masks) + 2 * chunk_layers
         switches = int(2 ** len(self.expanded_overlaps))
         return policies * len(ZERO_STAGES) * len(self.offload) * switches
