@@ -196,8 +196,7 @@ class OptionBytes(Value, frozen=True, dict=True):
         """Of the parameters of a layer of each kind: (layouts, choices of sharding, kinds)."""
         layouts, many = self.layouts, 1e9
         none = np.zeros_like(layouts.dense_parameters)
-        unit = np.zeros_like(layouts.largest_unit)
-        few = replace(layouts, scaled_weights=none, largest_unit=unit)
+        few = replace(layouts, scaled_weights=none, whole_units=none, unit_messages=none)
 
         def of(dense: float, expert: float) -> Floats:
             given = replace(few, dense_parameters=none + dense, expert_parameters=none + expert)
