@@ -362,7 +362,8 @@ def _searched(
 
     def run() -> SearchResult:
         result = search.run(claim, near=near, lifts=lifts)
-        keep_begun(model.workload, model.pool, _told_apart(asked, space), search.begun)
+        if len(search.begun) == 1:  # what it met later was cut by what it knew by then
+            keep_begun(model.workload, model.pool, _told_apart(asked, space), search.begun)
         return result
 
     return _once(asked, model, model.pool, given, run)

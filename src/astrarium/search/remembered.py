@@ -26,7 +26,7 @@ _begun: list[tuple[tuple[object, ...], Sequence[Expanded]]] = []  # of the last 
 def remembered(
     workload: Workload, pool: Pool, asked: tuple[object, ...], search: Callable[[], Answer]
 ) -> Answer:
-    """The outcome of a search without limits, at any prices; `asked` is all else that it depends on."""
+    """The outcome of a search without limits, at any prices; `asked` is all else."""
     of = _unpaid(workload, pool, asked)
     known = next((one for one in _memory if one[0] == of), None)
     found = (of, search()) if known is None else known

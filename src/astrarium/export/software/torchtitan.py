@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
 from astrarium.errors import InputError
-from astrarium.export.features import lacks, recomputes_operators
+from astrarium.export.features import recomputes_operators
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.program import RankProgram, filled
 from astrarium.export.run_length import (
@@ -39,7 +39,7 @@ from astrarium.export.software.torchtitan_models import (
     llama_refused,
     llama_spec,
 )
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -298,14 +298,4 @@ def notes(job: Job) -> Iterator[str]:
         yield _GATHERS
 
 
-TARGET = Target(
-    name="torchtitan",
-    title="torchtitan",
-    version=VERSION,
-    runtime=RUNTIME,
-    program=program,
-    lacks=lacks("torchtitan"),
-    workload_refused=workload_refused,
-    model_refused=model_refused,
-    optimizers="torchtitan",
-)
+TARGET = target_of(__name__)
