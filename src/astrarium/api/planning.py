@@ -398,7 +398,7 @@ def _slow_updates(planned: Planned) -> Iterator[str]:
 
 
 def _host_memory(question: Question, planned: Planned) -> tuple[str, ...]:
-    """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
+    """Memory that plan 1 needs on nodes, where nobody knows how much they have."""
     strategy = planned.plans[0].strategy
     pools = [
         pool for pool in question.asked.cluster.pools if pool.gpu.name in planned.plans[0].gpus

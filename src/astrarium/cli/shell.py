@@ -1,4 +1,4 @@
-"""What all commands share: flags from the table, errors as one message and an exit code.
+"""Shared by all commands: flags from the table, errors as one message and an exit code.
 
 click hands every text on as it was typed; the readers of the table make values of them, which gives
 one kind of message for a flag and for a file.

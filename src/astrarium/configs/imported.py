@@ -1,4 +1,4 @@
-"""What was read from a user's configuration, in a form that commands and reports can use."""
+"""The content of a user's configuration, in a form that commands and reports can use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to the cluster of a running job: GPUs lost, gained, or slowed down."""
+"""Changes of a running job's cluster: GPUs lost, gained, or slowed down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said about running jobs: replans, stragglers, simulated policies, several sites."""
+"""Reports of running jobs: replans, stragglers, simulated policies, several sites."""
 
 from __future__ import annotations
 

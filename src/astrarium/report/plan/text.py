@@ -371,7 +371,7 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
 
 
 def choice_words(choice: ChoicePart) -> str:
-    """Why the first plan is recommended, and what it costs; "" if there is nothing to say."""
+    """The reason why the first plan is recommended, and its cost; "" if there is none."""
     slower = tables.percent(choice.slower)
     if not choice.why or (choice.fastest is None and slower == tables.percent(0.0)):
         return ""
