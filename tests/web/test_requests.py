@@ -65,7 +65,8 @@ def test_the_message_is_that_of_the_command_line(
         ({**GOOD, "top": [1]}, "top", "top: "),
         ({**GOOD, "top": True}, "top", "top: "),
         ({**GOOD, "sensitivity": 1}, "sensitivity", "sensitivity: "),
-        ([], None, "Input should be"),
+        ([], None, "the body has to be a JSON object such as"),
+        ({**GOOD, "gpus": ["h100", 8]}, "gpus", "gpus: expected a number or a text or an object"),
     ],
 )
 def test_the_field_is_named(

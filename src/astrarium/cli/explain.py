@@ -74,6 +74,8 @@ def explain(
         from astrarium.plans.document import load_document
 
         write_report(ctx, load_document(Path(plan)), rank)
+        if not json:
+            output.write(f"\n{report} is written\n")
 
 
 def _judge(

@@ -141,11 +141,16 @@ def least_seconds(
         passes = least_passes_with(layouts, rows, options, most, limit)
     if _has_several_kinds(layouts) and np.isfinite(limit):
         layouts = _with_longest_passes(layouts, limit)
+    return passes + least_after(layouts, rows, options)
+
+
+def least_after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """`least_seconds` of what follows the passes once an iteration."""
     # Other splits may start sooner. Some rank holds no less than the mean, and one no more.
     parts = after_parts(layouts, rows, options) | {"host": _of_step(layouts, rows, options)}
     after = _total_after(layouts, rows, parts)
     after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
-    return passes + after + layouts.messages.tied[rows]
+    return after + layouts.messages.tied[rows]
 
 
 def _with_longest_passes(layouts: Layouts, limit: float) -> Layouts:

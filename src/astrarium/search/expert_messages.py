@@ -51,7 +51,7 @@ def worth_a_look(
     if not workload.model.max_experts or not able or cluster.pools[0].gpu.vendor != NVIDIA:
         return WorthALook()
     # Plans that nobody has measured are not recommended: they must not decide.
-    measured = (*rules, *rules_against_unmeasured(experts=True))
+    measured = (*rules, *rules_against_unmeasured(weights=True))
     (pool,) = with_margin(workload, cluster, kept_free, runtime).pools
     asked = Asked(
         *(workload, tuning, Objective.TIME, Mode.EXACT, measured, 1, Limits()), runtime=runtime

@@ -37,6 +37,12 @@ def are_twins(one: Plan, other: Plan) -> bool:
     )
 
 
+def differs_little(one: Plan, other: Plan) -> bool:
+    """Whether plans of one family have the same virtual stages, too."""
+    alike = one.strategy.virtual_stages == other.strategy.virtual_stages
+    return alike and _family(one) == _family(other)
+
+
 def _family(plan: Plan) -> tuple[object, ...]:
     s = plan.strategy
     family = family_of(s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -32,7 +32,7 @@ from astrarium.search.outcome import (
     SearchResult,
 )
 from astrarium.search.plan import Plan, at_price, estimate
-from astrarium.search.remembered import Answer, remembered
+from astrarium.search.remembered import Answer, begun_before, keep_begun, remembered
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
@@ -331,9 +331,12 @@ class PlansWithin:
         self._model, self._offload = asked.model(pool), on_host or asked.offloads
 
     @cached_property
-    def _layouts(self) -> tuple[Space, list[LayoutRows]]:
-        space = _space(self._asked, self._model, offload=self._offload)
-        return space, _search(self._asked, self._model, space, self._known).expanded()
+    def _blocks(self) -> tuple[Space, list[LayoutRows]]:
+        asked, model = self._asked, self._model
+        space = _space(asked, model, offload=self._offload)
+        search = _search(asked, model, space, self._known)
+        begun = begun_before(model.workload, model.pool, _told_apart(asked, space))
+        return space, [block for one in search.expanded(begun) for block in one.blocks]
 
     def plans(self, rules: tuple[UserRule, ...], pool: Pool) -> tuple[Plan, ...]:
         """The fastest plan that keeps some more rules on the pool, of which more may be free."""
@@ -341,7 +344,7 @@ class PlansWithin:
         model = self._model.with_pool(pool)
 
         def search() -> SearchResult:
-            space, blocks = self._layouts
+            space, blocks = self._blocks
             return _search(asked, model, space, self._known).among(blocks, rules)
 
         given = self._offload, self._known, Claim.ANY_PLAN
@@ -356,7 +359,13 @@ def _searched(
     search = _search(asked, model, space, known)
     near, lifts = asked.near, asked.lifts
     given = space.offload, tuple(known), claim, near, lifts
-    run = partial(search.run, claim, near=near, lifts=lifts)
+
+    def run() -> SearchResult:
+        result = search.run(claim, near=near, lifts=lifts)
+        if len(search.begun) == 1:  # what it met later was cut by what it knew by then
+            keep_begun(model.workload, model.pool, _told_apart(asked, space), search.begun)
+        return result
+
     return _once(asked, model, model.pool, given, run)
 
 
@@ -371,6 +380,12 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
         top=asked.top,
         known=known,
     )
+
+
+def _told_apart(asked: Asked, space: Space) -> tuple[object, ...]:
+    """What the layouts of a search without limits depend on, beside model and pool."""
+    by_time = asked.ranks_by_time and asked.limits == Limits()
+    return by_time, space.offload, asked.mode, asked.rules, asked.runtime, asked.tuning
 
 
 def _once(

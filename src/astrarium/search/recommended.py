@@ -2,10 +2,10 @@
 
 The search finds the fastest plan of the model. The ratio of two predictions has an error that was
 measured (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may be as
-fast. Such plans are a near-tie. Of those that lose least the recommended one has room in memory,
-then the fewest and lightest mechanisms: there is less to set up and less that can go wrong.
+fast. Such plans are a near-tie. Of those that lose least the recommended one is worth its loss: it
+has room in memory, or fewer and lighter mechanisms, so less to set up and less that can go wrong.
 
-`MECHANISMS` is that order, as weights. To find the simplest plan, the search is asked again without
+`MECHANISMS` says what each is worth, in per cent of an iteration. The search is asked again without
 one mechanism after the other, the heaviest first, within the time that may be lost.
 """
 
@@ -40,10 +40,10 @@ RECOMMENDED_CHANCE: Final = 0.75
 RECOMMENDED_SLOWER: Final = 0.03
 # Beside a plan that does what nobody has published a measurement of, by more than this: a doubt of
 # 1 about one step of an iteration, of 2 about all of its messages. Their errors are those of ZeRO 3
-# where it was measured: up to 20 % too fast on 384 to 2,240 A100 (SC'21), and twice too fast in
-# other hands (BigScience, with the optimizer in host memory). A doubt of 3 is about what was
-# measured and is not understood: beside cp 1 and 2, predictions of cp 4 and 8 under FSDP are 1.4 to
-# 1.5 times too fast (torchtitan, 8 H100, December 2024).
+# on many nodes: 28 % too fast to 10 % too slow on 384 to 2,240 GPUs (torchtitan, SC'21), and twice
+# too fast in other hands (BigScience, with the optimizer in host memory). A doubt of 3 is about
+# what was measured and is not understood: beside cp 1 and 2, predictions of cp 4 and 8 under FSDP
+# are 1.4 to 1.5 times too fast (torchtitan, 8 H100, December 2024).
 UNMEASURED_SLOWER: Final = (RECOMMENDED_SLOWER, 0.1, 0.2, 0.4)
 UNMEASURED_ERROR: Final = (0.0, 0.2, 0.45, 0.45)
 ROOMY: Final = 0.98  # chance to fit at which memory is no concern
@@ -71,7 +71,8 @@ class Mechanism(Value, frozen=True):
         return rule_against(self.field, self.plain)
 
 
-# By weight: what costs most to set up, is least often used, and has least evidence comes first.
+# By weight, the per cent of an iteration that doing without is worth: what costs most to set up, is
+# least often used, and has least evidence comes first.
 # Tensor and expert parallelism do not count: on measured sweeps, plans without tensor parallelism
 # were slower than predicted beside those with it; plans without a pipeline were not.
 MECHANISMS: Final = (
@@ -85,13 +86,16 @@ MECHANISMS: Final = (
     Mechanism("shard groups", "shard_groups", 1, 0.5),
     Mechanism("stages of unequal size", "split", LayerSplit.EVEN, 0.5),
 )
-PER_DOUBLING: Final = 0.5  # of virtual stages, and of stages or tp beyond the fastest plan's
-TIGHT_MEMORY: Final = 8.0  # more than all mechanisms that one plan is likely to drop
+PER_DOUBLING: Final = 0.25  # of virtual stages
+PER_DOUBLING_OF_RANKS: Final = 0.5  # of stages, and of tp beyond the fastest plan's
+TIGHT_MEMORY: Final = 3.0  # all that may be given up: too little room shows in the first minutes
 
 
-# Ranks that shared weights in the largest published measurements of ZeRO 3, without experts (SC'21
-# table 2), and GPUs over which such ranks lie with them: a node.
-MEASURED_RANKS: Final = 2_240
+# GPUs over which ranks that share weights lie in the largest measurements of ZeRO 3: without
+# experts under FSDP (SC'21 table 2) and under Megatron (its own are of 128 GPUs; torchtitan shares
+# weights in the same way), and with experts, a node.
+MEASURED_GPUS_OF_FSDP: Final = 2_240
+MEASURED_GPUS: Final = 512
 MEASURED_GPUS_OF_EXPERTS: Final = 8
 UNMEASURED_WEIGHT: Final = 16.0  # more than everything else together
 MOST_CP: Final = 2  # under FSDP, up to which predictions are as good as without
@@ -100,11 +104,11 @@ MOST_CP: Final = 2  # under FSDP, up to which predictions are as good as without
 def unmeasured(plan: Plan, *, experts: bool) -> str:
     """Choices of a plan beyond what measurements support; "" if there are none."""
     strategy, doubt = plan.strategy, _doubt(plan, experts=experts)
-    of = "of experts " if experts else ""
+    of, gpus = "of experts " if experts else "", strategy.shard_ranks * strategy.tp
     return (
         "",
         "the optimizer in host memory, which hardly anybody measured",
-        f"ZeRO 3 {of}over {strategy.shard_ranks:,} ranks, which nobody measured",
+        f"ZeRO 3 {of}over {gpus:,} GPUs, which nobody measured",
         f"cp {strategy.cp} under FSDP, which took 1.4 times as long as predicted where measured",
     )[doubt]
 
@@ -121,21 +125,22 @@ def _doubt(plan: Plan, *, experts: bool) -> int:
     changes one step of an iteration only.
     """
     strategy = plan.strategy
-    ranks, most = strategy.shard_ranks, MEASURED_RANKS
-    if strategy.cp > MOST_CP and any(map(_is_fsdp, plan.runtimes)):
+    is_fsdp = any(map(_is_fsdp, plan.runtimes))
+    if strategy.cp > MOST_CP and is_fsdp:
         return 3
+    most = MEASURED_GPUS_OF_FSDP if is_fsdp else MEASURED_GPUS
     if experts:
-        ranks, most = ranks * strategy.tp, MEASURED_GPUS_OF_EXPERTS
-    if strategy.zero_stage == 3 and ranks > most:
+        most = MEASURED_GPUS_OF_EXPERTS
+    if strategy.zero_stage == 3 and strategy.shard_ranks * strategy.tp > most:
         return 2
     return int(strategy.offload_optimizer)
 
 
-def rules_against_unmeasured(*, experts: bool, runtime: str = "") -> tuple[UserRule, ...]:
-    """Drop what `unmeasured` names, and all of ZeRO 3 where there are experts, offload last."""
+def rules_against_unmeasured(*, weights: bool, runtime: str = "") -> tuple[UserRule, ...]:
+    """Drop what `unmeasured` names, offload last; `weights` whether all of ZeRO 3 is."""
     long = (rule_against("cp", MOST_CP),) if _is_fsdp(runtime) else ()
-    weights = (rule_against("zero_stage", 2),) if experts else ()
-    return (*long, *weights, rule_against("offload_optimizer", 0))
+    whole = (rule_against("zero_stage", 2),) if weights else ()
+    return (*long, *whole, rule_against("offload_optimizer", 0))
 
 
 class Recommendation(Value, frozen=True):
@@ -156,6 +161,12 @@ def mechanisms(plan: Plan, seq_length: int) -> float:
     used = sum(one.weight for one in MECHANISMS if one.is_used(plan.strategy, seq_length))
     doublings = math.log2(plan.strategy.virtual_stages)
     return used + PER_DOUBLING * doublings
+
+
+def price(plan: Plan, fastest: Plan, seq_length: int) -> float:
+    """The per cent that a plan loses beside the fastest one, and the weight of all it uses."""
+    slower = plan.iteration_seconds / fastest.iteration_seconds - 1
+    return 100 * slower + mechanisms(plan, seq_length)
 
 
 def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
@@ -222,7 +233,8 @@ class _Choice:
     def fastest_measured(self, plans: Sequence[Plan]) -> Plan:
         """The plan in the near-tie of which most is known, the fastest of several."""
         runtime, found = self._asked.runtime.name, list(plans)
-        rules = rules_against_unmeasured(experts=self._experts, runtime=runtime)
+        weights = self._experts or self._fastest.strategy.zero_stage == 3
+        rules = rules_against_unmeasured(weights=weights, runtime=runtime)
         while self._pool is not None and rules:
             found += self._near.plans(rules, self._pool)
             rules = rules[:-1]
@@ -254,22 +266,23 @@ class _Choice:
             plan.gpus != self._fastest.gpus
             or plan.iteration_seconds > self._latest
             or not self._loses_little(plan)
-            or self._weight(plan) >= self._weight(self.plan)
+            or self._price(plan) >= self._price(self.plan)
         ):
             return False
         self.plan = plan
         return True
 
-    def _weight(self, plan: Plan) -> float:
+    def _price(self, plan: Plan) -> float:
+        """What a plan loses, and what it does at the price of something else, in per cent."""
         missing = 0.0 if plan.fit_chance is None else max(ROOMY - plan.fit_chance, 0.0)
         tight = TIGHT_MEMORY * min(missing / (ROOMY - TIGHT), 1.0)
         # A longer pipeline with fewer virtual stages is no simpler, nor is more tensor parallelism
         # in the place of a stage of ZeRO.
         own, fastest = plan.strategy, self._fastest.strategy
-        longer, wider = max(own.pp / fastest.pp, 1.0), max(own.tp / fastest.tp, 1.0)
-        deep = PER_DOUBLING * math.log2(longer * wider)
+        longer, wider = own.pp / fastest.pp, max(own.tp / fastest.tp, 1.0)
+        deep = PER_DOUBLING_OF_RANKS * math.log2(longer * wider)
         doubt = UNMEASURED_WEIGHT * self._doubt(plan)
-        return tight + deep + doubt + mechanisms(plan, self._seq_length)
+        return tight + deep + doubt + price(plan, self._fastest, self._seq_length)
 
     def simplify(self, pool: Pool) -> None:
         """Search again without one thing after the other."""
@@ -281,11 +294,11 @@ class _Choice:
             left.remove(one)
             if self._search(pool, (*rules, one.rule)):
                 rules = (*rules, one.rule)
-        most = 1
-        while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, rule_against("virtual_stages", most))):
-                return
-            most *= 2
+        stages = self.plan.strategy.virtual_stages
+        every = [rule_against("virtual_stages", 2**n) for n in range((stages - 1).bit_length())]
+        # If not even the most lenient rule leaves a plan, no other does.
+        if every and self._near.plans((*rules, every[-1]), pool):
+            any(self._search(pool, (*rules, one)) for one in every)
 
     def _first_used(self, left: Sequence[Mechanism]) -> Mechanism | None:
         strategy = self.plan.strategy
@@ -353,6 +366,8 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
         names.pop(("", "offload_optimizer", "zero_stage", "cp")[doubt], None)
     for name in names.values():
         yield f"without {name}"
+    if 1 < plan.strategy.pp < fastest.strategy.pp:
+        yield f"{plan.strategy.pp} stages instead of {fastest.strategy.pp}"
     before, now = fastest.strategy.virtual_stages, plan.strategy.virtual_stages
     if now < before:
         yield f"{now} virtual stages instead of {before}" if now > 1 else "without virtual stages"

@@ -39,7 +39,7 @@ export function OwnPanel({ review, rank, onChoose, onCompare }: Props) {
           {faster !== null && (
             <b>
               {faster > 1.0005
-                ? `Plan 1 is ${faster.toFixed(2)} times as fast.`
+                ? `Plan 1 is ${faster.toFixed(2)} times as fast${under(review)}.`
                 : "No plan that was found is faster."}
             </b>
           )}
@@ -112,6 +112,14 @@ function Reasons({ texts }: { texts: readonly string[] }) {
       ))}
     </ul>
   );
+}
+
+/** The runtime of plan 1, where yours is predicted under another one. */
+function under(review: ImportDocument): string {
+  const planned = review.answer?.plans[0]?.runtimes?.[0];
+  return planned && planned !== review.runtime
+    ? `, under ${planned} instead of ${review.runtime}`
+    : "";
 }
 
 function verdictOf(review: ImportDocument): [mark: string, text: string] {

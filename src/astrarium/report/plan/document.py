@@ -16,6 +16,7 @@ from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.measured import nearest_measured
 from astrarium.cost.uncertainty import chance_within
+from astrarium.catalog.runtimes import DEFAULT
 from astrarium.errors import flag
 from astrarium.model.blocks import CustomBlock, Model, Timings
 from astrarium.model.workload import Workload
@@ -41,7 +42,7 @@ from astrarium.search.formats import runnable
 from astrarium.search.money import keeps, money_of, rank_key, time_of
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.planner import Planned
-from astrarium.search.recommended import is_tied
+from astrarium.search.recommended import is_tied, unmeasured
 from astrarium.units import HOUR, format_bytes, format_seconds
 from astrarium.value import replace
 
@@ -95,6 +96,7 @@ def document_of(
         *idle_notes(planned),
         *room_notes(plans),
         *runtime_notes(plans),
+        *doubt_notes(planned),
     )
     return PlanDocument(
         SCHEMA,
@@ -343,6 +345,19 @@ def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
     return {
         room.pool.name: f": {room.text}" for room in pools_without_room(workload, Cluster(pools))
     }
+
+
+def doubt_notes(planned: Planned) -> tuple[str, ...]:
+    """What the best plan does that nobody measured, for want of a plan without."""
+    best, workload = planned.plans[0], planned.workload
+    doubt = unmeasured(best, experts=workload.model.max_experts > 0)
+    if not doubt:
+        return ()
+    instead = ""
+    strict = workload.numerics is Numerics.STRICT and workload.optimizer == "adamw"
+    if best.strategy.offload_optimizer and DEFAULT in best.runtimes and strict:
+        instead = f"; {flag('numerics', 'reduced')} takes less memory"
+    return (f"plan 1 rests on {doubt}{instead}",)
 
 
 def room_notes(plans: Sequence[Plan]) -> tuple[str, ...]:
