@@ -73,7 +73,7 @@ class Predicted:
 
 
 def predict(measurements: Sequence[Measurement], tuning: Tuning = NEUTRAL) -> Predicted:
-    """What the cost model says. The batch enters only through the number of micro-batches, so
+    """The predictions of the cost model. The batch enters only through the number of micro-batches, so
     measurements that differ in nothing else share a cost model.
     """
     groups: dict[tuple[object, ...], list[int]] = {}

@@ -97,7 +97,7 @@ class LayerFigures(Value, frozen=True):
 
 
 class LayerRoom:
-    """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
+    """The layers that stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
     places), or with policies in front.
 
     in_flight: (2, rows, places), micro-batches and what to take off (`places_in_flight`); held:
