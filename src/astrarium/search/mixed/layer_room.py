@@ -9,7 +9,7 @@ may hold n layers in T seconds only if
 - or all of them in groups, which keep next to nothing: n (t + a) <= T and n w <= room.
 
 Every pool is looked at as if it were last in the pipeline, where least is in flight, and stages go
-to whatever pool can hold most. So no order of the pools, no choice of GPUs and no option does
+to the pool that can hold most. So no order of the pools, no choice of GPUs and no option does
 better, and nothing of it has to be listed.
 """
 
