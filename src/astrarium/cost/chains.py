@@ -87,7 +87,8 @@ def zigzag_seconds(
     once: of a micro-batch on all ranks at least; links: of all but the one back to the first rank.
     """
     most, alike = zigzags(stages - 1, stages, batches, virtual)
-    return np.maximum(most * 2 * links, alike * (2 * links + once / virtual))
+    with np.errstate(invalid="ignore"):  # never, and without end
+        return np.fmax(most * 2 * links, alike * (2 * links + once / virtual))
 
 
 def _zigzag(pp: int, virtual: int, batches: int, times: int, waits: int) -> Chain:
