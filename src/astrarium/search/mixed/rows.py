@@ -1,4 +1,4 @@
-"""Degrees of a mixed search: what they take at least, on whatever GPUs, with whatever options."""
+"""Degrees of a mixed search: what they take at least, on any GPUs, with any options."""
 
 from __future__ import annotations
 
@@ -418,7 +418,7 @@ class RowBounds:
 
     @property
     def worst_seconds(self) -> float:
-        """Of an iteration, on whatever GPUs, that is still worth a look."""
+        """Of an iteration, on any GPUs, that is still worth a look."""
         limited = self.objective in TIMES
         return (self.plans.limit if limited else self.plans.longest) * (1 + 1e-9)
 
@@ -441,7 +441,7 @@ class RowBounds:
         return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
 
     def _least_of_crossings(self, degrees: Degrees, virtual: Ints, crossing: Floats) -> Floats:
-        """With the pools that are in use for sure, on whatever nodes."""
+        """With the pools that are in use for sure, on any nodes."""
         sizes, gpus = self.space.arrangements.sizes, degrees.gpus
         fewest = 1 + (self._several | (gpus > max(sizes)))
         hop = crossing_in_use(crossing, np.minimum(fewest, len(sizes)), sizes, gpus)

@@ -29,7 +29,7 @@ WaysOf = Callable[[Ints], PaymentWays]  # how so many GPUs can be paid for
 
 
 class PoolFront(Search):
-    """Enters into an archive whatever the GPUs of one pool, by its number, can add to the front."""
+    """Enters into an archive all that the GPUs of one pool, by its number, can add to the front."""
 
     def __init__(
         self,

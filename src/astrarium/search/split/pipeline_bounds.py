@@ -248,7 +248,7 @@ def round_trip_bound(
     virtual: Ints,
     head: Floats | float = 0.0,
 ) -> Floats:
-    """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
+    """Seconds of all passes with several chunks per rank, of any sizes: (rows,).
 
     once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
     part of `once`. Figures out of the chains of `cost.chains.plain_chains`: the way of one
