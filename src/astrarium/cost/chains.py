@@ -22,7 +22,7 @@ GROUPS = 4  # of pp micro-batches that are executed; with more, a part of the ch
 
 
 class Chain(Value, frozen=True):
-    """How often a chain has the passes of each chunk, (pp, virtual), and each link: (pp,)."""
+    """Passes of each chunk in a chain, (pp, virtual), and uses of each link: (pp,)."""
 
     forward: Floats
     backward: Floats
@@ -62,7 +62,7 @@ def plain_chains(pp: int, virtual: int, num_micro_batches: int) -> list[Chain]:
 def zigzags(
     links: Ints | int, stages: Ints | int, batches: Ints, virtual: Ints
 ) -> tuple[Ints, Ints]:
-    """How often a chain can go down and up again between the first micro-batch and the last one.
+    """The most times a chain goes down and up again between the first micro-batch and the last one.
 
     With several chunks per rank, ranks do a forward and a backward pass in each *slot*, and each
     waits for one of the slot before on a neighbour, or for the one before on its rank. So from any

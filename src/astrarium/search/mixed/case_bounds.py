@@ -1,4 +1,4 @@
-"""What cases of a mixed search take at least, before the cost model is asked about their stages.
+"""Bounds cases of a mixed search before the cost model is asked about their stages.
 
 First whatever is recomputed: rows with each way to keep optimizer states. Only what could still
 be better than the plans kept is looked at with its own options.

@@ -50,7 +50,7 @@ class Near(NamedTuple):
 
 
 class Searching(Protocol):
-    """What finishing needs of a search."""
+    """The parts of a search that finishing needs."""
 
     model: ClusterModel
     space: MixedSpace

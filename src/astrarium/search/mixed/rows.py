@@ -1,4 +1,4 @@
-"""Degrees of a mixed search: what they take at least, on whatever GPUs, with whatever options."""
+"""Degrees of a mixed search: what they take at least, on any GPUs, with any options."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class State:
 
     @property
     def work(self) -> float:
-        """What was done, counted as about the seconds it takes; never measured."""
+        """The work done, counted as about the seconds it takes; never measured."""
         return (
             SECONDS_OF_ROW * self.rows
             + SECONDS_OF_CHOICE * (self.choices + self.straddled)
@@ -95,7 +95,7 @@ class RowTable(Value, frozen=True):
 
 
 class ShardParts(Value, frozen=True):
-    """What layers take on every pool, of shards that many rows share."""
+    """Costs of layers on every pool, of shards that many rows share."""
 
     of_pools: Sequence[Sequence[LayerParts]]  # one for each size of fast domain
     shard_of: Ints  # of every row
@@ -202,7 +202,7 @@ class RowBounds:
         return np.asarray(degrees.num_micro_batches * block * cheapest)
 
     def _shards(self, degrees: Degrees) -> ShardParts:
-        """What layers take on all sizes of fast domains that a part of each pool can have."""
+        """Costs of layers on all sizes of fast domains that a part of each pool can have."""
         d = degrees
         columns = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
         first, shard_of = distinct_rows(*columns)
@@ -246,7 +246,7 @@ class RowBounds:
         return self._scores_of_rows(degrees, speed, seconds)
 
     def _fastest(self, degrees: Degrees, speed: Floats) -> Floats:
-        """How many stages lie on each pool if the fastest are taken: (rows, pools)."""
+        """Stages on each pool if the fastest are taken: (rows, pools)."""
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
         apart = fastest_stages(speed, sizes // block, degrees.pp)
@@ -255,7 +255,7 @@ class RowBounds:
         return apart
 
     def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
-        """What all stages do together if every GPU is used: blocks on two pools go as the slower.
+        """Speed of all stages if every GPU is used: blocks on two pools go as the slower.
 
         Infinite where fewer are used, or where there are more orders than are looked at.
         """
@@ -285,7 +285,7 @@ class RowBounds:
         return straddle(tp_cp, tp_cp * degrees.dp, nodes)
 
     def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
-        """What the objective is at least, whatever GPUs are chosen."""
+        """The least score of rows, whatever GPUs are chosen."""
         if self.space.exact:
             hourly = float(np.array(self.space.arrangements.sizes) @ self.plans.prices)
             usd = seconds * hourly
@@ -418,7 +418,7 @@ class RowBounds:
 
     @property
     def worst_seconds(self) -> float:
-        """Of an iteration, on whatever GPUs, that is still worth a look."""
+        """Of an iteration, on any GPUs, that is still worth a look."""
         limited = self.objective in TIMES
         return (self.plans.limit if limited else self.plans.longest) * (1 + 1e-9)
 
@@ -441,7 +441,7 @@ class RowBounds:
         return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
 
     def _least_of_crossings(self, degrees: Degrees, virtual: Ints, crossing: Floats) -> Floats:
-        """With the pools that are in use for sure, on whatever nodes."""
+        """With the pools that are in use for sure, on any nodes."""
         sizes, gpus = self.space.arrangements.sizes, degrees.gpus
         fewest = 1 + (self._several | (gpus > max(sizes)))
         hop = crossing_in_use(crossing, np.minimum(fewest, len(sizes)), sizes, gpus)

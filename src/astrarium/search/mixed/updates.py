@@ -1,4 +1,4 @@
-"""How many layers stages can hold if what follows the passes may take only so long: a bound.
+"""A bound on the layers of stages if what follows the passes may take only so long.
 
 Gradients are reduced, parameters updated and gathered by every stage for all that it holds, and an
 iteration waits for the longest of them. So passes and update share the seconds of an iteration:

@@ -1,4 +1,4 @@
-"""What pipelines over several pools take at least: pure functions on arrays.
+"""The least time of pipelines over several pools: pure functions on arrays.
 
 Everything rests on four chains of passes that no pipeline is shorter than (`cost.walks`). Let t
 be the seconds of one micro-batch on each of P stages, T the longest, S their sum, K the number of
@@ -82,7 +82,7 @@ def least_seconds_of_layers(model: CostModel, degrees: Degrees, gpus: Ints) -> F
 
 
 def speeds(seconds: Floats, numbers: Floats) -> Floats:
-    """How much of the model a stage does per second at most: (rows, pools).
+    """The most of the model that a stage does per second: (rows, pools).
 
     `seconds` (rows, pools, kinds + 2) of one layer of each kind, the embedding, the head; `numbers`
     of them in the model. Pools may be good at different kinds. Any price per kind gives a bound: a
@@ -100,7 +100,7 @@ def speeds(seconds: Floats, numbers: Floats) -> Floats:
 
 
 def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:
-    """How many of so many stages lie on each pool if the fastest are taken: (rows, pools).
+    """Stages on each pool if the fastest of so many are taken: (rows, pools).
 
     `most` says for how many each pool has room.
     """
@@ -210,7 +210,7 @@ def interleaved_speed(
     *,
     ramps: bool = True,
 ) -> Floats:
-    """What stages do together, from speeds and numbers of stages by class: (rows,).
+    """Speed of stages together, from speeds and numbers of stages by class: (rows,).
 
     Speeds, micro-batches and chunks may be those of all rows. `interleaved_bound` is the
     micro-batches over it if the fastest stages come first. hop: the fastest link; ramps: whether
@@ -248,7 +248,7 @@ def round_trip_bound(
     virtual: Ints,
     head: Floats | float = 0.0,
 ) -> Floats:
-    """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
+    """Seconds of all passes with several chunks per rank, of any sizes: (rows,).
 
     once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
     part of `once`. Figures out of the chains of `cost.chains.plain_chains`: the way of one
@@ -291,7 +291,7 @@ def least_iteration(
 def links_bound(
     stage: Floats, links: Floats, batches: Ints, virtual: Ints, overlapped: Bools
 ) -> Floats:
-    """What pipelines take because of their links: (rows, ...).
+    """The least time of pipelines because of their links: (rows, ...).
 
     stage: (rows, ..., stages), seconds of a stage for one micro-batch at least; links: the same,
     one transfer to the next stage, behind the last one to the first. Transfers that do not overlap
@@ -299,7 +299,7 @@ def links_bound(
     delay whatever goes round.
     """
     rows = (-1, *(1,) * (links.ndim - 2))
-    k, v, hidden = (values.reshape(rows) for values in (batches, virtual, overlapped))
+    k, v, hidden = batches.reshape(rows), virtual.reshape(rows), overlapped.reshape(rows)
     out, into = links.copy(), np.roll(links, 1, axis=-1)
     out[..., -1] = into[..., 0] = 0.0
     held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
@@ -334,7 +334,7 @@ def nearest_pools(hop: Floats, used: Bools, possible: Bools) -> Floats:
 def crossing_bound(
     hop: Floats, stages: Ints, batches: Ints, virtual: Ints, *, single_waits: bool
 ) -> Floats:
-    """What pipelines take if some link takes so long, whatever overlaps: arrays of (rows,).
+    """The least time of pipelines if some link takes so long: arrays of (rows,).
 
     single_waits: transfers do not overlap where a rank has a single chunk.
     """
@@ -350,7 +350,7 @@ def crossing_bound(
     return np.where(virtual > 1, several, single)
 
 
-def waiting_bound(speed: Floats, counts: Floats, own: Floats, nearest: Floats) -> Floats:
+def waiting_bound(speed: Floats, counts: Floats | Ints, own: Floats, nearest: Floats) -> Floats:
     """Seconds of a turn where transfers keep both partners busy: (rows,), one chunk per rank.
 
     speed, own, nearest: (rows or 1, pools), the share of the model that a stage does per second, a
@@ -384,7 +384,7 @@ def warm_up_passes(stages: int, batches: Ints) -> Ints:
 
 
 def least_sum(rate: Floats, most: Floats, fewest: Floats, whole: Floats | int) -> Floats:
-    """What layers take together at least if the slowest hold as few as they can: (rows, orders).
+    """The least time of layers together if the slowest hold as few as they can: (rows, orders).
 
     rate: (rows, classes), of one layer; most: (rows, orders, classes), layers of all stages of a
     class; fewest: (orders, classes).
@@ -409,7 +409,7 @@ def fastest_first(speed: Floats, counts: Floats, stages: int) -> Floats:
 
 
 class StageRoom(Value, frozen=True, dict=True):
-    """How much work stages can hold in how many seconds, for many orders of stages and cases.
+    """Work that stages can hold in so many seconds, for many orders of stages and cases.
 
     seconds: (classes, cases, contents), ascending along the contents.
     most: (stages, classes, cases, contents + 1), the most work among so many of the first of
@@ -422,7 +422,7 @@ class StageRoom(Value, frozen=True, dict=True):
     class_of: Ints
 
     def work(self, longest: Floats) -> Floats:
-        """What all stages hold together if none takes longer: (orders, cases)."""
+        """The work that all stages hold if none takes longer: (orders, cases)."""
         stages, _, cases, _ = self.most.shape
         case, of = np.arange(cases)[None, None, :], self.class_of[:, :, None]
         index = self._fast(longest)[np.arange(len(longest))[:, None, None], of, case]
@@ -430,7 +430,7 @@ class StageRoom(Value, frozen=True, dict=True):
         return self.most[stage, of, case, index].sum(axis=1)
 
     def _fast(self, longest: Floats) -> Ints:
-        """How many of the contents take no longer: (orders, classes, cases).
+        """The number of contents that take no longer: (orders, classes, cases).
 
         All are looked up in one row, where those of each class and case come one after another.
         """
