@@ -44,7 +44,7 @@ from astrarium.arrays import Floats
 from astrarium.catalog.intervals import CHOICE, DEGREES_OF_FREEDOM
 from astrarium.cost.chances import chance_below
 from astrarium.search.plan import Plan
-from astrarium.search.recommended import RECOMMENDED_CHANCE, RECOMMENDED_SLOWER, mechanisms
+from astrarium.search.recommended import RECOMMENDED_CHANCE, RECOMMENDED_SLOWER, mechanisms, price
 from astrarium.validate.metrics import LEAST_SWEEP, ScoredValue, memory_scores, time_scores
 from astrarium.validate.predictions import GB, Prediction, predict_rows
 from astrarium.validate.table import read_table
@@ -213,7 +213,7 @@ def choices(sweeps: Sequence[Sequence[ScoredValue]], pairs: Pairs) -> list[Choic
             fits[source] = fit_pairs(pairs.where(lambda name, own=source: name != own))
         fastest = min(sweep, key=lambda score: score.predicted)
         few = [score for score in sweep if loses_little(fits[source], fastest, score)]
-        chosen = min(few, key=lambda s: (mechanisms(plan_of(s), seq_length(s)), s.predicted))
+        chosen = min(few, key=lambda s: price(plan_of(s), plan_of(fastest), seq_length(s)))
         best = min(score.measured for score in sweep)
         found.append(
             Choice(

@@ -61,21 +61,21 @@ ASCII = {"│": "|", "┤": "+", "└": "+", "─": "-", "┬": "+", "╌": "-",
 ASCII |= {"◆": "@", "○": "o"}
 
 THINNED = """\
-plan      time   money GPUs                cloud    tp/pp/dp near-ties
-───────────────────────────────────────────────────────────────────────────────
-   2    11.1 h $60,000 512 x H100          aws      4/4/32   of 1      fastest
-   1    11.2 h $59,861 504 x H100          aws      4/4/31   12 more   chosen
-  26    14.0 h $56,622 384 x H100          aws      4/4/24   11 more
-  62    19.6 h $52,088 256 x H100          aws      4/4/16   11 more
-  98    27.3 h $47,917 168 x H100          aws      4/4/10   11 more
- 134    38.1 h $44,081 112 x H100          aws      4/4/7    11 more
- 170 2.22 days $40,551 72 x H100           aws      4/4/4    11 more
- 194 2.77 days $38,357 56 x H100           aws      4/4/3    11 more
- 218 3.46 days $36,281 40 x H100           aws      4/4/2    11 more
- 254 4.84 days $33,376 24 x H100           aws      4/4/1    11 more
- 278 6.04 days $31,570 24 x H100           aws      4/4/1    11 more
- 300 7.41 days $30,000 8 x H100 + 8 x A100 aws, gcp 4/4/1    of 290    cheapest
-not shown: likely, spot, goodput; 117 columns have room for all, or --json
+plan      time   money GPUs                cloud    spot near-ties
+───────────────────────────────────────────────────────────────────────────
+   2    11.1 h $60,000 512 x H100          aws           of 1      fastest
+   1    11.2 h $59,861 504 x H100          aws           12 more   chosen
+  26    14.0 h $56,622 384 x H100          aws           11 more
+  62    19.6 h $52,088 256 x H100          aws           11 more
+  98    27.3 h $47,917 168 x H100          aws           11 more
+ 134    38.1 h $44,081 112 x H100          aws           11 more
+ 170 2.22 days $40,551 72 x H100           aws           11 more
+ 194 2.77 days $38,357 56 x H100           aws           11 more
+ 218 3.46 days $36,281 40 x H100           aws           11 more
+ 254 4.84 days $33,376 24 x H100           aws           11 more
+ 278 6.04 days $31,570 24 x H100           aws           11 more
+ 300 7.41 days $30,000 8 x H100 + 8 x A100 aws, gcp 50 % of 290    cheapest
+not shown: likely, goodput, tp/pp/dp; 117 columns have room for all, or --json
 near-ties: plans that the prediction does not tell apart in time and money
 288 more of the 300 are not shown; --json and --front FILE have all
 """

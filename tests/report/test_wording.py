@@ -80,3 +80,13 @@ def test_a_strategy_in_one_line(document: PlanDocument) -> None:
     offloaded = replace(strategy, offload_optimizer=True)
     assert "optimizer in host memory" in wording.switches_words(offloaded)
     assert "ZeRO 1 + host" in wording.strategy_words(offloaded)
+
+
+def test_a_type_is_shortened_to_its_first_number() -> None:
+    names = ["RTX-4090-24GB", "RTX-PRO-6000-Blackwell-96GB", "H100-SXM5-80GB", "own-card"]
+    short = ["RTX-4090", "RTX-PRO-6000", "H100", "own"]
+    assert list(wording.short_types(names).values()) == short
+    assert list(wording.short_types(["A100-SXM4-40GB", "A100-SXM4-80GB"]).values()) == [
+        "A100-40GB",
+        "A100-80GB",
+    ]

@@ -198,7 +198,7 @@ def _check_names(function: str, terms: Mapping[str, object], known: type) -> Non
     names = known.__annotations__
     for name in terms:
         if name not in names:
-            hint = did_you_mean(name, names)
+            hint = did_you_mean(name, [*globals()[function].__annotations__, *names])
             raise TypeError(f"{function}() has no argument '{name}'{hint}")
 
 

@@ -175,7 +175,7 @@ def _projection(
 
 
 def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
-    """What one rank hands to the next stage, by shard (rows) and cut (0 to the number of layers).
+    """Bytes that one rank hands on, by shard (rows) and cut (0 to the number of layers).
 
     A single column stands for all cuts where they are alike, as in models of one kind of layer.
     Sequence parallelism divides streams of tokens; the outputs of layers that are known only by

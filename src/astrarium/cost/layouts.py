@@ -156,7 +156,7 @@ class CostModel:
 
     @property
     def tensor_seconds(self) -> float:
-        """What an update takes for each tensor, beside what it takes for its elements."""
+        """Seconds of an update for each tensor, beside those for its elements."""
         if isinstance(self.ops, LawModel):
             return self.ops.tensor_seconds
         return self.runtime.optimizer_tensor_seconds
@@ -287,7 +287,7 @@ class CostModel:
     def _held(
         self, shards: ShardCosts, ends: PlacedEnds, apart: Bools, dealt: Callable[[Floats], Floats]
     ) -> dict[str, Floats]:
-        """What ranks have of all that they hold; the ends are on the first and on the last."""
+        """The parts of all that ranks hold; the ends are on the first and on the last."""
         held = {name: dealt(getattr(shards.layers, name)) for name in _DEALT}
         of_ends, beside = ends.parameters(apart), ends.frozen(apart)
         trained = shards.ends.trained[shards.shard_of][:, None]
@@ -304,12 +304,12 @@ class CostModel:
         return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
     def pace(self, degrees: Degrees, gpus: Ints) -> Floats:
-        """How much longer computation takes than on one GPU as modelled."""
+        """Time of computation over that on one GPU as modelled."""
         slowdown = self.tuning.compute * self.pool.slowdown
         return pace_of(self.workload, self.runtime, degrees, gpus) * slowdown
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
-        """What launches of a layer take longer when a pipeline crosses nodes."""
+        """Added launch time of a layer when a pipeline crosses nodes."""
         crosses = (degrees.pp > 1) & leaves_domain
         ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)
         return np.asarray(self.runtime.launch_seconds_per_tp_rank * ranks)
@@ -485,7 +485,7 @@ class CostModel:
     def _launches(
         self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: PlacedEnds
     ) -> Floats:
-        """What the host of each rank takes for a micro-batch.
+        """Seconds of the host of each rank for a micro-batch.
 
         If it waits at the end of each pass, the device waits for each pass apart; launches that
         take as long in all are what makes it wait for as long in both.

@@ -272,7 +272,7 @@ def _alive(layouts: Layouts, rows: Ints) -> Floats:
 
 
 def _passed_on(layouts: Layouts, rows: Ints) -> Floats:
-    """What chunks without layers keep: their inputs, for the gradients that come back."""
+    """Bytes that chunks without layers keep: their inputs, for the gradients that come back."""
     passed = layouts.stages.passed[layouts.stage_row[rows]]
     if not passed.any():
         return np.zeros_like(passed)
@@ -280,7 +280,7 @@ def _passed_on(layouts: Layouts, rows: Ints) -> Floats:
 
 
 def _kept(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
-    """What layers keep, and what comes back of those that are redone at once: by rank."""
+    """Bytes that layers keep, and those that come back where several are redone: by rank."""
     full, uniform = options.granularity == _FULL, options.method == _UNIFORM
     kept = np.empty((len(rows), layouts.layer_counts.shape[1]))
     back = np.empty_like(kept)

@@ -156,7 +156,7 @@ _FORWARD, _BACKWARD = 1, 2
 
 
 class PassOrder(Value, frozen=True):
-    """What runs in each wave on each stage: arrays of (waves, stages).
+    """The passes of each wave on each stage: arrays of (waves, stages).
 
     `kind`: 0 is nothing, 1 a forward pass, 2 a backward pass.
 
@@ -367,7 +367,7 @@ class _Record(Value, frozen=True):
 def _run(
     batches: Sequence[_Batch], record: _Record | None = None, *, overlap_p2p: bool
 ) -> list[Floats]:
-    """When each stage of each pipeline is done: (stages, n) of every batch."""
+    """End of the last pass of each stage of each pipeline: (stages, n) of every batch."""
     longest = sorted(range(len(batches)), key=lambda number: -batches[number].waves)
     row = _Row([batches[number] for number in longest], overlap_p2p=overlap_p2p)
     earlier = [np.zeros(row.ends[-1]) for _ in range(batches[0].order.reach)]

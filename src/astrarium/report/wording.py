@@ -6,10 +6,12 @@ hold other causes, which are shown by their key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -144,9 +146,13 @@ def strategy_words(strategy: Strategy, *, experts: bool = False) -> str:
     return ", ".join(parts)
 
 
+# A name ends with its first number; what follows are words.
+_WORDS_OF_TYPE: Final = re.compile(r"^((?:[A-Za-z]+-)*\w*\d\w*)(?=-|$)|-")
+
+
 def short_types(names: Iterable[str]) -> dict[str, str]:
-    """GPU types by the fewest words that distinguish them: H100, A100-40GB, A100-80GB."""
-    whole = {name: name.split("-") for name in names}
+    """GPU types by the fewest words that distinguish them: H100, RTX-4090, A100-40GB."""
+    whole = {name: [word for word in _WORDS_OF_TYPE.split(name) if word] for name in names}
     short: dict[str, str] = {}
     for name, (first, *rest) in whole.items():
         kin = [words for words in whole.values() if words[0] == first]

@@ -1,4 +1,4 @@
-"""What tables call GPUs, training programs and number formats, in the words of the project.
+"""Names of GPUs, training programs and number formats in tables, in the words of the project.
 
 The rules are data: patterns tried in order on lower-case text, the first that matches wins.
 A name that no rule knows is a reason not to predict the row, with the nearest known name.

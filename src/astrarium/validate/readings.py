@@ -1,4 +1,4 @@
-"""What is known about rows from other places than the table.
+"""Facts about rows from other places than the table.
 
 Habits of programs go by the words for the framework and the number format. What is known of single
 published tables goes by their address (`url_or_repo_path`), each with the reason; what a row's

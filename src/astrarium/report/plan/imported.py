@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used
+from astrarium.configs.imported import AsIf, Fate, Imported, Unknown, Used
 from astrarium.plans.document import ClusterPart, PlanDocument, WorkloadPart, to_dict
 from astrarium.report.explain.text import bullets, money_words, plan_lines
 from astrarium.report.plan.compare import compare_section
@@ -93,7 +93,9 @@ def import_to_dict(document: ImportDocument) -> dict[str, Any]:
 
 def import_report(document: ImportDocument, width: int) -> Iterator[RenderableType]:
     """The options, whether it runs, its time and memory, and the gain of a better plan."""
-    yield header(document.workload, document.cluster, document.notes)
+    plans = () if document.fit is None or document.fit.plan is None else (document.fit.plan,)
+    trains = {plan.finetune for plan in plans}
+    yield header(document.workload, document.cluster, document.notes, trains=trains)
     yield title(f"{document.source}, read for {document.program}")
     yield from _options(document.options)
     yield from _judgement(document, width)
@@ -102,7 +104,7 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
         yield indented(f"there is none: {document.error}")
         return
     compare = document.answer.compare
-    if compare is not None:
+    if compare is not None and compare.plan is not None:
         yield from compare_section(document.answer, compare)
     if document.fit is None or document.fit.plan is None:
         best = document.answer.plans[0]
@@ -122,7 +124,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
         return
     plan = document.fit.plan
     yield title("If that were fixed" if document.conflicts else "Would it run?")
-    of_a_fork = [one.option for one in document.options.unknown if one.of_a_fork]
+    of_a_fork = [one.option for one in document.options.unknown if one.fate is Fate.FORKED]
     if of_a_fork:
         words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"
         yield Text(words, style="yellow")

@@ -49,7 +49,7 @@ class Near(NamedTuple):
 
 
 class Searching(Protocol):
-    """What finishing needs of a search."""
+    """The parts of a search that finishing needs."""
 
     model: ClusterModel
     space: MixedSpace

@@ -166,7 +166,7 @@ class Choice(Value, frozen=True):
         return self.rows[0]
 
     def each(self, values: Floats) -> Floats:
-        """What is the same for all rows, (numbers, ...), one row after another."""
+        """Figures that all rows share, (numbers, ...), one row after another."""
         return np.tile(values, (len(self.rows), *(1,) * (values.ndim - 1)))
 
     def virtual(self, times: int) -> Ints:
@@ -277,7 +277,7 @@ class Cases(Value, frozen=True, dict=True):
         return order[first], order[others]
 
     def outdone(self, cases: Ints, fitting: Ints) -> Bools:
-        """Which of the cases only recompute more than one that fits whatever a stage holds."""
+        """Cases that only recompute more than one that fits whatever a stage holds."""
         least = np.full(len(self), np.inf)
         np.minimum.at(least, self._like[fitting], self._redone[fitting])
         return self._redone[cases] > least[self._like[cases]]
@@ -309,12 +309,12 @@ def spread(row_of: Ints, number: int) -> Ints:
 
 
 def by_pool(order: Sequence[int], chosen: Key) -> Key:
-    """What was chosen in this order of the pools."""
+    """The choice in this order of the pools."""
     return tuple(chosen[order.index(pool)] for pool in range(len(order)))
 
 
 def ramp_left_out(row: Row) -> float:
-    """What a score may be, over its bound: what is not in it of the ramp of even chunks."""
+    """The part of the ramp of even chunks that the bound of a score lacks."""
     ramp = (row.num_stages - 1) / (row.virtual * row.batches)
     if row.virtual == 1:
         return 1 + ramp / 2

@@ -21,7 +21,7 @@ from astrarium.search.mixed.nodes import Key, Row
 from astrarium.search.mixed.ramps import Ramps, ramps_of
 from astrarium.search.mixed.rules import MixedRules
 from astrarium.search.mixed.space import MixedSpace
-from astrarium.search.mixed.updates import update_seconds
+from astrarium.search.mixed.updates import Updates
 from astrarium.search.outcome import Objective, Rejection
 from astrarium.search.rule_filter import Lost
 from astrarium.search.split.contents import places_in_flight
@@ -67,7 +67,7 @@ class State:
 
     @property
     def work(self) -> float:
-        """What was done, counted as about the seconds it takes; never measured."""
+        """The work done, counted as about the seconds it takes; never measured."""
         return (
             SECONDS_OF_ROW * self.rows
             + SECONDS_OF_CHOICE * (self.choices + self.straddled)
@@ -95,7 +95,7 @@ class RowTable(Value, frozen=True):
 
 
 class ShardParts(Value, frozen=True):
-    """What layers take on every pool, of shards that many rows share."""
+    """Costs of layers on every pool, of shards that many rows share."""
 
     of_pools: Sequence[Sequence[LayerParts]]  # one for each size of fast domain
     shard_of: Ints  # of every row
@@ -132,6 +132,7 @@ class RowBounds:
         kinds = np.array(model.workload.model.kind_of_layer)
         number = len(model.workload.model.kinds)
         self.numbers = np.bincount(kinds, minlength=number).astype(float)
+        self.updates = Updates(model)
 
     def table(self) -> tuple[RowTable, int]:
         """All degrees that rules and memory leave, the most promising first."""
@@ -201,7 +202,7 @@ class RowBounds:
         return np.asarray(degrees.num_micro_batches * block * cheapest)
 
     def _shards(self, degrees: Degrees) -> ShardParts:
-        """What layers take on all sizes of fast domains that a part of each pool can have."""
+        """Costs of layers on all sizes of fast domains that a part of each pool can have."""
         d = degrees
         columns = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
         first, shard_of = distinct_rows(*columns)
@@ -245,7 +246,7 @@ class RowBounds:
         return self._scores_of_rows(degrees, speed, seconds)
 
     def _fastest(self, degrees: Degrees, speed: Floats) -> Floats:
-        """How many stages lie on each pool if the fastest are taken: (rows, pools)."""
+        """Stages on each pool if the fastest are taken: (rows, pools)."""
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
         apart = fastest_stages(speed, sizes // block, degrees.pp)
@@ -254,7 +255,7 @@ class RowBounds:
         return apart
 
     def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
-        """What all stages do together if every GPU is used: blocks on two pools go as the slower.
+        """Speed of all stages if every GPU is used: blocks on two pools go as the slower.
 
         Infinite where fewer are used, or where there are more orders than are looked at.
         """
@@ -284,7 +285,7 @@ class RowBounds:
         return straddle(tp_cp, tp_cp * degrees.dp, nodes)
 
     def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
-        """What the objective is at least, whatever GPUs are chosen."""
+        """The least score of rows, whatever GPUs are chosen."""
         if self.space.exact:
             hourly = float(np.array(self.space.arrangements.sizes) @ self.plans.prices)
             usd = seconds * hourly
@@ -407,13 +408,15 @@ class RowBounds:
         first, place = distinct_rows(*degrees.columns())
         few = degrees.take(first)
         pools = [(number,) for number in range(len(self.cluster.pools))]
-        parts = [update_seconds(self.model, few, gpus, pools) for gpus in self._parts_of_pools]
-        update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds, _ in parts])
+        parts = [self.updates.seconds(few, gpus, pools) for gpus in self._parts_of_pools]
+        update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds in parts])
         # A block on several pools may hide more behind its slowest GPUs.
         across = self._straddle(few)
         update[across] = update[across].min(axis=1, keepdims=True)
         layers = self.space.planner.num_layers
-        return ramps_of(degrees, virtual, layer, figures, (update[place], parts[0][1]), layers)
+        return ramps_of(
+            degrees, virtual, layer, figures, (update[place], self.updates.numbers), layers
+        )
 
     @property
     def worst_seconds(self) -> float:

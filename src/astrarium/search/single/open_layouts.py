@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SMALL_GAIN = 5e-3  # of the best score: for less nothing is dealt anew
 MOST_ROWS, ROWS_AT_ONCE = 20_000, 4_000  # layouts that are looked at with their options
-PROMISING, PROMISING_UNEQUAL = 512, 4_096  # strategies that are handed on
+PROMISING = 4_096  # strategies that are handed on
 
 
 class _Table(Value, frozen=True):
@@ -76,13 +76,13 @@ class OpenRows:
         self._parts.append(every.take(rows))
 
     def below(
-        self, score: float, score_of: Callable[[Floats, Floats, Degrees], Floats]
+        self, score: float, score_of: Callable[[Floats, Floats, Ints], Floats]
     ) -> OpenTable | None:
         """Those whose bound is less, by their bounds; what a score is may change meanwhile."""
         if not self._parts:
             return None
         every = OpenTable.joined(self._parts)
-        bound = score_of(every.bound, np.zeros(len(every.bound)), every.degrees)
+        bound = score_of(every.bound, np.zeros(len(every.bound)), every.degrees.gpus)
         order = np.argsort(bound, kind="stable")
         order = order[bound[order] < score]
         return replace(every, bound=bound).take(order) if len(order) else None
@@ -127,7 +127,7 @@ class _Pairs(Value, frozen=True):
 
 
 def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Candidates | None]:
-    """What other ways to deal the layers could reach: the most promising, and the least of others.
+    """Other ways to deal the layers: the most promising, and the least bound of others.
 
     Without candidates the gain is too small.
     """
@@ -148,9 +148,8 @@ def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Can
         return min(least, unseen), None
     every = Candidates.joined(parts)
     order = np.argsort(every.score, kind="stable")
-    most = PROMISING if len(search.model.layers_of_kind) == 1 else PROMISING_UNEQUAL
-    left = float(every.score[order[most:]].min(initial=others))
-    return min(unseen, left), every.take(order[:most])
+    left = float(every.score[order[PROMISING:]].min(initial=others))
+    return min(unseen, left), every.take(order[:PROMISING])
 
 
 def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
@@ -219,7 +218,7 @@ def _hopeful(
     degrees = layouts.degrees.take(rows)
     limit = _most_seconds(search, degrees, best)
     least = least_passes_with(layouts, rows, options, leanest.most, limit)
-    score = search.score(least, np.zeros(number), degrees)
+    score = search.score(least, np.zeros(number), degrees.gpus)
     hopeful = np.zeros(len(layouts), bool)
     hopeful[rows[score < best]] = True
     return [group.take(hopeful[group.rows]) for group in groups if hopeful[group.rows].any()]
@@ -236,18 +235,18 @@ def _scored(
     limit = _most_seconds(search, degrees, best)
     room = None if most is None else most[alive]
     least = least_seconds(layouts, rows, options, room, limit)
-    score = search.score(least, np.zeros(len(rows)), degrees)
+    score = search.score(least, np.zeros(len(rows)), degrees.gpus)
     score = np.where(search.keeps_limits(least, degrees), score, np.inf)
     return _Pairs(layouts, rows, options, score, covers_heavier=most is None)
 
 
 def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:
     """Whatever the degrees, what takes longer has no better score."""
-    return best / float(search.per_second(degrees).min(initial=np.inf))
+    return best / float(search.per_second(degrees.gpus).min(initial=np.inf))
 
 
 def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Options) -> Bools:
-    """Which strategies keep all rules with layers dealt in ways that have no name."""
+    """Strategies that keep all rules with layers dealt in ways that have no name."""
     free = np.full(len(virtual), SPLITS.index(LayerSplit.FREE))
     columns = Fields(search.constants, Rows(degrees, virtual, free, options))
     once, alive = np.ones(len(virtual), np.int64), np.ones(len(virtual), bool)

@@ -1,4 +1,4 @@
-"""What a pipeline takes at least, however its layers are dealt to its chunks.
+"""The least time of a pipeline, however its layers are dealt to its chunks.
 
 The time of a pipeline is that of its longest chain of passes (`cost.chains`), and every chain is a
 sum over chunks. So the least time over all sizes of chunks is a linear program with a row per
@@ -189,7 +189,7 @@ def _shape(ring: KindRing) -> Shape:
 
 
 def _figures(ring: KindRing) -> Floats:
-    """What the bound of a pipeline never falls with."""
+    """Figures with which the bound of a pipeline never falls."""
     columns = [ring.forward, ring.backward, ring.links, ring.after, ring.fixed, -ring.turns[-1][1]]
     columns += [ring.bytes_each, -ring.most_bytes]
     return np.concatenate([*(column.reshape(-1) for column in columns), ring.ends])
