@@ -248,12 +248,12 @@ def round_trip_bound(
     virtual: Ints,
     head: Floats | float = 0.0,
 ) -> Floats:
-    """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
+    """Seconds of all passes with several chunks per rank, of any sizes: (rows,).
 
     once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
-    part of `once`. Three figures out of the chains of `cost.chains.plain_chains`: for the last
-    chunks that of the last rank, which is the way of a micro-batch to the end and back, with the
-    last chunks of all others in between, and the mean over all ranks; and those down and up.
+    part of `once`. Figures out of the chains of `cost.chains.plain_chains`: the way of one
+    micro-batch to the end and back, with the heads of all others in between, or with ways down and
+    up; and the mean over all ranks.
     """
     there_and_back = once + 2 * (virtual * stages - 1) * hop
     between = zigzag_seconds(once, (stages - 1) * hop, stages, batches, virtual)
@@ -299,7 +299,7 @@ def links_bound(
     delay whatever goes round.
     """
     rows = (-1, *(1,) * (links.ndim - 2))
-    k, v, hidden = (values.reshape(rows) for values in (batches, virtual, overlapped))
+    k, v, hidden = batches.reshape(rows), virtual.reshape(rows), overlapped.reshape(rows)
     out, into = links.copy(), np.roll(links, 1, axis=-1)
     out[..., -1] = into[..., 0] = 0.0
     held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
@@ -350,7 +350,7 @@ def crossing_bound(
     return np.where(virtual > 1, several, single)
 
 
-def waiting_bound(speed: Floats, counts: Floats, own: Floats, nearest: Floats) -> Floats:
+def waiting_bound(speed: Floats, counts: Floats | Ints, own: Floats, nearest: Floats) -> Floats:
     """Seconds of a turn where transfers keep both partners busy: (rows,), one chunk per rank.
 
     speed, own, nearest: (rows or 1, pools), the share of the model that a stage does per second, a
