@@ -12,14 +12,14 @@ import numpy as np
 from astrarium.catalog import describe_gpu, sources
 from astrarium.catalog.prices import ANY_REGION
 from astrarium.catalog.records import STALE_AFTER_DAYS
+from astrarium.catalog.runtimes import DEFAULT
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.measured import nearest_measured
 from astrarium.cost.uncertainty import chance_within
-from astrarium.catalog.runtimes import DEFAULT
 from astrarium.errors import flag
 from astrarium.model.blocks import CustomBlock, Model, Timings
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Numerics, Workload
 from astrarium.plans.document import (
     SCHEMA,
     AlonePart,
