@@ -148,7 +148,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     **terms: Unpack[PriceTerms],
 ) -> Plans:
-    """What one strategy takes in time, memory and money; as `astrarium predict`.
+    """The time, memory and money of one strategy; as `astrarium predict`.
 
     `strategy` is a text such as "tp=8,pp=4", a strategy file or plan.json, the keys of one as a
     mapping, or the `strategy` of a plan. It may also be a launch script or configuration of another

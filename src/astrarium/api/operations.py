@@ -256,7 +256,7 @@ def replan(  # noqa: PLR0913  one parameter per flag
     restart_time: Amount | None = None,
     exact: bool = False,
 ) -> Replanned:
-    """What a running job should do about GPUs lost, gained or slowed down; as `astrarium replan`.
+    """Ways to go on after GPUs were lost, gained or slowed down; as `astrarium replan`.
 
     `plan` is a plan file, or what `plan`, `predict` or `load` returned, or the `plans` of an
     earlier answer. Raises InputError for what cannot have happened, NoFeasiblePlanError if nothing

@@ -383,7 +383,7 @@ def document(
 
 
 def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
-    """What an optimizer in host memory takes: much of the time, or memory of unknown size."""
+    """Notes on an optimizer in host memory: much of the time, or memory of unknown size."""
     return tuple(_slow_updates(planned)) + _host_memory(question, planned)
 
 

@@ -79,7 +79,7 @@ class AsIf(Value, frozen=True):
 
 
 class Fate(StrEnum):
-    """What a program makes of an option that it does not have."""
+    """The fate of an option that a program does not have."""
 
     IGNORED = "ignored"
     REFUSED = "refused"

@@ -62,7 +62,7 @@ def plain_chains(pp: int, virtual: int, num_micro_batches: int) -> list[Chain]:
 def zigzags(
     links: Ints | int, stages: Ints | int, batches: Ints, virtual: Ints
 ) -> tuple[Ints, Ints]:
-    """How often a chain can go down and up again between the first micro-batch and the last one.
+    """The most times a chain goes down and up again between the first micro-batch and the last one.
 
     With several chunks per rank, ranks do a forward and a backward pass in each *slot*, and each
     waits for one of the slot before on a neighbour, or for the one before on its rank. So from any
@@ -87,7 +87,8 @@ def zigzag_seconds(
     once: of a micro-batch on all ranks at least; links: of all but the one back to the first rank.
     """
     most, alike = zigzags(stages - 1, stages, batches, virtual)
-    return np.maximum(most * 2 * links, alike * (2 * links + once / virtual))
+    with np.errstate(invalid="ignore"):  # never, and without end
+        return np.fmax(most * 2 * links, alike * (2 * links + once / virtual))
 
 
 def _zigzag(pp: int, virtual: int, batches: int, times: int, waits: int) -> Chain:

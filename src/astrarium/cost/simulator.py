@@ -39,7 +39,7 @@ PICKED_AT_ONCE: Final = 1 << 16  # seconds of passes, half a MiB: they stay in t
 
 
 class Timeline(Value, frozen=True):
-    """What every stage does when. Event arrays are parallel and in the order of execution."""
+    """The events of every stage. Event arrays are parallel and in the order of execution."""
 
     seconds: float
     stage: Ints
@@ -328,7 +328,7 @@ class _Row:
     def passed(
         self, number: int, waves: tuple[int, int], earlier: Sequence[Floats], record: _Record | None
     ) -> Floats:
-        """When stages of the first batches are done after some waves.
+        """Ends of stages of the first batches after some waves.
 
         earlier: when they were done after each of the last waves, as many as inputs lie back.
         """
@@ -358,7 +358,7 @@ class _Row:
 
 
 class _Record(Value, frozen=True):
-    """What is kept of an execution: when passes begin, or which of them wait for their input."""
+    """The record of an execution: when passes begin, or which of them wait for their input."""
 
     starts: list[Floats] | None = None
     late: Bools | None = None

@@ -218,7 +218,7 @@ def least_passes_of(
 ) -> Floats:
     """Seconds of all passes at least, from those of one micro-batch on each rank of some split.
 
-    redone: seconds more of a micro-batch, on whatever ranks. A rank takes the norm of what its
+    redone: seconds more of a micro-batch, on any ranks. A rank takes the norm of what its
     device and its host do (`waited_for`), which are linear in its layers: no less than the device
     alone, and no less than both with the weights that make it the norm for a layer. So the launches
     of layers may hide behind embedding and head.

@@ -162,14 +162,12 @@ class GpuChoices:
                 taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
                 left = left - taken[:, pool]
                 continue
-            number = tried if place == len(choice.chosen) else choice.chosen[place]
-            chosen[:, pool] = number
-            hourly += chosen[:, pool] // 2 * (self._plans.prices[pool] - self._plans.prices.min())
-            taken[:, pool] = np.minimum(
-                left, chosen[:, pool] // 2 + earlier * (chosen[:, pool] % 2)
-            )
+            chosen[:, pool] = tried if place == len(choice.chosen) else choice.chosen[place]
+            whole, part = np.divmod(chosen[:, pool], 2)
+            hourly += whole * (self._plans.prices[pool] - self._plans.prices.min())
+            taken[:, pool] = np.minimum(left, whole + earlier * part)
             left = left - taken[:, pool]
-            earlier = earlier | (chosen[:, pool] % 2 == 1)
+            earlier = earlier | (part == 1)
         others, nearest = chosen > 0, np.broadcast_to(row.crossing, taken.shape)
         others[:, rest] = True
         own = np.minimum(np.diagonal(row.hop), row.crossing)

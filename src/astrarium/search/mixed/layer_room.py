@@ -9,7 +9,7 @@ may hold n layers in T seconds only if
 - or all of them in groups, which keep next to nothing: n (t + a) <= T and n w <= room.
 
 Every pool is looked at as if it were last in the pipeline, where least is in flight, and stages go
-to whatever pool can hold most. So no order of the pools, no choice of GPUs and no option does
+to the pool that can hold most. So no order of the pools, no choice of GPUs and no option does
 better, and nothing of it has to be listed.
 """
 
@@ -97,7 +97,7 @@ class LayerFigures(Value, frozen=True):
 
 
 class LayerRoom:
-    """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
+    """The layers that stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
     places), or with policies in front.
 
     in_flight: (2, rows, places), micro-batches and what to take off (`places_in_flight`); held:

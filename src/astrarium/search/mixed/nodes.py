@@ -128,7 +128,7 @@ def gathered(rows: Sequence[Row]) -> Refined:
 
 
 def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
-    """Seconds that transfers make pipelines take in whatever order: (not overlapped or, rows)."""
+    """Seconds that transfers make pipelines take in any order: (not overlapped or, rows)."""
     classes = sorted({of for order in orders for of in order.classes})
     hop, layer = rows.hop, rows.layer
     between = np.zeros((len(layer), len(classes), len(classes)))

@@ -1,4 +1,4 @@
-"""Degrees of a mixed search: what they take at least, on whatever GPUs, with whatever options."""
+"""Degrees of a mixed search: what they take at least, on any GPUs, with any options."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ MOST_ORDERS = 24  # orders of pools in one case
 NO_PRICE = 1e-9  # USD that nothing costs, where it is divided by
 OF_EACH_PP = 8  # rows of every number of stages that are looked at first
 # What a unit of work counts: so that they can be added up. The same on every machine.
-SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 5e-4, 1.2e-3, 1.5e-2
-SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 3e-7, 3e-8, 1.5e-3
+SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 5e-4, 1.2e-3, 6e-3
+SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 5e-7, 5e-8, 1.5e-3
 
 
 @dataclass(slots=True)
@@ -324,7 +324,7 @@ class RowBounds:
         score = np.where(possible & (degrees.pp > 1), np.maximum(score, rows.bound), np.inf)
         best = np.argsort(score, kind="stable")
         best = best[score[best] <= self.plans.limit]
-        used = rank_within((taken[best] > 0).sum(axis=1)) < number // 4
+        used = rank_within((taken[best] > 0).sum(axis=1)) < number // max(len(sizes), 4)
         # Ramps are estimated as if stages were alike: some of every number of stages are tried.
         each = rank_within(degrees.pp[best]) < OF_EACH_PP
         return best[(np.arange(len(best)) < number) | used | each]
@@ -413,14 +413,12 @@ class RowBounds:
         # A block on several pools may hide more behind its slowest GPUs.
         across = self._straddle(few)
         update[across] = update[across].min(axis=1, keepdims=True)
-        layers = self.space.planner.num_layers
-        return ramps_of(
-            degrees, virtual, layer, figures, (update[place], self.updates.numbers), layers
-        )
+        layers, of_probes = self.space.planner.num_layers, (update[place], self.updates.numbers)
+        return ramps_of(degrees, virtual, layer, figures, of_probes, layers)
 
     @property
     def worst_seconds(self) -> float:
-        """Of an iteration, on whatever GPUs, that is still worth a look."""
+        """Of an iteration, on any GPUs, that is still worth a look."""
         limited = self.objective in TIMES
         return (self.plans.limit if limited else self.plans.longest) * (1 + 1e-9)
 
@@ -443,7 +441,7 @@ class RowBounds:
         return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
 
     def _least_of_crossings(self, degrees: Degrees, virtual: Ints, crossing: Floats) -> Floats:
-        """With the pools that are in use for sure, on whatever nodes."""
+        """With the pools that are in use for sure, on any nodes."""
         sizes, gpus = self.space.arrangements.sizes, degrees.gpus
         fewest = 1 + (self._several | (gpus > max(sizes)))
         hop = crossing_in_use(crossing, np.minimum(fewest, len(sizes)), sizes, gpus)

@@ -212,7 +212,7 @@ class KindRings:
         layer, rest = _linear(bundle.contents.layers, self._fixed_bytes(row), possible)
         free = np.maximum(bundle.tables.capacity[0] - rest, 0.0)
         usual = int(self._model.layers_of_kind.argmax())
-        # The moment that counts is the one with most layers, of whatever kind, in flight.
+        # The moment that counts is the one with most layers, of any kind, in flight.
         bytes_each, room = [], []
         for kept, less in self._kept_bytes(row):
             lighter = np.minimum(kept - kept[usual], 0.0) * held.max(axis=0)[..., None]

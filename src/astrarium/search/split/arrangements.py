@@ -9,7 +9,7 @@ cluster can do, the whole can do as well; a part of a node that divides it may b
 straddles. Which GPUs to take for blocks that do is the matter of `straddling`.
 
 Pools are numbered by their content, not by their place in the input: equal clusters give equal
-plans, in whatever order they are written.
+plans, in any order in which they are written.
 """
 
 from __future__ import annotations

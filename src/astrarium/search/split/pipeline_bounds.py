@@ -248,12 +248,12 @@ def round_trip_bound(
     virtual: Ints,
     head: Floats | float = 0.0,
 ) -> Floats:
-    """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
+    """Seconds of all passes with several chunks per rank, of any sizes: (rows,).
 
     once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
-    part of `once`. Three figures out of the chains of `cost.chains.plain_chains`: for the last
-    chunks that of the last rank, which is the way of a micro-batch to the end and back, with the
-    last chunks of all others in between, and the mean over all ranks; and those down and up.
+    part of `once`. Figures out of the chains of `cost.chains.plain_chains`: the way of one
+    micro-batch to the end and back, with the heads of all others in between, or with ways down and
+    up; and the mean over all ranks.
     """
     there_and_back = once + 2 * (virtual * stages - 1) * hop
     between = zigzag_seconds(once, (stages - 1) * hop, stages, batches, virtual)
