@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Final
 
 from page import strategy_text, table
 from recipes import Change, release
@@ -146,7 +147,7 @@ Nobody measured our plans themselves. Rows with a dagger are left out: their cla
 assumption of ours. Of {explained} of the {all} mechanisms something was measured.
 """
 # What was measured of the mechanism behind a claim, by model, GPUs, type and number format.
-EVIDENCE: dict[tuple[str, int | None, str, str], str] = {
+EVIDENCE: Final[dict[tuple[str, int | None, str, str], str]] = {
     ("GPT 18.4B", 256, "A100-80GB", "fp16"): "in the near-tie, whose errors of tensor parallelism"
     " come from sweeps over tp",
     ("GPT OSS 120B", 64, "B200", "BF16"): "its authors changed this recipe to EP 8: +71 %",

@@ -103,6 +103,11 @@ def running(values: Mapping[str, Any], given: frozenset[str]) -> tuple[PlanDocum
         says = "there is no such file; `astrarium plan ... --out DIR` writes a plan"
         raise InputError(f"{plan}: {says}", "plan")
     else:
+        from astrarium.configs.detect import read_config
+
+        if values["model"] is None and read_config(str(plan), flag("strategy")) is None:
+            says = "is neither a plan nor a configuration that states the model"
+            raise InputError(f"{plan} {says}; add {flag('model')}", "model")
         said = {name: values[name] for name in (*OF_STRATEGIES, "price")}
         asked = AskedValues(strategy=str(plan), profile=None, given=given, **said)
         document = planning.prediction(asked)

@@ -112,7 +112,8 @@ def end_costs(
         + (outputs if model.head.bias else 0.0),
         tied_parameters=np.where(model.head.tied, outputs * model.head.inputs, 0.0),
         shared_parameters=np.where(any(model.reads_first_table), table, 0.0),
-        head_activations=2 * residual + logits * runtime.logit_bytes,
+        head_activations=2 * residual
+        + logits * (runtime.logit_bytes + runtime.divided_logit_bytes * (tp > 1)),
         # The gradient of the head's weight follows when the fp32 copy is gone.
         head_transient=np.maximum(
             outputs * model.head.inputs * element * trains - logits * FLOAT_BYTES, 0.0

@@ -262,6 +262,10 @@ def _add_norms(layer: Tally, block: Block) -> None:
         kind = Pointwise.RMS_NORM if norm.vectors == 1 else Pointwise.LAYER_NORM
         forward = layer.pointwise(kind, tokens * norm.features)
         layer.keep(size)
+        if kind is Pointwise.RMS_NORM:
+            scaled = layer.runtime.rms_norm_scaled_bytes * (not layer.frozen)
+            each = layer.runtime.rms_norm_kept_bytes + scaled
+            layer.keep(each * tokens * norm.features)
         if norm.width != block.hidden and not norm.per_head:
             # Latent norms feed an up-projection of their own.
             layer.keep(size * layer.input_bytes / layer.element_bytes)

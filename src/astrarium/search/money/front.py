@@ -23,7 +23,7 @@ from astrarium.search.single import DegreeRows, Search, strategy_of_row
 from astrarium.search.space import Space, Wave
 from astrarium.strategy.columns import Options
 
-MOST_AT_ONCE = 64  # degrees of one number of GPUs that are expanded together
+MOST_AT_ONCE = 256  # degrees of one number of GPUs that are expanded together
 
 WaysOf = Callable[[Ints], PaymentWays]  # how so many GPUs can be paid for
 
@@ -84,7 +84,7 @@ class PoolFront(Search):
     def _visit(self, rows: DegreeRows) -> None:
         """Some degrees of every number of GPUs at a time: early plans leave most others out."""
         waiting = np.argsort(rows.seconds, kind="stable")
-        at_once = 1
+        at_once = 4
         while len(waiting):
             seconds, least = rows.seconds[waiting], rows.least_bytes[waiting]
             gpus = rows.degrees.gpus[waiting]

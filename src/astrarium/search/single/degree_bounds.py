@@ -22,6 +22,7 @@ from astrarium.cost.dealings import Turns, least_passes
 from astrarium.cost.groups import data_ranks
 from astrarium.cost.layouts import CostModel, ShardCosts
 from astrarium.cost.memory import always_reserved, least_parameter_bytes
+from astrarium.cost.units import Units
 from astrarium.cost.update import update_on_host
 from astrarium.search.fields import Fields, Rows
 from astrarium.search.rule_filter import CausedRules, apply_rules
@@ -188,6 +189,10 @@ class ScarceMemory:
         if len(model.layers_of_kind) == 1:
             self._of_last = np.where(several, np.minimum(self._of_chunk, 1 + pp), 1)
         moving = runtime.workspace_bytes + c.transient.min(axis=1)[s]
+        if runtime.own_unit_memory:
+            head = np.maximum(shards.ends.head_parameters, shards.ends.frozen_head)[s]
+            units = Units(c.unit.max(axis=1)[s], head, head, model.workload.adapters is None)
+            moving = moving + np.where(pp == 1, units.of_backward(runtime), 0.0)
         reserved = always_reserved(runtime, model.tuning)
         free = model.pool.usable_bytes - reserved - (1 + runtime.fragmentation) * moving
         self._free = np.maximum(free, 0.0)

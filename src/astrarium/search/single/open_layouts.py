@@ -176,6 +176,7 @@ def _pairs(
     """Options of some layouts: those that fit, and those that might."""
     rules, capacity = search.rules, search.model.pool.usable_bytes
     fitting, tight = list[_Options](), list[_Options]()
+    turn = _longest_turn(search, layouts, best)
     for of_options in _hopeful(search, layouts, OptionBytes.of(layouts, groups), best):
         fits = of_options.peaks() <= capacity
         needed = np.ones_like(fits)
@@ -183,7 +184,7 @@ def _pairs(
             needed = ~outdone_options(fits, of_options.valid)
         fitting.append(_Options.of(of_options, np.flatnonzero(fits & needed), None))
         # A lighter option that may not fit does not rule out a heavier one.
-        given = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
+        given = of_options.with_room(np.flatnonzero(~fits & needed), capacity, turn)
         tight.append(_Options.of(of_options, *given))
     for some, covers_heavier in ((fitting, True), (tight, False)):
         if any(len(one.rows) for one in some):
@@ -211,7 +212,8 @@ def _hopeful(
 ) -> list[OptionBytes]:
     """Layouts that could be better with something recomputed and as little kept as can be."""
     capacity = search.model.pool.usable_bytes
-    leanest = _Options.joined([_Options(*group.of_leanest(capacity)) for group in groups])
+    turn = _longest_turn(search, layouts, best)
+    leanest = _Options.joined([_Options(*group.of_leanest(capacity, turn)) for group in groups])
     rows, number = leanest.rows, len(leanest.rows)
     on: dict[str, Any] = {f"overlap_{name}": np.ones(number, bool) for name in OVERLAP_SWITCHES}
     options = replace(leanest.options, **on)  # overlap never costs time
@@ -238,6 +240,11 @@ def _scored(
     score = search.score(least, np.zeros(len(rows)), degrees.gpus)
     score = np.where(search.keeps_limits(least, degrees), score, np.inf)
     return _Pairs(layouts, rows, options, score, covers_heavier=most is None)
+
+
+def _longest_turn(search: Search, layouts: Layouts, best: float) -> Floats:
+    """Seconds that a rank may work for a micro-batch if the plan is to be better."""
+    return best / search.per_second(layouts.gpus) / layouts.degrees.num_micro_batches
 
 
 def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:

@@ -133,20 +133,22 @@ class OptionBytes(Value, frozen=True, dict=True):
     def options_of(self, pairs: Ints) -> Options:
         return self.valid.options.take(pairs % len(self.valid.options))
 
-    def with_room(self, pairs: Ints, capacity: float) -> tuple[Ints, Floats]:
+    def with_room(self, pairs: Ints, capacity: float, turn: Floats) -> tuple[Ints, Floats]:
         """Pairs whose ranks have room for all layers, and for how many each, at most.
 
-        (pairs,), and (pairs, runs) on average over the ranks of a run.
+        (pairs,), and (pairs, runs) on average over the ranks of a run. turn: of every layout, the
+        seconds that a rank may work for a micro-batch.
         """
         place, which = np.divmod(pairs, len(self.valid.options))
         choice, sharding = self.valid.recompute_of[which], self.valid.sharding_of[which]
         if self._has_several_kinds:
-            fits = self._fits_on_all(place, choice, self._layer_bytes[place, sharding], capacity)
+            layer = self._layer_bytes[place, sharding]
+            fits = self._fits_on_all(place, choice, layer, capacity, turn)
             return pairs[fits], np.zeros((int(fits.sum()), self.recompute.shape[2]))
         chosen, most = self._with_room(place, choice, self.sharding[place, sharding], capacity)
         return pairs[chosen], most
 
-    def of_leanest(self, capacity: float) -> tuple[Ints, Options, Floats]:
+    def of_leanest(self, capacity: float, turn: Floats) -> tuple[Ints, Options, Floats]:
         """Layouts and what they recompute, where there is room if least is kept besides.
 
         Rows of the layouts, options of which only recomputation counts, and the layers that ranks
@@ -156,7 +158,7 @@ class OptionBytes(Value, frozen=True, dict=True):
         place, choice = np.divmod(np.arange(len(self.rows) * number), number)
         if self._has_several_kinds:
             layer = self._layer_bytes.min(axis=1)[place]
-            chosen = np.flatnonzero(self._fits_on_all(place, choice, layer, capacity))
+            chosen = np.flatnonzero(self._fits_on_all(place, choice, layer, capacity, turn))
             most = np.zeros((len(chosen), self.recompute.shape[2]))
         else:
             held = self.sharding.min(axis=1)[place]
@@ -172,7 +174,8 @@ class OptionBytes(Value, frozen=True, dict=True):
     def _kept(self) -> Floats:
         """Bytes of a layer of each kind: (layouts, choices, figures, kinds).
 
-        What it keeps of a micro-batch, redone or not where that differs, and what comes and goes.
+        What it keeps of a micro-batch, redone or not where that differs, what comes and goes, and
+        the seconds of its device at least.
         """
         runtime = self.layouts.runtime
         lasting = (1 + runtime.fragmentation) * (1 - runtime.activations_on_host)
@@ -185,7 +188,8 @@ class OptionBytes(Value, frozen=True, dict=True):
             back = costs.activations[shard] - np.where(is_full, costs.inputs[shard], least)
             moving = (1 + runtime.fragmentation) * (back + costs.transient[shard])
             most = np.where(is_block, most, least)
-            return np.stack([lasting * least, lasting * most, moving], axis=1)[:, :, 0]
+            seconds = least_layer_seconds(layouts, rows, options)[:, None]
+            return np.stack([lasting * least, lasting * most, moving, seconds], axis=1)[:, :, 0]
 
         pairs = _pairs(self.rows, self.valid.recompute)
         found = kept(self.layouts, *pairs)
@@ -196,8 +200,7 @@ class OptionBytes(Value, frozen=True, dict=True):
         """Of the parameters of a layer of each kind: (layouts, choices of sharding, kinds)."""
         layouts, many = self.layouts, 1e9
         none = np.zeros_like(layouts.dense_parameters)
-        unit = np.zeros_like(layouts.largest_unit)
-        few = replace(layouts, scaled_weights=none, largest_unit=unit)
+        few = replace(layouts, scaled_weights=none, whole_units=none, unit_messages=none)
 
         def of(dense: float, expert: float) -> Floats:
             given = replace(few, dense_parameters=none + dense, expert_parameters=none + expert)
@@ -232,8 +235,10 @@ class OptionBytes(Value, frozen=True, dict=True):
             chosen, most = chosen[enough], most[enough]
         return chosen, most
 
-    def _fits_on_all(self, place: Ints, choice: Ints, layer: Floats, capacity: float) -> Bools:
-        """Whether all ranks together have room for layers of several kinds, however dealt.
+    def _fits_on_all(
+        self, place: Ints, choice: Ints, layer: Floats, capacity: float, turn: Floats
+    ) -> Bools:
+        """Whether all ranks together have room and time for layers of several kinds, however dealt.
 
         Counted in layers of the usual kind: one of another kind counts as much as on the rank where
         it counts least. layer: (pairs, kinds), bytes of parameters.
@@ -241,22 +246,22 @@ class OptionBytes(Value, frozen=True, dict=True):
         rows, whole = self.rows[place], self.layouts.stages.chunk_layers[0].sum(axis=(0, 1))
         pp, usual = self.layouts.degrees.pp[rows], int(whole.argmax())
         runtime = self.layouts.runtime
-        free = capacity - always_reserved(runtime, self.layouts.tuning)
-        free -= (1 + runtime.fragmentation) * runtime.workspace_bytes
+        capacity -= always_reserved(runtime, self.layouts.tuning)
+        capacity -= (1 + runtime.fragmentation) * runtime.workspace_bytes
         figures, index = self._range_in_flight(rows)
         fits = np.zeros(len(rows), bool)
         by_ranks = np.argsort(pp, kind="stable")
         for start in range(0, len(rows), FEW_PAIRS):
             some = by_ranks[start : start + FEW_PAIRS]
-            least, most, moving = np.moveaxis(self._kept[place[some], choice[some]], 1, 0)
-            redone = self._redone_layers[choice[some]] * (most - least).max(axis=1)
-            room = np.maximum(free - moving.min(axis=1), 0.0)
-            enough = np.ones(len(some), bool)
-            for kept, less in ((least, 0.0 * redone), (most, redone)):
-                given = (pp[some], figures[:, index[some]], kept, layer[some], room, less, usual)
-                held, each = _room_of_ranks(*given)
-                enough &= (each * whole).sum(axis=1) <= held * (1 + 1e-9)
-            fits[some] = enough
+            for is_redone in (False, True):  # where chunks redo some layers, a second figure
+                kept, most, moving, work = np.moveaxis(self._kept[place[some], choice[some]], 1, 0)
+                redone = self._redone_layers[choice[some]] * (most - kept).max(axis=1) * is_redone
+                free = np.maximum(capacity - moving.min(axis=1), 0.0)
+                given = (pp[some], figures[:, index[some]], most if is_redone else kept)
+                work = work / turn[rows[some], None]
+                held, each = _room_of_ranks(*given, layer[some], free, redone, work, usual)
+                fits[some] = (each * whole).sum(axis=1) <= held * (1 + 1e-9)
+                some = some[fits[some] & (self._redone_layers[choice[some]] > 0)]
         return fits
 
     @cached_property
@@ -289,7 +294,7 @@ class OptionBytes(Value, frozen=True, dict=True):
         reserved = always_reserved(self.layouts.runtime, self.layouts.tuning)
         fixed = reserved + (held - reserved) * self._share_of_ends(rows)
         kept = self.recompute[place, choice] * self._least[place, choice]
-        least, most, moving = self._kept[place, choice, :, 0].T[..., None]
+        least, most, moving, _ = self._kept[place, choice, :, 0].T[..., None]
         redone = self._redone_layers[choice][:, None] * (most - least)
 
         def room(step: Ints | int) -> Floats:
@@ -357,25 +362,28 @@ def _room_of_ranks(
     layer: Floats,
     free: Floats,
     redone: Floats,
+    work: Floats,
     usual: int,
 ) -> tuple[Floats, Floats]:
     """Layers of the usual kind that ranks have room for, and what each kind counts.
 
     in_flight: `range_in_flight` of (pairs, ranks); redone: bytes that are free again for every
-    micro-batch of a chunk. Pairs of fewest ranks come first.
+    micro-batch of a chunk; work: part of the time of a rank that a layer takes. Pairs of fewest
+    ranks come first.
     """
-    each, room = np.full(kept.shape, np.inf), np.zeros(len(pp))
+    each, room = np.full(kept.shape, np.inf), np.zeros((len(pp), int(pp.max(initial=0))))
     of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
-    for rank in range(int(pp.max(initial=0))):
+    for rank in range(room.shape[1]):
         least, most, passes = in_flight[:, :, rank]
         held = layer + of_usual * least[:, None] + lighter * most[:, None]
         share = 1 / np.maximum(held[:, usual], 1.0)
         counts = share[:, None] * held
         if pp[0] <= rank:
             counts[pp <= rank], share[pp <= rank] = np.inf, 0.0
-        room += share * (free + redone * passes)
+        room[:, rank] = share * (free + redone * passes)
         np.minimum(each, counts, out=each)
-    return room, each
+    in_time = np.divide(each, work, out=np.full_like(each, np.inf), where=work > 0).max(axis=1)
+    return np.minimum(room, in_time[:, None]).sum(axis=1), each
 
 
 def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -385,6 +393,22 @@ def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     part = np.divide(least, most, out=np.zeros_like(least), where=most > 0)
     part = np.where(layouts.virtual[rows, None] > 1, part, 1.0)
     return np.broadcast_to(part, layouts.layer_counts[rows].shape)
+
+
+def least_layer_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """Both passes of a layer of each kind on its device at least: (pairs, kinds)."""
+    c, shard = layouts.costs, layouts.shard[rows, 0]
+    messages = np.minimum(
+        c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
+    )
+    messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
+    again = c.forward + c.tp_forward + c.cp_forward + c.ep_forward - c.forward_once - c.sent_once
+    is_full = options.granularity == GRANULARITIES.index(Granularity.FULL)
+    is_all = is_full & (options.method == METHODS.index(Method.UNIFORM))
+    modules = sum_over_modules(c.module_recompute, shard[:, None], options.recompute_modules)[:, 0]
+    redone = np.where(is_all[:, None], again[shard], np.where(is_full[:, None], 0.0, modules))
+    done = (c.forward + c.backward)[shard] + redone
+    return done * layouts.pace[rows][:, None] + messages[shard]
 
 
 def kept_by_layers(
