@@ -74,7 +74,7 @@ class GpuChoices:
         self,
         choice: Choice,
         counts: Floats,
-        chosen: Floats,
+        chosen: Floats | Ints,
         others: Bools,
         own: Floats,
         nearest: Floats,
