@@ -73,7 +73,7 @@ class GpuChoices:
     def _least_of_links(
         self,
         choice: Choice,
-        counts: Floats,
+        counts: Floats | Ints,
         chosen: Floats | Ints,
         others: Bools,
         own: Floats,

@@ -350,7 +350,7 @@ def crossing_bound(
     return np.where(virtual > 1, several, single)
 
 
-def waiting_bound(speed: Floats, counts: Floats, own: Floats, nearest: Floats) -> Floats:
+def waiting_bound(speed: Floats, counts: Floats | Ints, own: Floats, nearest: Floats) -> Floats:
     """Seconds of a turn where transfers keep both partners busy: (rows,), one chunk per rank.
 
     speed, own, nearest: (rows or 1, pools), the share of the model that a stage does per second, a
