@@ -36,7 +36,7 @@ OWN: Final = ("scenario", "cpu_seconds")  # columns that differ from run to run
 
 
 def scenarios(model: str, every: int) -> list[SweepScenario]:
-    found = list[SweepScenario]()
+    found: list[SweepScenario] = []
     searches = product(TYPES, COUNTS[model], BATCHES, LENGTHS)
     for number, (gpu, count, batch, length) in enumerate(searches):
         if number % every:

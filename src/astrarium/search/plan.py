@@ -38,7 +38,7 @@ BESIDE_DOUBT = 1.2
 
 
 class _Pipeline(Value, frozen=True):
-    """What a strategy takes."""
+    """Costs of the pipeline of a strategy."""
 
     strategy: Strategy  # with its stages
     breakdown: dict[str, float]

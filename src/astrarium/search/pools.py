@@ -123,7 +123,7 @@ class Together:
         return min((rank_key(p, self._asked.objective)[0] for p in self._known()), default=np.inf)
 
     def _gap_to(self, least: float) -> float:
-        """How far the best plan can be from what could be so good."""
+        """The largest distance of the best plan from a bound."""
         best = self.best
         return max(1.0 - least / best, 0.0) if np.isfinite(best) else 1.0
 
@@ -156,7 +156,7 @@ def teams(asked: Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
 
 
 class Asked(Value, frozen=True):
-    """What is asked of a search, whatever it searches."""
+    """A question to any search."""
 
     workload: Workload
     tuning: Tuning
@@ -362,7 +362,8 @@ def _searched(
 
     def run() -> SearchResult:
         result = search.run(claim, near=near, lifts=lifts)
-        keep_begun(model.workload, model.pool, _told_apart(asked, space), search.begun)
+        if len(search.begun) == 1:  # what it met later was cut by what it knew by then
+            keep_begun(model.workload, model.pool, _told_apart(asked, space), search.begun)
         return result
 
     return _once(asked, model, model.pool, given, run)
@@ -382,7 +383,7 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
 
 
 def _told_apart(asked: Asked, space: Space) -> tuple[object, ...]:
-    """What the layouts of a search without limits depend on, beside model and pool."""
+    """The facts that decide layouts without limits, beside model and pool."""
     by_time = asked.ranks_by_time and asked.limits == Limits()
     return by_time, space.offload, asked.mode, asked.rules, asked.runtime, asked.tuning
 
@@ -394,7 +395,7 @@ def _once(
     given: tuple[object, ...],
     search: Callable[[], SearchResult],
 ) -> tuple[tuple[Plan, ...], SearchResult]:
-    """What a search on a pool finds, remembered where limits do not matter."""
+    """The outcome of a search, remembered where limits do not matter."""
 
     def answer() -> Answer:
         result = search()

@@ -26,7 +26,7 @@ _begun: list[tuple[tuple[object, ...], Sequence[Expanded]]] = []  # of the last 
 def remembered(
     workload: Workload, pool: Pool, asked: tuple[object, ...], search: Callable[[], Answer]
 ) -> Answer:
-    """What a search without limits finds, at whatever prices; it depends on `asked`, too."""
+    """The outcome of a search without limits, at any prices; `asked` is all else."""
     of = _unpaid(workload, pool, asked)
     known = next((one for one in _memory if one[0] == of), None)
     found = (of, search()) if known is None else known
@@ -38,7 +38,7 @@ def remembered(
 
 
 def _unpaid(workload: Workload, pool: Pool, asked: tuple[object, ...]) -> tuple[object, ...]:
-    """What decides, with what is cheap to compare first."""
+    """All that decides, cheap comparisons first."""
     unpaid = replace(
         pool,
         usd_per_gpu_hour=None,
