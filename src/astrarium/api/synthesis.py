@@ -298,8 +298,8 @@ def _plain_words(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
     if chosen.plain:
         gain = 1.0 - min(one.seconds for one in attempts) / chosen.seconds
         yield (
-            f"{chosen.plain} is taken: the fastest program found is predicted to save {100 * gain:.1f} % of"
-            " a step, less than predictions err, and is less simple"
+            f"{chosen.plain} is taken: the fastest program found is predicted to save"
+            f" {100 * gain:.1f} % of a step, less than predictions err, and is less simple"
         )
 
 

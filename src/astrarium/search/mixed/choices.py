@@ -73,8 +73,8 @@ class GpuChoices:
     def _least_of_links(
         self,
         choice: Choice,
-        counts: Floats,
-        chosen: Floats,
+        counts: Floats | Ints,
+        chosen: Floats | Ints,
         others: Bools,
         own: Floats,
         nearest: Floats,

@@ -299,7 +299,7 @@ def links_bound(
     delay whatever goes round.
     """
     rows = (-1, *(1,) * (links.ndim - 2))
-    k, v, hidden = (values.reshape(rows) for values in (batches, virtual, overlapped))
+    k, v, hidden = batches.reshape(rows), virtual.reshape(rows), overlapped.reshape(rows)
     out, into = links.copy(), np.roll(links, 1, axis=-1)
     out[..., -1] = into[..., 0] = 0.0
     held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
@@ -350,7 +350,7 @@ def crossing_bound(
     return np.where(virtual > 1, several, single)
 
 
-def waiting_bound(speed: Floats, counts: Floats, own: Floats, nearest: Floats) -> Floats:
+def waiting_bound(speed: Floats, counts: Floats | Ints, own: Floats, nearest: Floats) -> Floats:
     """Seconds of a turn where transfers keep both partners busy: (rows,), one chunk per rank.
 
     speed, own, nearest: (rows or 1, pools), the share of the model that a stage does per second, a
