@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help plan serve check test lint front web bench accuracy lock audit clean
+.PHONY: help plan serve check test lint front web bench accuracy fits lock audit clean
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ bench: $(VENV)/.installed  ## measure the search: time, memory, strategies per s
 
 accuracy: $(VENV)/.installed  ## compare predictions with published measurements: docs/accuracy.md
 	$(BIN)/python benchmarks/accuracy.py
+
+fits: $(VENV)/.installed-dev  ## fit how sure predicted memory is to the measurements the project carries
+	$(BIN)/python benchmarks/fit_choice.py
 
 lock: $(VENV)/.installed-dev  ## put the newest versions of all packages into constraints.txt
 	$(BIN)/pip install --quiet --upgrade --upgrade-strategy eager --editable '.[all,dev,fit]'

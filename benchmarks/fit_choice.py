@@ -2,8 +2,10 @@
 
     python benchmarks/fit_choice.py [TABLE.csv or FOLDER ...] [--date D] [--out FILE]
 
-Without tables those of benchmarks/accuracy are taken. Writes catalog/data/choice.json and prints
-what held-back sources say of it; run it again whenever predictions moved.
+Writes catalog/data/choice.json; run it again whenever predictions moved. Errors of memory come from
+the tables of benchmarks/accuracy (`make fits`); families that were fitted to more rows than those,
+and runtimes of no family, keep theirs. Pairs need sweeps that the project does not carry: they are
+fitted only if tables are given, and what held-back sources say of them is printed.
 
 Pairs are two strategies of one sweep (same source, model, GPUs, batch, sequence length), or one of
 NVIDIA's recipes in two releases (`recipes`). The error of log(seconds of one / seconds of the
@@ -17,14 +19,24 @@ sweeps only pairs near the fastest prediction count: those are the ones a choice
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fit_intervals import FAMILIES, is_for_fits, read_options, tables_in, text_of, whole_source
+from fit_intervals import (
+    CARRIED,
+    FAMILIES,
+    is_for_fits,
+    read_options,
+    tables_in,
+    text_of,
+    whole_source,
+)
 from recipes import changes
 from scipy.optimize import minimize
 
@@ -32,7 +44,7 @@ from astrarium.arrays import Floats
 from astrarium.catalog.intervals import CHOICE, DEGREES_OF_FREEDOM
 from astrarium.cost.chances import chance_below
 from astrarium.search.plan import Plan
-from astrarium.search.recommended import RECOMMENDED_CHANCE, RECOMMENDED_SLOWER, mechanisms
+from astrarium.search.recommended import RECOMMENDED_CHANCE, RECOMMENDED_SLOWER, mechanisms, price
 from astrarium.validate.metrics import LEAST_SWEEP, ScoredValue, memory_scores, time_scores
 from astrarium.validate.predictions import GB, Prediction, predict_rows
 from astrarium.validate.table import read_table
@@ -59,7 +71,7 @@ NOT_SWEEPS: Final = r"BigScience-V100-gpt2|Megatron-Bridge"
 LEAST_RELATIVE: Final = {"dense": 0.015, "experts": 0.03}
 LEAST_BYTES: Final = 5e8
 # Constants of memory were chosen by these measurements: they say nothing about unseen runs.
-SEEN: Final = r"Megatron-core(-TE)?-H200-development"
+SEEN: Final = r"(Megatron-core(-TE)?|FSDP-memory)-H200-development"
 FIRST_FLOOR: Final = 0.04
 FIRST_MEMORY: Final = (math.log(0.02), math.log(0.5), 0.0)
 DIGITS: Final = 4
@@ -201,7 +213,7 @@ def choices(sweeps: Sequence[Sequence[ScoredValue]], pairs: Pairs) -> list[Choic
             fits[source] = fit_pairs(pairs.where(lambda name, own=source: name != own))
         fastest = min(sweep, key=lambda score: score.predicted)
         few = [score for score in sweep if loses_little(fits[source], fastest, score)]
-        chosen = min(few, key=lambda s: (mechanisms(plan_of(s), seq_length(s)), s.predicted))
+        chosen = min(few, key=lambda s: price(plan_of(s), plan_of(fastest), seq_length(s)))
         best = min(score.measured for score in sweep)
         found.append(
             Choice(
@@ -318,20 +330,24 @@ def fit_memory(peaks: Peaks, least: float) -> dict[str, Any]:
     }
 
 
-def document(
-    sweeps: Sequence[Sequence[ScoredValue]], pairs: Pairs, peaks: Peaks, date: str
-) -> dict[str, Any]:
-    """What is written to the catalog."""
-    found = choices(sweeps, pairs)
-    terms = fit_pairs(pairs)
+def of_memory(peaks: Peaks, before: dict[str, Any], date: str) -> dict[str, Any]:
+    """Errors of memory; where more rows were fitted than are carried, those known before."""
     memory: dict[str, dict[str, Any]] = {}
     for name, experts in (("dense", False), ("experts", True)):
-        memory[name] = {}
+        memory[name] = dict(before[name])
         for family, runtimes in FAMILIES.items():
             own = peaks.where(lambda r, e, of=runtimes, want=experts: r in of and e is want)
-            if len(set(own.source)) > 1:
+            known = before[name].get(family, {"rows": 0})
+            if len(set(own.source)) > 1 and len(own.source) >= known["rows"]:
                 fitted = fit_memory(own, LEAST_RELATIVE[name])
                 memory[name][family] = {"runtimes": list(runtimes), **fitted}
+    return {"date": date, "pooled": before["pooled"], **memory}
+
+
+def document(sweeps: Sequence[Sequence[ScoredValue]], pairs: Pairs, date: str) -> dict[str, Any]:
+    """What is written to the catalog of pairs."""
+    found = choices(sweeps, pairs)
+    terms = fit_pairs(pairs)
     return {
         "date": date,
         "origin": "benchmarks/fit_choice.py on published iterations and own ones on H200",
@@ -367,21 +383,25 @@ def document(
             for own in [[one for one in found if one.source == source]]
         },
         "calibration": calibration(sweeps, pairs),
-        "memory": {
-            "date": date,
-            "pooled": fit_memory(peaks, max(LEAST_RELATIVE.values())),
-            **memory,
-        },
     }
+
+
+def predictions_of(tables: Sequence[Path]) -> tuple[Prediction, ...]:
+    rows = [row for table in tables_in(tables) for row in read_table(table).rows]
+    return predict_rows([row for row in rows if is_for_fits(row.source)])
 
 
 def main() -> None:
     given = read_options(__doc__, CHOICE)
-    tables = [read_table(table).rows for table in tables_in(given.tables)]
-    predictions = predict_rows([row for rows in tables for row in rows if is_for_fits(row.source)])
-    sweeps = sweeps_of(predictions)
-    pairs = pairs_of(sweeps) + recipes_of(predictions)
-    found = document(sweeps, pairs, peaks_of(predictions), given.date)
+    found = json.loads(CHOICE.read_bytes())
+    peaks = peaks_of(predictions_of([CARRIED]))
+    date = given.date or found["memory"]["date"]
+    memory = of_memory(peaks, found["memory"], date)
+    if given.tables != [CARRIED]:
+        predictions = predictions_of(given.tables)
+        sweeps = sweeps_of(predictions)
+        found = document(sweeps, pairs_of(sweeps) + recipes_of(predictions), date)
+    found["memory"] = memory
     given.out.write_text(text_of(found) + "\n", encoding="utf-8")
     print(text_of(found))
     print(f"{given.out} is new")

@@ -65,10 +65,6 @@ CASES: Final[Mapping[str, Mapping[str, tuple[str, str, dict[str, Any]]]]] = {
         "experts": ("qwen3-30b-a3b", "h100:16", {"tp": 2, "ep": 8, "etp": 1, "zero_stage": 2}),
         "norms": ("deepseek-v2-lite", "h100:16", {"ep": 8, "etp": 1, "zero_stage": 2}),
     },
-    "torchtitan-0.2": {
-        "uneven": ("llama-3.1-8b", "h100:16", {"tp": 4, "pp": 2, "split": "balanced"}),
-        "context": ("llama-3.1-8b", "h100:16", {"tp": 2, "cp": 2, "zero_stage": 3, **FULL}),
-    },
     "deepspeed": {
         "weights": ("llama-3-8b", "h100:16", {"zero_stage": 3, **FULL}),
         "tensors": (
@@ -199,8 +195,6 @@ def _mended(one: Job, lacking: set[Feature | None]) -> Job:
         s = replace(s, overlap=replace(s.overlap, grad_reduce=True, param_gather=s.zero_stage > 0))
     if Feature.SEND_APART in lacking:
         s = replace(s, overlap=replace(s.overlap, p2p=True))
-    if Feature.TENSOR_WITHOUT_SEQUENCE in lacking:
-        s = replace(s, sequence_parallel=True)
     if Feature.SEQUENCE_PARALLEL in lacking:
         s = replace(s, sequence_parallel=False, overlap=replace(s.overlap, tp=False))
     if Feature.EMPTY_STAGES in lacking:

@@ -44,6 +44,10 @@ class InputError(AstrariumError, ValueError):
     exit_code: ClassVar[int] = 2
 
 
+class GpuCountError(InputError):
+    """A strategy or a configuration needs another number of GPUs than there are."""
+
+
 class NoFeasiblePlanError(AstrariumError):
     """The input is sound, but no strategy satisfies it; the message says what binds."""
 
@@ -150,7 +154,7 @@ FEW_NAMES = 8  # may all be offered
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """Known names that may be meant: slips first, then names that begin so, then similar ones."""
+    """Known names that may be meant: slips, then names that begin so, then similar or cut ones."""
     from difflib import get_close_matches
 
     by_lower = {candidate.lower(): candidate for candidate in known}
@@ -160,6 +164,8 @@ def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     if not found and len(typed) >= SHORTEST_BEGINNING:
         found = begun[:BEGINNINGS_SHOWN]
     found = found or get_close_matches(typed, by_lower, n=1, cutoff=PERHAPS)
+    cut = [low for low in by_lower if typed.startswith(low) and len(low) > SHORTEST_BEGINNING]
+    found = found or sorted(cut, key=len)[-1:]
     return [by_lower[low] for low in found]
 
 

@@ -170,6 +170,10 @@ def format_count(count: float) -> str:
     return _with_suffix(count, ("M", "B", "T"), 10**6)
 
 
+def format_energy(kwh: float) -> str:
+    return f"{kwh:.3g} kWh" if kwh < 100 else f"{format_count(kwh)} kWh"
+
+
 def format_rate(per_second: float, unit: str = "B") -> str:
     """Write a rate with a decimal prefix: "50 GB/s", or "989 TFLOP/s" for `unit` "FLOP"."""
     if abs(per_second) < 10**3 or not math.isfinite(per_second):

@@ -132,6 +132,10 @@ def test_what_megatron_refuses_is_said_and_stops_nothing(plan: Run) -> None:
             ("--compare", "tp=3"),
             "does not divide 8 GPUs (2 and 4 do); --compare-gpus TYPE:N gives the number of GPUs",
         ),
+        (
+            ("--compare", "dp=16"),
+            "leave out dp, which then follows; --compare-gpus TYPE:N gives the number of GPUs",
+        ),
         (("--compare", "gone.json"), "gone.json"),
         (("--compare", "tp=8", "--compare-gpus", "h1000:8"), "--compare-gpus 'h1000:8': unknown"),
         (("--sensitivity",), "--sensitivity asks what would change the GPUs of the answer"),

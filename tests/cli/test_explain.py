@@ -131,3 +131,10 @@ def test_a_length_that_differs_is_shown(plan: Run, run: Run) -> None:
     assert plan("--out", "b").exit_code == 0
     shown = words(run("explain", "a", "--against", "b").stdout)
     assert "tokens 2,000,000,000,000 not stated" in shown
+
+
+def test_a_second_plan_goes_with_its_flag(run: Run, plan: Run) -> None:
+    assert plan("--out", "made").exit_code == 0
+    result = run("explain", "made", "other")
+    assert result.exit_code == 2
+    assert result.stderr.strip().endswith("to compare it with another plan, write --against other")

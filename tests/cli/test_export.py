@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from astrarium.export.target import find_target, target_names
 from astrarium.plans.document import to_dict
 
 Run = Callable[..., Result]
+EXAMPLES = Path(__file__).parent.parent / "configs" / "examples"
 
 
 @cache
@@ -158,22 +160,33 @@ def test_what_plan_recommends_is_as_good_when_it_is_read_back(
 
 
 @pytest.mark.usefixtures("project")
-def test_software_of_both_plans_is_named_where_it_differs(run: Run) -> None:
-    flags = ("--gpus", "h100:8")
-    run(
-        "plan",
-        "llama-3.1-8b",
-        *flags,
-        "--global-batch",
-        "64",
-        "--runtime",
-        "torchtune",
-        "--out",
-        "made",
-    )
-    assert run("export", "made", "--to", "torchtune", "--out", "files").exit_code == 0
-    lines = run("explain", "files/launch.sh", *flags).stdout.splitlines()
-    assert ["runtime", "torchtune", "megatron"] in [line.split() for line in lines]
+@pytest.mark.parametrize(
+    ("runtime", "target"),
+    [
+        ("megatron", "megatron"),
+        ("megatron-bridge", "bridge"),
+        ("torchtitan", "torchtitan"),
+        ("deepspeed", "deepspeed"),
+        ("fsdp", "accelerate"),
+        ("torchtune", "torchtune"),
+    ],
+)
+def test_what_is_launched_is_planned_for_the_same_software(
+    run: Run, runtime: str, target: str
+) -> None:
+    of_job = ("--gpus", "h100:8", "--global-batch", "64", "--seq-length", "4096")
+    made = run("plan", "llama-3.1-8b", *of_job, "--runtime", runtime, "--out", "made")
+    assert made.exit_code == 0
+    assert run("export", "made", "--to", target, "--out", "files").exit_code == 0
+    launched = run("explain", "files/launch.sh", "--gpus", "h100:8", "--json")
+    found = json.loads(launched.stdout)
+    assert (found["runtime"], found["answer"]["plans"][0]["runtimes"]) == (runtime, [runtime])
+
+
+def test_software_that_has_no_plans_is_named_beside_megatron(run: Run) -> None:
+    shutil.copy(EXAMPLES / "nanotron.yaml", "nanotron.yaml")
+    lines = run("explain", "nanotron.yaml", "--gpus", "h100").stdout.splitlines()
+    assert ["runtime", "nanotron", "megatron"] in [line.split() for line in lines]
 
 
 def test_help_names_every_target(run: Run) -> None:

@@ -257,3 +257,17 @@ def test_a_limit_within_what_is_likely_is_answered_with_its_chance(plan: Run) ->
     )
     refused = plan("--tokens", "10B", *fastest, "--deadline", str(0.99 * day))
     assert "kept with a chance of" in " ".join(refused.stderr.split())
+
+
+def test_a_cheaper_plan_that_may_keep_the_deadline_is_told(plan: Run) -> None:
+    flags = ("--mode", "up-to", "--objective", "cost", "--rule", "$pp > 1")
+    free = planned(plan, *flags, "--deadline", "1000")
+    points = [free["plans"][point["plan"]] for point in free["pareto"]]
+    slower, faster = sorted(points, key=lambda one: one["usd_total"])[:2]
+    late = 0.99 * slower["train_seconds"] / 86_400
+    near = planned(plan, *flags, "--deadline", str(late))
+    assert near["plans"][0]["gpus"] == faster["gpus"]
+    (note,) = [note for note in near["notes"] if "may also keep the limits" in note]
+    (rank,) = [one["rank"] for one in near["plans"] if one["gpus"] == slower["gpus"]]
+    assert note.startswith(f"plan {rank} (")
+    assert not any("may also keep the limits" in note for note in free["notes"])

@@ -246,3 +246,16 @@ def test_what_plans_need_of_unknown_host_memory_is_said(run: Run) -> None:
     assert any(told in note for note in json.loads(result.stdout)["notes"])
     known = run(*words, "--gpus", "h100:8", "--json")
     assert not any("memory of each node" in note for note in json.loads(known.stdout)["notes"])
+
+
+@pytest.mark.parametrize(("precision", "count"), [("fp8", 1), ("bf16", 0)])
+def test_a_narrow_format_has_a_note_on_quality(plan: Run, precision: str, count: int) -> None:
+    document = json.loads(plan("--precision", precision, "--json").stdout)
+    assert sum(note.startswith("quality: ") for note in document["notes"]) == count
+
+
+def test_software_that_has_no_file_for_a_model_names_one_that_has(run: Run) -> None:
+    flags = ("--gpus", "h100:8", "--global-batch", "64", "--runtime", "torchtitan")
+    result = run("plan", "nemotron-h-8b", *flags)
+    assert result.exit_code == 2
+    assert result.stderr.strip().endswith("--runtime megatron plans for it")

@@ -233,3 +233,18 @@ def test_words_files_and_commands_complete(words: str, expected: list[str]) -> N
         COMP_CWORD=str(len(words.split())),
     )
     assert done.stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    ("command", "offers"), [("plan", True), ("predict", False), ("fit", False)]
+)
+def test_only_plan_offers_all_side_by_side(run: Run, command: str, offers: bool) -> None:
+    said = " ".join(run(command, "--help").stdout.split())
+    assert ("or all side by side" in said) is offers
+    assert ("full|lora|qlora|dora|all" in said) is offers or "WHAT" in said
+
+
+def test_only_software_that_has_plans_is_completed() -> None:
+    assert completion.complete_planned_runtime("nano") == []
+    assert completion.complete_planned_runtime("al") == ["all"]
+    assert completion.complete_runtime("nano") == ["nanotron"]

@@ -118,12 +118,15 @@ def test_an_export_is_read_back_as_what_it_trains(
     asked: dict[str, Any], expected: tuple[str | None, ...], tmp_path: Path
 ) -> None:
     found = astrarium.plan("llama-3-8b", gpus="h100:8", global_batch=64, seq_length=4096, **asked)
-    script = found.best.export("accelerate", tmp_path / "out") / "launch.sh"
-    read = read_config(str(script))
-    assert read is not None
-    one = read.described
-    assert (one.finetune, one.lora_rank, one.lora_modules, one.optimizer) == expected
-    again = astrarium.predict(None, str(script), gpus="h100:8")
+    folder = found.best.export("accelerate", tmp_path / "out")
+    for name in ("launch.sh", "accelerate.yaml"):
+        read = read_config(str(folder / name))
+        assert read is not None
+        one = read.described
+        assert (one.finetune, one.lora_rank, one.lora_modules) == expected[:3]
+        assert name != "launch.sh" or one.optimizer == expected[3]
+        assert any("adapter_config.json" in note for note in read.notes) == bool(one.finetune)
+    again = astrarium.predict(None, str(folder / "launch.sh"), gpus="h100:8")
     assert again.best.iteration_seconds == pytest.approx(found.best.iteration_seconds, rel=0.02)
     assert again.best.peak_bytes == pytest.approx(found.best.peak_bytes, rel=0.02)
 

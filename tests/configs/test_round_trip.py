@@ -97,17 +97,6 @@ FORMATS: Final = (
         unstated_alone={"zero_stage": NOBODY},
     ),
     Written(
-        "torchtitan-0.2",
-        "plan.toml",
-        TITAN_MODELS,
-        {
-            "overlap.grad_reduce": REDUCED,
-            "overlap.param_gather": REDUCED,
-            "overlap.p2p": REDUCED,
-        },
-        unstated_alone={"zero_stage": NOBODY},
-    ),
-    Written(
         "accelerate",
         "accelerate.yaml",
         CAUSAL_MODELS,

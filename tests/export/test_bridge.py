@@ -164,6 +164,9 @@ def test_adapters_are_those_of_the_plan() -> None:
     assert word("dataset.dataset_kwargs", {"pad_to_max_length": True}).endswith(
         "={pad_to_max_length:true}"
     )
+    read = read_overrides(made.files["overrides.txt"], "overrides.txt").described
+    assert (read.runtime, read.finetune, read.lora_rank) == ("megatron-bridge", "lora", 8)
+    assert read.lora_modules == "linear_qkv,linear_proj"
     others = (
         (replace(adapters, names=""), "divides the weights with adapters into other modules"),
         (replace(adapters, kind=Finetune.QLORA), "it is written for lora, dora"),
@@ -171,3 +174,12 @@ def test_adapters_are_those_of_the_plan() -> None:
     for other, why in others:
         (found,) = refusals(replace(one, workload=replace(one.workload, adapters=other)), TARGET)
         assert why in found.why
+
+
+def test_a_plan_of_other_software_says_so() -> None:
+    one = job("even")
+    assert any(
+        note.startswith("The plan was made for Megatron-Core") for note in program(one).notes
+    )
+    own = replace(one, plan=replace(one.plan, runtimes=("megatron-bridge",)))
+    assert any("The plan was made for this runtime" in note for note in program(own).notes)

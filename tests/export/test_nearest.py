@@ -57,7 +57,6 @@ def cut(*sizes: int) -> list[dict[str, list[int]]]:
     return [{"layers": [end - size, end]} for size, end in zip(sizes, ends, strict=True)]
 
 
-APART: Mapping[str, Any] = {"sequence_parallel": False, "overlap_tp": False}
 INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
 
 
@@ -67,7 +66,6 @@ INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
         ([Feature.PIPELINE], INTERLEAVED, "pp 4 -> 1"),
         ([Feature.TENSOR_PARALLEL], INTERLEAVED, "tp 2 -> 1"),
         ([Feature.SEQUENCE_PARALLEL], {"tp": 4}, "sequence_parallel on -> off"),
-        ([Feature.TENSOR_WITHOUT_SEQUENCE], {**APART, "tp": 4}, "sequence_parallel off -> on"),
         ([Feature.ZERO_1], {"tp": 2, "pp": 2}, "zero_stage 1 -> "),
         ([Feature.ZERO_1_ALONE], {"tp": 4, "zero_stage": 1}, "zero_stage 1 -> "),
         ([Feature.ZERO_0_SPLIT], {"tp": 4, "zero_stage": 0}, "zero_stage 0 -> "),
@@ -78,7 +76,6 @@ INTERLEAVED: Mapping[str, Any] = {"tp": 2, "pp": 4, "virtual_stages": 2}
             {"tp": 2, "pp": 4, "micro_batch": 16},
             "micro_batch 16 -> ",
         ),
-        ([Feature.LONE_REPLICA], {"tp": 4, "pp": 4, "dp": 1}, "dp 1 -> "),
         (
             [Feature.PIPELINE_INSIDE],
             {"pp": 2, "pipeline_inside": True},
@@ -142,7 +139,6 @@ EXPERTS: Mapping[str, Any] = {"tp": 4, "sequence_parallel": True}
         (Feature.EXPERT_PARALLEL, {"ep": 8, "etp": 1}, "ep 8 -> 1"),
         (Feature.EXPERT_TENSOR_ALONE, {"ep": 1, "etp": 1}, "etp 1 -> 4"),
         (Feature.EXPERT_TENSOR_BESIDE, {"ep": 4, "etp": 4}, "etp 4 -> 1"),
-        (Feature.EXPERT_TENSOR_BETWEEN, {"ep": 2, "etp": 2}, "etp 2 -> "),
     ],
 )
 def test_experts_are_split_otherwise(

@@ -67,7 +67,7 @@ def test_a_trial_ends_before_the_ramp() -> None:
     assert iterations(job(tokens=None)) == TRIAL_ITERATIONS
 
 
-@pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.2", "deepspeed", "accelerate"])
+@pytest.mark.parametrize("target", ["torchtitan", "deepspeed", "accelerate"])
 def test_others_refuse(target: str) -> None:
     lacking = {refusal.feature for refusal in refusals(job(), find_target(target))}
     assert {Feature.RAMP, Feature.EVALUATION} <= lacking

@@ -1,9 +1,8 @@
-"""torchtitan 0.3.0 and 0.2.2: configurations say what the plan says, or are refused."""
+"""torchtitan 0.3.0: configurations say what the plan says, or are refused."""
 
 from __future__ import annotations
 
 import ast
-import tomllib
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +14,19 @@ from hypothesis import given, settings
 from astrarium.errors import InputError
 from astrarium.export.features import Feature
 from astrarium.export.folder import folder_of
-from astrarium.export.launchers.torchrun import script
-from astrarium.export.software import torchtitan, torchtitan_toml
+from astrarium.export.software import torchtitan
 from astrarium.export.target import refusals
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job, job_of
 from astrarium.strategy.types import Granularity
 
 MODELS = ("llama-3-8b", "llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite")
-OLD_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-8b")
 
 
-@pytest.mark.parametrize("target", ["torchtitan", "torchtitan-0.2"])
-def test_files_are_as_they_should_be(target: str) -> None:
-    assert written(target) == kept(target), "run `python tests/exported_others.py` if it is meant"
+def test_files_are_as_they_should_be() -> None:
+    assert written("torchtitan") == kept("torchtitan"), (
+        "run `python tests/exported_others.py` if it is meant"
+    )
 
 
 class Recorded(dict[str, Any]):
@@ -55,8 +53,7 @@ def read_module(text: str) -> Any:
     return names[torchtitan.FUNCTION]()
 
 
-def check_shared(one: Job, parallelism: Any, training: Any, head: str) -> None:
-    """What both versions say alike."""
+def check_degrees(one: Job, parallelism: Any, training: Any) -> None:
     s = one.strategy
     replicas = parallelism["data_parallel_replicate_degree"]
     shards = parallelism["data_parallel_shard_degree"]
@@ -77,10 +74,10 @@ def check_shared(one: Job, parallelism: Any, training: Any, head: str) -> None:
     assert training["seq_len"] == one.workload.seq_length
     if s.pp > 1:
         assert accumulated == 1
-        check_stages(one, parallelism, head)
+        check_stages(one, parallelism)
 
 
-def check_stages(one: Job, parallelism: Any, head: str) -> None:
+def check_stages(one: Job, parallelism: Any) -> None:
     s = one.strategy
     parts = parallelism["module_fqns_per_model_part"]
     interleaved = parallelism["pipeline_parallel_schedule"] == "Interleaved1F1B"
@@ -93,16 +90,16 @@ def check_stages(one: Job, parallelism: Any, head: str) -> None:
     assert [n for names in parts for n in names if not n.startswith("layers.")] == [
         "tok_embeddings",
         "norm",
-        head,
+        "lm_head",
     ]
-    assert (parts[0][0], parts[-1][-1]) == ("tok_embeddings", head)
+    assert (parts[0][0], parts[-1][-1]) == ("tok_embeddings", "lm_head")
 
 
 @settings(max_examples=40)
 @given(expressible(torchtitan.TARGET, MODELS))
 def test_a_module_says_what_the_plan_says(one: Job) -> None:
     found = read_module(torchtitan.module(one))
-    check_shared(one, found["parallelism"], found["training"], "lm_head")
+    check_degrees(one, found["parallelism"], found["training"])
     s = one.strategy
     assert found["parallelism"]["enable_sequence_parallel"] == (s.sequence_parallel or s.tp == 1)
     assert found["compile"]["enable_async_tensor_parallel"] == (s.tp > 1 and s.overlap.tp)
@@ -113,39 +110,16 @@ def test_a_module_says_what_the_plan_says(one: Job) -> None:
 
 
 @settings(max_examples=40)
-@given(expressible(torchtitan_toml.TARGET, OLD_MODELS))
-def test_a_file_says_what_the_plan_says(one: Job) -> None:
-    text = torchtitan_toml.text(one, torchtitan_toml.settings(one))
-    found = tomllib.loads(text)
-    said = dict(torchtitan_toml.settings(one))
-    if one.workload.precision is Precision.FP8:
-        said["quantize"] = {"linear": {"float8": said.pop("quantize.linear.float8")}}
-    assert found == said
-    check_shared(one, found["parallelism"], found["training"], "output")
-    s = one.strategy
-    assert s.sequence_parallel or s.tp == 1
-    assert found["parallelism"]["enable_async_tensor_parallel"] == (s.tp > 1 and s.overlap.tp)
-    assert found["parallelism"]["expert_tensor_parallel_degree"] == (s.etp if s.ep > 1 else 1)
-    full = found["activation_checkpoint"]["mode"] == "full"
-    assert full == (s.recompute.granularity is Granularity.FULL)
-
-
-@settings(max_examples=40)
 @given(jobs())
 def test_whatever_is_not_refused_is_written(one: Job) -> None:
-    for target, write in (
-        (torchtitan.TARGET, torchtitan.module),
-        (torchtitan_toml.TARGET, lambda x: torchtitan_toml.text(x, torchtitan_toml.settings(x))),
-    ):
-        found = refusals(one, target)
-        assert all(refusal.why and refusal.asked for refusal in found)
-        if not found:
-            assert write(one)
+    found = refusals(one, torchtitan.TARGET)
+    assert all(refusal.why and refusal.asked for refusal in found)
+    if not found:
+        assert torchtitan.module(one)
 
 
-def features(one: Job, target: str = "torchtitan") -> set[Feature | None]:
-    module = torchtitan if target == "torchtitan" else torchtitan_toml
-    return {refusal.feature for refusal in refusals(one, module.TARGET)}
+def features(one: Job) -> set[Feature | None]:
+    return {refusal.feature for refusal in refusals(one, torchtitan.TARGET)}
 
 
 def planned(model: str, gpus: str, work: dict[str, Any] | None = None, **strategy: Any) -> Job:
@@ -173,24 +147,16 @@ def test_overlap_cannot_be_switched_off() -> None:
     }
 
 
-def test_keys_and_values_travel_round_a_ring_or_it_is_said() -> None:
+def test_keys_and_values_that_are_gathered_are_said() -> None:
     one = planned("llama-3.1-8b", "h100:8", cp=2, zero_stage=2)
-    method = torchtitan_toml.settings(one)["parallelism"]["context_parallel_rotate_method"]
-    assert method == "alltoall"
     assert any("gathers all keys" in note for note in torchtitan.program(one).notes)
-    assert "# c4, streamed" in script(one, torchtitan_toml.program(one))
 
 
-def test_the_older_version_lacks_more() -> None:
-    split = planned("llama-3.1-8b", "h100:8", tp=2, zero_stage=0)
-    assert not features(split)
-    assert features(split, "torchtitan-0.2") == {Feature.ZERO_0_SPLIT}
-    lone = planned("llama-3.1-8b", "h100:8", tp=8)
-    assert not features(lone)
-    assert features(lone, "torchtitan-0.2") == {Feature.LONE_REPLICA}
+def test_what_the_current_release_takes() -> None:
+    assert not features(planned("llama-3.1-8b", "h100:8", tp=2, zero_stage=0))
+    assert not features(planned("llama-3.1-8b", "h100:8", tp=8))
     whole = planned("llama-3.1-8b", "h100:8", tp=2, zero_stage=2, sequence_parallel=False)
     assert not features(whole)
-    assert features(whole, "torchtitan-0.2") == {Feature.TENSOR_WITHOUT_SEQUENCE}
 
 
 @pytest.mark.parametrize(
@@ -210,10 +176,7 @@ def test_models_without_a_builder_are_refused_with_those_there_are(
 
 
 def test_limits_of_a_family_are_said() -> None:
-    pipeline = planned("qwen3-8b", "h100:8", pp=2)
-    (refusal,) = refusals(pipeline, torchtitan_toml.TARGET)
-    assert refusal.why == "pp 2: 0.2.2 has no pipeline for this family"
-    assert not refusals(pipeline, torchtitan.TARGET)
+    assert not refusals(planned("qwen3-8b", "h100:8", pp=2), torchtitan.TARGET)
     long = planned("deepseek-v2-lite", "h100:8", {"seq_length": 32768}, zero_stage=2)
     (refusal,) = refusals(long, torchtitan.TARGET)
     assert refusal.why == "deepseek_v3 16B takes sequences of up to 16384 tokens, not 32768"
@@ -265,22 +228,18 @@ def test_a_flavor_is_the_model_of_the_plan_or_not_used() -> None:
     one = planned("llama-3.1-8b", "h100:16", tp=2, zero_stage=2)
     registered = 'model_registry("8B", attn_backend="flex")'
     assert registered in torchtitan.module(one)
-    assert not torchtitan_toml.model_refused(one)
     other = with_config(one, rope_theta=10000.0)
     assert not torchtitan.workload_refused(other.workload)
     assert registered not in torchtitan.module(other)
     assert "theta=10000.0" in torchtitan.module(other)
-    assert "theta 500000 instead of 10000" in torchtitan_toml.model_refused(other)
     gelu = with_config(one, hidden_act="gelu")
     why = torchtitan.workload_refused(gelu.workload)
     assert "activation silu instead of gelu, and its Llama" in why
-    assert "activation silu instead of gelu" in torchtitan_toml.model_refused(gelu)
 
 
 def test_the_epsilon_of_norms_is_set() -> None:
     one = with_config(planned("qwen3-8b", "h100:8", zero_stage=2), rms_norm_eps=1e-3)
     assert "norm.eps = 0.001\n" in torchtitan.module(one)
-    assert "epsilon 1e-06 instead of 0.001" in torchtitan_toml.model_refused(one)
     router = with_config(planned("qwen3-30b-a3b", "h100:8", zero_stage=2), norm_topk_prob=False)
     assert "normalised True instead of False" in torchtitan.workload_refused(router.workload)
 

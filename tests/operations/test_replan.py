@@ -205,8 +205,10 @@ def test_the_command(single_file: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     shown = runner.invoke(replan, [str(single_file), "--lost", "a100:4", "--out", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
-    assert "counts as 1 whole nodes, 8 GPUs" in shown.output
+    assert "counts as 8 GPUs: nodes are lost whole" in shown.output
     assert "Best: " in shown.output
+    unknown = runner.invoke(replan, ["tp=2", "--lost", "a100:4"])
+    assert "neither a plan nor a configuration that states the model" in unknown.output
     assert all(len(line) <= 80 for line in shown.output.splitlines())
     job = job_of(load_document(tmp_path / "plan.json"))
     assert job.cluster.num_gpus == 24

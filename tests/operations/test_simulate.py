@@ -143,10 +143,14 @@ def test_the_command(single_file: Path, tmp_path: Path) -> None:
     read = runner.invoke(simulate_command, [saved, str(single_file), "--seed", "4", "--json"])
     again = runner.invoke(simulate_command, [*arguments, "--json"])
     assert read.output.replace(saved, "drawn with seed 4") == again.output
+    steady = tmp_path / "steady.csv"
+    steady.write_text("hours,gpu,gpus\n0,a100,32\n9,a100,32\n")
+    level = runner.invoke(simulate_command, [str(steady), str(single_file), "--failures", "0"])
     unpriced = tmp_path / "unpriced.csv"
     unpriced.write_text("hours,gpu,gpus\n0,a100,32\n0,a800,8\n9,a100,32\n")
     shown = runner.invoke(simulate_command, [str(unpriced), str(single_file)])
     assert "No dollars: a price is missing" in shown.output
+    assert "Most tokens: static and replan." in level.output
     both = runner.invoke(simulate_command, [saved, str(single_file), "--together", "2"])
     assert both.exit_code == 2
 

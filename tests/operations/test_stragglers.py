@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from rich.console import Console, Group
 
 import astrarium
+from astrarium.api.operations import under_stragglers
+from astrarium.cost.training_run import RunTerms
 from astrarium.errors import InputError
 from astrarium.operations.stragglers import (
     StageSpeeds,
@@ -15,6 +21,7 @@ from astrarium.operations.stragglers import (
     spares_worth_keeping,
 )
 from astrarium.plans.job import Job
+from astrarium.report.operations import stragglers_report
 
 LIKE, LATE = StageSpeeds(1.0, 0.1, 8, 1), StageSpeeds(0.95, 0.0, 16, 2)
 
@@ -89,3 +96,15 @@ def test_python_has_it_too(single_plans: astrarium.Plans) -> None:
     for bad in ("gpu=50%", "nodes=1%:0.5", "nodes=1%", "often"):
         with pytest.raises(InputError):
             single_plans.under_stragglers(bad)
+
+
+def test_less_than_predicted_is_explained(single_plans: astrarium.Plans) -> None:
+    found = under_stragglers(single_plans.document, Stragglers(), RunTerms())
+    usual = found.plans[0]
+    for factor in (0.99, 1.01):
+        expected = factor * usual.iteration_seconds
+        shown = replace(found, plans=(replace(usual, expected_iteration_seconds=expected),))
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(Group(*stragglers_report(shown, 80)))
+        told = "as slow as the slowest GPU" in " ".join(console.export_text().split())
+        assert told == (factor < 1)

@@ -12,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from astrarium.cluster import parse_gpus
+from astrarium.model import load_model
+from astrarium.model.workload import Workload
 from astrarium.plans.document import ParetoPart, PlanDocument, pareto_of, with_ties
 from astrarium.report.front.points import PlottedFront, PointKind, front_of
 from astrarium.report.front.table import ROWS, FrontPlot, front_section, front_table, thinned
+from astrarium.report.plan.document import document_of
 from astrarium.report.plan.text import plan_report
+from astrarium.search import planner
+from astrarium.search.outcome import Mode
+from astrarium.strategy.estimate import Twin
 
 MakeFront = Callable[..., PlanDocument]
 
@@ -61,21 +68,21 @@ ASCII = {"│": "|", "┤": "+", "└": "+", "─": "-", "┬": "+", "╌": "-",
 ASCII |= {"◆": "@", "○": "o"}
 
 THINNED = """\
-plan      time   money GPUs                cloud    tp/pp/dp near-ties
-───────────────────────────────────────────────────────────────────────────────
-   2    11.1 h $60,000 512 x H100          aws      4/4/32   of 1      fastest
-   1    11.2 h $59,861 504 x H100          aws      4/4/31   12 more   chosen
-  26    14.0 h $56,622 384 x H100          aws      4/4/24   11 more
-  62    19.6 h $52,088 256 x H100          aws      4/4/16   11 more
-  98    27.3 h $47,917 168 x H100          aws      4/4/10   11 more
- 134    38.1 h $44,081 112 x H100          aws      4/4/7    11 more
- 170 2.22 days $40,551 72 x H100           aws      4/4/4    11 more
- 194 2.77 days $38,357 56 x H100           aws      4/4/3    11 more
- 218 3.46 days $36,281 40 x H100           aws      4/4/2    11 more
- 254 4.84 days $33,376 24 x H100           aws      4/4/1    11 more
- 278 6.04 days $31,570 24 x H100           aws      4/4/1    11 more
- 300 7.41 days $30,000 8 x H100 + 8 x A100 aws, gcp 4/4/1    of 290    cheapest
-not shown: likely, spot, goodput; 117 columns have room for all, or --json
+plan      time   money GPUs                cloud    spot near-ties
+───────────────────────────────────────────────────────────────────────────
+   2    11.1 h $60,000 512 x H100          aws           of 1      fastest
+   1    11.2 h $59,861 504 x H100          aws           12 more   chosen
+  26    14.0 h $56,622 384 x H100          aws           11 more
+  62    19.6 h $52,088 256 x H100          aws           11 more
+  98    27.3 h $47,917 168 x H100          aws           11 more
+ 134    38.1 h $44,081 112 x H100          aws           11 more
+ 170 2.22 days $40,551 72 x H100           aws           11 more
+ 194 2.77 days $38,357 56 x H100           aws           11 more
+ 218 3.46 days $36,281 40 x H100           aws           11 more
+ 254 4.84 days $33,376 24 x H100           aws           11 more
+ 278 6.04 days $31,570 24 x H100           aws           11 more
+ 300 7.41 days $30,000 8 x H100 + 8 x A100 aws, gcp 50 % of 290    cheapest
+not shown: likely, goodput, tp/pp/dp; 117 columns have room for all, or --json
 near-ties: plans that the prediction does not tell apart in time and money
 288 more of the 300 are not shown; --json and --front FILE have all
 """
@@ -272,3 +279,16 @@ def test_the_front_of_listed_plans_has_intervals_and_ties(document: PlanDocument
     assert points[0].train_seconds_interval == pytest.approx((10e3 / 1.1, 11e3))
     assert points[0].usd_interval == pytest.approx((711.1 / 1.1, 711.1 * 1.1), rel=1e-4)
     assert points[0].usd_per_hour == 256.0
+
+
+def test_a_chosen_plan_with_twins_is_on_the_front_and_not_listed_twice() -> None:
+    """The search folds twins into the plans of the list, not into the points of the front."""
+    workload = Workload(load_model("llama-2-7b"), 4096, 64, 10**9)
+    cluster = parse_gpus("h100:8")
+    found = planner.plan(workload, cluster, mode=Mode.UP_TO, top=1)
+    point, *others = found.front
+    twin = Twin(1, 1, 8, 1, found.plans[0].iteration_seconds)
+    listed = replace(found, plans=(replace(point, twins=(twin,)),), front=(point, *others))
+    made = document_of(listed, reference="llama-2-7b", objective="time", mode="up-to")
+    assert made.pareto[0].plan == 0
+    assert len(made.plans) == 1 + len(others)

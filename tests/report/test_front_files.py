@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import pyarrow.parquet
 import pytest
 from rich.console import Console
@@ -22,7 +21,6 @@ from astrarium.report.front import files as front_files
 from astrarium.report.front.files import KINDS, check_front, front_rows, write_front
 from astrarium.report.front.picture import (
     COLOURS,
-    DOTS_PER_PIXEL,
     HEIGHT,
     PLOT,
     WIDTH,
@@ -188,27 +186,6 @@ def measured_box(label: Label) -> Box:
     return Box(left, label.y - 0.75 * label.size, left + length, label.y)
 
 
-@pytest.mark.parametrize(("points", "how"), [(1, {}), (300, {}), (6, {"priced": False})])
-def test_a_png_opens(
-    make_front: MakeFront, tmp_path: Path, points: int, how: dict[str, bool]
-) -> None:
-    document = make_front(points, **how)
-    pixels = matplotlib.image.imread(written(document, tmp_path / "front.png"))
-    assert pixels.shape[:2] == (HEIGHT * DOTS_PER_PIXEL, WIDTH * DOTS_PER_PIXEL)
-    chosen = front_of(document).chosen
-    assert chosen is not None
-    (dot,) = [
-        shape
-        for shape in front_drawing(front_of(document), document.workload).shapes
-        if isinstance(shape, Dot) and shape.about.startswith(f"plan {chosen.plan.rank}:")
-    ]
-    shown = pixels[round(dot.y * DOTS_PER_PIXEL), round(dot.x * DOTS_PER_PIXEL), :3]
-    colour = COLOURS[dot.role][0]
-    assert [round(255 * float(part)) for part in shown] == [
-        int(colour[i : i + 2], 16) for i in (1, 3, 5)
-    ]
-
-
 @pytest.mark.parametrize("ending", KINDS)
 def test_the_same_front_makes_the_same_file(
     make_front: MakeFront, tmp_path: Path, ending: str
@@ -222,8 +199,8 @@ def test_the_same_front_makes_the_same_file(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("front.pdf", "expected a name that ends in .csv, .parquet, .svg, .png"),
-        ("front", "expected a name that ends in .csv, .parquet, .svg, .png"),
+        ("front.pdf", "expected a name that ends in .csv, .parquet, .svg"),
+        ("front", "expected a name that ends in .csv, .parquet, .svg"),
         ("folder.csv", "is a folder; name a file"),
         ("nowhere/front.csv", "there is no folder"),
     ],
@@ -238,7 +215,6 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, name: str, message: s
     ("name", "way_out"),
     [
         ("f.parquet", "pip install 'astrarium[parquet]', or name a file that ends in .csv"),
-        ("f.png", "pip install 'astrarium[plot]', or name a file that ends in .svg"),
     ],
 )
 def test_a_missing_package_is_named_with_the_way_out(

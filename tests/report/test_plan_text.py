@@ -57,7 +57,7 @@ def test_nothing_overflows(document: PlanDocument, width: int) -> None:
         "--seq-length not given: 4,096 taken",
         "tp pp vpp cp ep dp micro recompute ZeRO",
         "1 4 4 2 1 1 4 1 attention 1",
-        "10.0 s 9.1-11.0 s 419,430 50.0 % 80.0/80.0 $256 0.1 $711",
+        "10.0 s 9.1-11.0 s 419,430 50.0 % 80.0/80.0 $256 2.78 $711",
         "tensor-parallel communication 1.00 s 10.0 %",
         "optimizer step 10.0 ms 0.1 %",
         "1,000,000 strategies considered in 125 ms, 5,000 priced; proved optimal",
@@ -119,6 +119,24 @@ def test_a_plan_that_does_not_fit_cannot_be_overlooked(overfull: PlanDocument) -
     shown = text(plan_text.prediction_report(overfull, 80))
     expected = "DOES NOT FIT: stage 0 needs 92.0 of 80.0 GiB on H100-SXM5-80GB, 12.0 too much\n"
     assert expected in shown.replace(" \n", "\n")
+
+
+@pytest.mark.parametrize(
+    ("fits", "sure", "says"),
+    [
+        (True, 0.999, "FITS: stage 0 has 0.0 GiB to spare (chance >99 %)"),
+        (True, 0.62, "to spare (chance 62 %)"),
+        (False, 0.001, "DOES NOT FIT: stage 0 needs 92.0 of 80.0 GiB on H100-SXM5-80GB, 12.0 too"
+            " much (chance to fit <1 %)"),
+        (False, 0.63, "NOT SURE whether it fits: stage 0 needs 92.0 of 80.0 GiB on H100-SXM5-80GB,"
+            " 12.0 too much; such predictions are often too high, and the chance to fit is 63 %"),
+    ],
+)  # fmt: skip
+def test_a_verdict_has_its_chance(
+    document: PlanDocument, overfull: PlanDocument, fits: bool, sure: float, says: str
+) -> None:
+    plan = replace((document if fits else overfull).plans[0], fit_chance=sure)
+    assert says in words(text([plan_text.verdict(plan)]))
 
 
 def test_without_tokens_there_is_no_total(document: PlanDocument) -> None:
@@ -282,3 +300,15 @@ def test_a_fastest_plan_that_is_not_listed_nor_faster_is_not_spoken_of() -> None
     listed = replace(choice, fastest=2)
     assert "0.0 % slower than plan 2, the fastest" in plan_text.choice_words(listed)
     assert "0.1 % slower than the fastest" in plan_text.choice_words(replace(choice, slower=0.001))
+
+
+def test_no_table_of_a_narrow_terminal_is_a_single_column(document: PlanDocument) -> None:
+    """What does not fit below each other is shared out evenly."""
+    clouds = tuple(replace(pool, cloud="some-cloud") for pool in document.cluster.pools)
+    others = tuple(replace(pool, name=f"{pool.name} of lambda", cloud="lambda") for pool in clouds)
+    cluster = replace(document.cluster, pools=(*clouds, *others), gpus=document.cluster.gpus + 1)
+    shown = text([plan_text.strategies_table(document.plans, cluster, 80)])
+    heads = [line.split() for line in shown.splitlines() if line.startswith("#")]
+    repeated = {"#", "cloud", "type", "GPUs"}
+    assert len(heads) > 1
+    assert all(len(set(head) - repeated) > 1 for head in heads)

@@ -24,7 +24,7 @@ def test_every_cause_has_words() -> None:
     assert set(wording.WORDS.memory) == set(MEMORY_CAUSES)
     assert set(MEMORY_KEYS) == set(MEMORY_CAUSES)
     assert set(wording.WORDS.rejections) == {cause.value for cause in Rejection}
-    assert set(wording.MODULES) == set(RecomputeModule)
+    assert set(wording.WORDS.modules) == set(RecomputeModule)
 
 
 def test_an_unknown_cause_is_shown_under_its_key() -> None:
@@ -80,3 +80,13 @@ def test_a_strategy_in_one_line(document: PlanDocument) -> None:
     offloaded = replace(strategy, offload_optimizer=True)
     assert "optimizer in host memory" in wording.switches_words(offloaded)
     assert "ZeRO 1 + host" in wording.strategy_words(offloaded)
+
+
+def test_a_type_is_shortened_to_its_first_number() -> None:
+    names = ["RTX-4090-24GB", "RTX-PRO-6000-Blackwell-96GB", "H100-SXM5-80GB", "own-card"]
+    short = ["RTX-4090", "RTX-PRO-6000", "H100", "own"]
+    assert list(wording.short_types(names).values()) == short
+    assert list(wording.short_types(["A100-SXM4-40GB", "A100-SXM4-80GB"]).values()) == [
+        "A100-40GB",
+        "A100-80GB",
+    ]

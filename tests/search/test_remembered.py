@@ -79,5 +79,5 @@ def test_few_answers_are_kept() -> None:
         result = SearchResult.of_few(number)
         (pool,) = parse_gpus("a100:8").pools
         workload = Workload(load_model("llama-2-7b"), 4096, 8)
-        remembered.remembered(workload, pool, (number,), lambda: result)  # noqa: B023
+        remembered.remembered(workload, pool, (number,), lambda: ((), result))  # noqa: B023
     assert len(remembered._memory) == remembered.MOST_KEPT

@@ -166,6 +166,7 @@ def test_columns_broadcast() -> None:
         ("$granularity == 'full", 17, "does not end"),
         ("$tp > 1; $pp", 8, "expected an operator"),
         ("$tpp > 1", 1, "did you mean 'tp'"),
+        ("$zzz > 1", 1, "fields are tp, pp"),
         ("$pp > 1 && $tensor_parallel_size > 1", 12, "unknown field $tensor_parallel_size"),
         ("$tp == 'full'", 5, "a number"),
         ("$granularity < 3", 14, "needs a number"),

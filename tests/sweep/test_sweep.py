@@ -323,7 +323,7 @@ def test_low_figures_are_best_where_they_should_be_low(run: Run, swept: Path) ->
         (("--value", "speed"), "--value speed: no such column"),
         (("--where", "gpus"), "--where gpus: expected KEY=VALUE"),
         (("--where", "gpus=t4:1"), "no scenario has this; gpus is a100:1, a100:2"),
-        (("--plot", "x.pdf"), "expected a name that ends in .svg or .png"),
+        (("--plot", "x.pdf"), "expected a name that ends in .svg"),
         (("--plot", "x.svg"), "needs --rows and --columns"),
     ],
 )

@@ -24,7 +24,6 @@ SECONDS: Final = 120.0  # longer than any start on a busy machine
 # Which folder of `packages.toml` holds what a driver imports.
 FOLDERS: Final[Mapping[str, str]] = {
     "megatron": "megatron",
-    "torchtitan_toml": "torchtitan-0.2.2",
     "torchtitan_python": "torchtitan-0.3.0",
     "deepspeed": "deepspeed",
     "accelerate": "accelerate",

@@ -31,12 +31,6 @@ def megatron(drivers: Drivers) -> Driver:
 
 
 @pytest.fixture(scope="session")
-def torchtitan_toml(drivers: Drivers) -> Driver:
-    """torchtitan 0.2.2."""
-    return _driver(drivers, "torchtitan_toml")
-
-
-@pytest.fixture(scope="session")
 def torchtitan_python(drivers: Drivers) -> Driver:
     """torchtitan 0.3.0."""
     return _driver(drivers, "torchtitan_python")

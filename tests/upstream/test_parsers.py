@@ -12,40 +12,6 @@ from typing import Any
 import pytest
 from upstream.client import Driver, RefusedError
 
-TOML = """
-[parallelism]
-tensor_parallel_degree = 2
-pipeline_parallel_degree = 2
-data_parallel_shard_degree = -1
-[training]
-seq_len = 128
-local_batch_size = 4
-[activation_checkpoint]
-mode = "full"
-"""
-
-
-def test_torchtitan_toml(torchtitan_toml: Driver) -> None:
-    read = torchtitan_toml.ask(text=TOML, world_size=8)
-    assert read["config"]["activation_checkpoint"]["mode"] == "full"
-    assert read["degrees"]["dp_shard"] == 2
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("seq_len", "seqlen", "Invalid field names"),
-        ("degree = 2", "degree = 3", r"tp\(3\) \* pp\(3\) != WORLD_SIZE\(8\)"),
-        ("seq_len = 128", 'seq_len = "128"', "training.seq_len: '128' str is not an instance"),
-        ("[training]", "[trainings]", "Invalid field names"),
-    ],
-)
-def test_torchtitan_toml_refuses(torchtitan_toml: Driver, old: str, new: str, message: str) -> None:
-    text = TOML.replace(old, new).replace("= -1", "= 1" if "WORLD" in message else "= -1")
-    with pytest.raises(RefusedError, match=message):
-        torchtitan_toml.ask(text=text, world_size=8)
-
-
 MODULE = """
 from torchtitan.models.llama3.config_registry import llama3_debugmodel
 

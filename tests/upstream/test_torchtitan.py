@@ -12,7 +12,7 @@ from exported_others import CASES, expressible, job
 from hypothesis import HealthCheck, given, settings
 from upstream.client import Driver, RefusedError
 
-from astrarium.export.software import torchtitan, torchtitan_toml
+from astrarium.export.software import torchtitan
 from astrarium.export.software.model_facts import trained_facts
 from astrarium.export.software.torchtitan_models import DATA
 from astrarium.model.workload import Precision
@@ -20,7 +20,6 @@ from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
 MODELS = ("llama-3-8b", "llama-2-7b", "llama-3.2-1b", "qwen3-30b-a3b", "deepseek-v2-lite")
-OLD_MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-8b")
 SHARED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 REGISTRY: Any = json.loads(DATA.read_bytes())
 SIZES = ("layers", "hidden", "heads", "kv_heads", "vocab")
@@ -89,88 +88,41 @@ def test_modules_are_taken(torchtitan_python: Driver, tmp_path: Path, one: Job) 
     assert not any("lm_head" in name for name in read["float8"])
 
 
-@settings(max_examples=15, suppress_health_check=SHARED)
-@given(one=expressible(torchtitan_toml.TARGET, OLD_MODELS))
-def test_files_are_taken(torchtitan_toml: Driver, one: Job) -> None:
-    from astrarium.export.software import torchtitan_toml as exporter
-
-    text = exporter.text(one, exporter.settings(one))
-    read = torchtitan_toml.ask(text=text, world_size=one.world_size)
-    check(one, read, "output")
-    eight = one.workload.precision is Precision.FP8
-    assert read["config"]["model"]["converters"] == ["quantize.linear.float8"] * eight
-    float8 = read["config"]["quantize"]["linear"]["float8"]
-    assert (float8["recipe_name"], float8["filter_fqns"]) == (
-        ("rowwise", ["output"]) if eight else (None, [])
-    )
-    mode = read["config"]["activation_checkpoint"]["mode"]
-    full = one.strategy.recompute.granularity is Granularity.FULL
-    assert mode == ("full" if full else "none")
-    experts = one.strategy.etp if one.strategy.ep > 1 else 1
-    assert read["degrees"]["etp"] == experts
-
-
-def test_checkpoints_and_a_try_are_options(
-    torchtitan_python: Driver, torchtitan_toml: Driver, tmp_path: Path
-) -> None:
-    from astrarium.export.software import torchtitan_toml as exporter
-
-    one, old = job("torchtitan", "flavor"), job("torchtitan-0.2", "uneven")
+def test_checkpoints_and_a_try_are_options(torchtitan_python: Driver, tmp_path: Path) -> None:
+    one = job("torchtitan", "flavor")
     path = tmp_path / f"{torchtitan.MODULE}.py"
     path.write_text(torchtitan.module(one), encoding="utf-8")
-    text = exporter.text(old, exporter.settings(old))
     made = torchtitan.program(one)
     more = shlex.split(" ".join(made.checkpoints).replace("$CHECKPOINTS", "/c"))
     for words in (more, made.smoke):
-        new = torchtitan_python.ask(
+        read = torchtitan_python.ask(
             path=str(path),
             function=torchtitan.FUNCTION,
             world_size=one.world_size,
             more=list(words),
         )["config"]
-        toml = torchtitan_toml.ask(text=text, world_size=old.world_size, more=list(words))["config"]
-        for read in (new, toml):
-            if words is more:
-                assert read["checkpoint"]["enable"]
-                assert read["checkpoint"]["folder"] == "/c"
-            else:
-                assert not read["checkpoint"]["enable"]
-                assert read["training"]["steps"] == 20
+        if words is more:
+            assert read["checkpoint"]["enable"]
+            assert read["checkpoint"]["folder"] == "/c"
+        else:
+            assert not read["checkpoint"]["enable"]
+            assert read["training"]["steps"] == 20
 
 
-def test_a_stage_that_holds_nothing_is_refused_by_the_optimizer(
-    torchtitan_python: Driver, torchtitan_toml: Driver
-) -> None:
+def test_a_stage_that_holds_nothing_is_refused_by_the_optimizer(torchtitan_python: Driver) -> None:
     """Why `Feature.EMPTY_STAGES` is lacking; its configuration and its models would take it."""
-    for driver, said in (
-        (torchtitan_python, "matched no parameters"),
-        (torchtitan_toml, "empty parameter list"),
-    ):
-        assert driver.ask(parts=[2, 3]) == [1, 1]
-        with pytest.raises(RefusedError, match=said):
-            driver.ask(parts=[2, 0])
-
-
-def check_flavors(driver: Driver, version: str) -> None:
-    """The table of models against torchtitan's registry."""
-    for row in REGISTRY["flavors"]:
-        if version in row["names"]:
-            build = row["parameters"] < COUNTED
-            name = row["names"][version]
-            found = driver.ask(family=row["family"], flavor=name, build=build)
-            assert {key: found[key] for key in SIZES} == {key: row[key] for key in SIZES}
-            assert found["parameters"] == (row["parameters"] if build else None)
-            facts = {**REGISTRY["facts"][row["family"]], **row.get("facts", {})}
-            assert {key: found.get(key) for key in FACTS} == {key: facts.get(key) for key in FACTS}
-            limits = REGISTRY["families"][version][row["family"]]
-            assert found.get("longest") == limits.get("longest")
-            assert found.get("pipeline", True) == ("no_pipeline" not in limits)
-            assert found.get("context", True) == ("no_context" not in limits)
+    assert torchtitan_python.ask(parts=[2, 3]) == [1, 1]
+    with pytest.raises(RefusedError, match="matched no parameters"):
+        torchtitan_python.ask(parts=[2, 0])
 
 
 def test_flavors_are_those_of_the_registry(torchtitan_python: Driver) -> None:
-    check_flavors(torchtitan_python, "0.3.0")
-
-
-def test_flavors_are_those_of_the_older_registry(torchtitan_toml: Driver) -> None:
-    check_flavors(torchtitan_toml, "0.2.2")
+    """The table of models against torchtitan's registry."""
+    for row in REGISTRY["flavors"]:
+        build = row["parameters"] < COUNTED
+        found = torchtitan_python.ask(family=row["family"], flavor=row["name"], build=build)
+        assert {key: found[key] for key in SIZES} == {key: row[key] for key in SIZES}
+        assert found["parameters"] == (row["parameters"] if build else None)
+        facts = {**REGISTRY["facts"][row["family"]], **row.get("facts", {})}
+        assert {key: found.get(key) for key in FACTS} == {key: facts.get(key) for key in FACTS}
+        assert found["longest"] == REGISTRY["longest"][row["family"]]

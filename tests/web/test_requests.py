@@ -65,7 +65,8 @@ def test_the_message_is_that_of_the_command_line(
         ({**GOOD, "top": [1]}, "top", "top: "),
         ({**GOOD, "top": True}, "top", "top: "),
         ({**GOOD, "sensitivity": 1}, "sensitivity", "sensitivity: "),
-        ([], None, "Input should be"),
+        ([], None, "the body has to be a JSON object such as"),
+        ({**GOOD, "gpus": ["h100", 8]}, "gpus", "gpus: expected a number or a text or an object"),
     ],
 )
 def test_the_field_is_named(
@@ -199,3 +200,11 @@ def test_what_a_config_names_is_not_read(client: httpx.Client) -> None:
     assert found.json()["plans"] == expected.json()["plans"]
     remote = {**config, "model_type": "evil", "architectures": ["/etc/passwd"]}
     assert refused(client, {**asked, "config": remote})["field"] == "config"
+
+
+def test_a_body_that_is_no_json_says_where(client: httpx.Client) -> None:
+    headers = {"content-type": "application/json"}
+    told = client.post("/api/plan", content='{"gpus": h100}', headers=headers).json()["error"]
+    assert told["field"] is None
+    assert told["message"].startswith("the body is no JSON that can be read: ")
+    assert told["message"].endswith(", character 9")

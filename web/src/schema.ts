@@ -51,6 +51,8 @@ export interface Evaluation {
 
 export type ExpertMessages = "alltoall" | "deepep" | "deepep-overlapped" | "overlapped";
 
+export type Fate = "forked" | "ignored" | "refused";
+
 export type Finetune = "dora" | "full" | "lora" | "qlora";
 
 export interface FitDocument {
@@ -404,6 +406,7 @@ export interface Twin {
 export interface Unknown {
   readonly option: string;
   readonly says: string;
+  readonly fate?: Fate;
 }
 
 export interface Used {

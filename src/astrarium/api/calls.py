@@ -148,7 +148,7 @@ def predict(  # noqa: PLR0913  one parameter per thing that is often asked
     precision: Precision = "bf16",
     **terms: Unpack[PriceTerms],
 ) -> Plans:
-    """What one strategy takes in time, memory and money; as `astrarium predict`.
+    """The time, memory and money of one strategy; as `astrarium predict`.
 
     `strategy` is a text such as "tp=8,pp=4", a strategy file or plan.json, the keys of one as a
     mapping, or the `strategy` of a plan. It may also be a launch script or configuration of another
@@ -198,7 +198,7 @@ def _check_names(function: str, terms: Mapping[str, object], known: type) -> Non
     names = known.__annotations__
     for name in terms:
         if name not in names:
-            hint = did_you_mean(name, names)
+            hint = did_you_mean(name, [*globals()[function].__annotations__, *names])
             raise TypeError(f"{function}() has no argument '{name}'{hint}")
 
 

@@ -16,7 +16,7 @@ from astrarium.catalog.runtimes import find_runtime
 from astrarium.cluster import Cluster
 from astrarium.cluster.build import gpus_text, parse_gpus
 from astrarium.cost.tuning import NEUTRAL, Tuning
-from astrarium.errors import InputError, flag, refusal
+from astrarium.errors import GpuCountError, InputError, flag, refusal
 from astrarium.model.prediction import with_predictions
 from astrarium.plans.document import to_dict
 from astrarium.value import Value, replace
@@ -129,8 +129,8 @@ def read(given: ComparedWith, asked: Request, terms: MoneyTerms, tuning: Tuning)
         if not isinstance(given.reference, str):
             own, runtime = _imported(given.reference, own)
         strategy = request.strategy(given.reference, own, name="compare", gpus=given.gpus)
-    except InputError as error:
-        if given.cluster is not None or "GPUs" not in str(error):
+    except GpuCountError as error:
+        if given.cluster is not None:
             raise
         ways = f"{flag('compare_gpus')} TYPE:N gives the number of GPUs that you have"
         raise InputError(f"{error}; {ways}", "compare_gpus") from None

@@ -8,18 +8,20 @@ from importlib import import_module
 Completer = Callable[[str], list[str]]
 
 
-def _names(place: str) -> Completer:
+def _names(place: str, *also: str) -> Completer:
     """Completes names that a function lists, "module:function", imported when it is needed."""
     module, _, function = place.partition(":")
 
     def complete(incomplete: str) -> list[str]:
-        return _completed(incomplete, getattr(import_module(f"astrarium.{module}"), function)())
+        names = getattr(import_module(f"astrarium.{module}"), function)()
+        return _completed(incomplete, (*names, *also))
 
     return complete
 
 
 complete_model = _names("catalog.models:model_names")
 complete_runtime = _names("catalog.runtimes:runtime_names")
+complete_planned_runtime = _names("catalog.runtimes:planned_runtimes", "all")
 complete_target = _names("export.target:target_names")
 
 

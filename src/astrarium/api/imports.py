@@ -14,7 +14,7 @@ from astrarium.api.request import Request, reference_of
 from astrarium.catalog import find_gpu
 from astrarium.catalog.optimizers import ADAMW
 from astrarium.configs.imported import Imported, OpenQuestionError
-from astrarium.errors import InputError, Repair, about, flag, in_shell, repairs_in
+from astrarium.errors import GpuCountError, InputError, Repair, about, flag, in_shell, repairs_in
 from astrarium.model.workload import Numerics
 from astrarium.value import Value, replace
 
@@ -209,8 +209,9 @@ def check_agreement(imported: Imported, asked: Request, gpus_flag: str = "") -> 
     }
     found = [*imported.disagreements(stated), *imported.model_disagreements(workload.model)]
     if found:
+        kind = GpuCountError if imported.disagreements({"gpus": stated["gpus"]}) else InputError
         repairs = _agreements(imported, asked)
-        raise InputError("; ".join(found) + "; make them agree", repairs=repairs)
+        raise kind("; ".join(found) + "; make them agree", repairs=repairs)
 
 
 def _agreements(imported: Imported, asked: Request) -> list[Repair]:

@@ -103,6 +103,11 @@ def running(values: Mapping[str, Any], given: frozenset[str]) -> tuple[PlanDocum
         says = "there is no such file; `astrarium plan ... --out DIR` writes a plan"
         raise InputError(f"{plan}: {says}", "plan")
     else:
+        from astrarium.configs.detect import read_config
+
+        if values["model"] is None and read_config(str(plan), flag("strategy")) is None:
+            says = "is neither a plan nor a configuration that states the model"
+            raise InputError(f"{plan} {says}; add {flag('model')}", "model")
         said = {name: values[name] for name in (*OF_STRATEGIES, "price")}
         asked = AskedValues(strategy=str(plan), profile=None, given=given, **said)
         document = planning.prediction(asked)
@@ -251,7 +256,7 @@ def replan(  # noqa: PLR0913  one parameter per flag
     restart_time: Amount | None = None,
     exact: bool = False,
 ) -> Replanned:
-    """What a running job should do about GPUs lost, gained or slowed down; as `astrarium replan`.
+    """Ways to go on after GPUs were lost, gained or slowed down; as `astrarium replan`.
 
     `plan` is a plan file, or what `plan`, `predict` or `load` returned, or the `plans` of an
     earlier answer. Raises InputError for what cannot have happened, NoFeasiblePlanError if nothing

@@ -50,12 +50,12 @@ if TYPE_CHECKING:
     from astrarium.search.money.sensitivity import Change
     from astrarium.strategy.types import Strategy
 
-# With `--precision best`: what is known of formats. None is known to be as good for every model.
+# What is known of formats. None is known to be as good for every model.
 QUALITY = {
     "fp8": "DeepSeek-V3 trained in fp8 with a loss within 0.25 % of bf16's, with finer scales than"
     " one a tensor (arXiv 2412.19437)",
-    "mxfp8": "NVIDIA reports losses of models up to 8B on 15T tokens that match bf16's (arXiv"
-    " 2506.08027)",
+    "mxfp8": "NVIDIA reports losses of models up to 8B on 15T tokens in MXFP8 that match bf16's"
+    " (arXiv 2506.08027)",
     "fp4": "a 12B model trained in NVFP4 on 10T tokens came close to fp8 (62.58 and 62.62 % of"
     " MMLU-Pro), with some layers left in bf16, which is not counted here (arXiv 2509.25149)",
 }
@@ -236,13 +236,12 @@ def search(question: Question, progress: Progress | None = None) -> Planned:
     formats = [p for p in ours if p is None or not p.is_microscaled or has_format(p, *pools)]
     ways = list(product(question.runtimes, question.finetunes, formats))
     if len(ways) == 1:
-        return under(*ways[0])
-    asked = {_called(question, *way): partial(under, *way) for way in ways}
-    found = side_by_side(asked, question.objective)
-    compared = found.plans if question.precisions else ()
-    known = [
-        QUALITY[one] for one in sorted(str(plan.precision) for plan in compared) if one in QUALITY
-    ]
+        found = under(*ways[0])
+    else:
+        asked = {_called(question, *way): partial(under, *way) for way in ways}
+        found = side_by_side(asked, question.objective)
+    formats_used = sorted({str(plan.precision) for plan in found.plans})
+    known = [QUALITY[one] for one in formats_used if one in QUALITY]
     quality = [COMPARE_LOSSES.format("; ".join(known))] if known else []
     return replace(found, notes=(*found.notes, *quality))
 
@@ -258,7 +257,7 @@ def _check_files(workload: Workload, runtime: Runtime) -> None:
         usual = request.FINETUNING_RUNTIME if workload.adapters else request.DEFAULT_RUNTIME
         raise InputError(
             f"{flag('runtime')} {runtime.name}: no file can be written for {workload.model.name}:"
-            f" {with_flags(why)}",
+            f" {with_flags(why)}; {flag('runtime', usual)} plans for it",
             "runtime",
             [Repair(f"Plan for {usual}", {"runtime": usual})],
         )
@@ -384,7 +383,7 @@ def document(
 
 
 def _on_host(question: Question, planned: Planned) -> tuple[str, ...]:
-    """What an optimizer in host memory takes: much of the time, or memory of unknown size."""
+    """Notes on an optimizer in host memory: much of the time, or memory of unknown size."""
     return tuple(_slow_updates(planned)) + _host_memory(question, planned)
 
 
@@ -399,7 +398,7 @@ def _slow_updates(planned: Planned) -> Iterator[str]:
 
 
 def _host_memory(question: Question, planned: Planned) -> tuple[str, ...]:
-    """What plan 1 needs of the memory of nodes, where nobody knows how much they have."""
+    """Memory that plan 1 needs on nodes, where nobody knows how much they have."""
     strategy = planned.plans[0].strategy
     pools = [
         pool for pool in question.asked.cluster.pools if pool.gpu.name in planned.plans[0].gpus

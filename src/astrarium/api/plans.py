@@ -1,4 +1,4 @@
-"""What the functions of the package return: the plans of a document, and programs."""
+"""Answers of the package's functions: the plans of a document, and programs."""
 
 from __future__ import annotations
 

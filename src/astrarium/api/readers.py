@@ -197,7 +197,10 @@ def lengths(name: str, given: Given) -> str:
         path = Path(given)
         if not is_text and path.is_file():
             return lengths_of_file(path)
-        return checked_lengths(str(given))
+        try:
+            return checked_lengths(str(given))
+        except InputError as error:
+            raise refusal(name, f" {error}") from None
 
 
 def share(name: str, given: Given) -> float:

@@ -142,8 +142,6 @@ def read(asked: AskedValues, terms: MoneyTerms = NO_TERMS) -> Request:
     numerics = asked.numerics or Numerics.STRICT
     kind = find_optimizer(asked.optimizer).name
     adapters = adapters_of(asked, loaded)[0]
-    if asked.finetune == ALL and not isinstance(asked, PlanAsked):
-        raise refusal("finetune", " all is a question of `astrarium plan`; ask for one kind here")
     workload = Workload(
         loaded,
         length,
@@ -277,8 +275,8 @@ def adapters_of(asked: AskedValues, loaded: Model) -> tuple[Adapters | None, ...
                 needed = f" is about adapters; add {flag('finetune')} lora, qlora or dora"
                 raise refusal(name, needed, [Repair("Train adapters (LoRA)", {"finetune": "lora"})])
         return (None,)
-    if given != ALL and given not in list(Finetune):
-        words = (*Finetune, ALL)
+    words = (*Finetune, ALL) if isinstance(asked, PlanAsked) else tuple(Finetune)
+    if given not in words:
         hint = did_you_mean(str(given), words)
         says = f" '{given}': expected one of {', '.join(words)}{hint}"
         raise refusal("finetune", says, instead(str(given), words))
@@ -553,7 +551,7 @@ def under(asked: Request, runtime: RuntimeProfile) -> Request:
     """The request with a note of a runtime other than the usual one."""
     if runtime.name == DEFAULT_RUNTIME:
         return asked
-    note = f"predicted under {runtime.name}: {runtime.title.removeprefix(f'{runtime.name}: ')}"
+    note = f"predicted under {runtime.name}: {runtime.title.rpartition(': ')[2]}"
     return replace(asked, notes=(*asked.notes, note))
 
 

@@ -8,7 +8,7 @@ from astrarium.api import imports, request
 from astrarium.api.asked import AskedValues
 from astrarium.api.request import Request
 from astrarium.catalog.runtimes import GRAPHS, Runtime, find_runtime
-from astrarium.configs.imported import Imported, OpenQuestionError
+from astrarium.configs.imported import Fate, Imported, OpenQuestionError
 from astrarium.cost.training_run import RunTerms
 from astrarium.cost.tuning import Tuning
 from astrarium.errors import InputError, NoFeasiblePlanError, flag, in_shell
@@ -22,6 +22,7 @@ from astrarium.report.plan.imported import (
     faster_than,
     options_part,
 )
+from astrarium.report.plan.text import EVEN, EXPORTED_TO
 from astrarium.search.comparison import OwnPlan, compared
 from astrarium.search.fit import fit
 from astrarium.search.offload import with_offload
@@ -86,7 +87,9 @@ def reviewed(given: AskedValues, imported: Imported) -> ReviewedConfig:
 def _strategy(
     imported: Imported, asked: Request, runtime: Runtime
 ) -> tuple[Strategy | None, tuple[str, ...]]:
-    unknown = tuple(f"{one.option}: {one.says}" for one in imported.unknown if one.refused)
+    unknown = tuple(
+        f"{one.option}: {one.says}" for one in imported.unknown if one.fate is Fate.REFUSED
+    )
     written = (*imported.conflicts, *unknown)
     try:
         strategy = request.strategy(imported, asked)
@@ -128,9 +131,11 @@ def document(case: ReviewedConfig) -> ImportDocument:
 def _fits_with(
     fit: FitDocument, savings: Sequence[Mapping[str, tuple[float, float]]]
 ) -> bool | None:
-    """Whether it fits with what saves memory and is not modelled; None where that is not sure."""
-    if fit.plan is None or not savings:
+    """Whether it may fit: with what saves memory and is not modelled; None where not sure."""
+    if fit.plan is None:
         return False
+    if not savings:
+        return None if (fit.plan.fit_chance or 0.0) > EVEN else False
     needed: list[list[bool]] = [[], []]  # with the least that is saved, with the most
     for end, out in enumerate(needed):
         for stage in fit.plan.memory:
@@ -174,10 +179,12 @@ def _fit(case: ReviewedConfig) -> FitDocument | None:
 
 
 def _planned_for(case: ReviewedConfig) -> Runtime:
-    """Megatron; where it lacks the adapters or the optimizer, what the configuration runs under."""
-    usual = case.runtime if case.runtime.name == GRAPHS else find_runtime()
+    """The software of the configuration, where plans are for it; else Megatron, or for adapters."""
+    own, usual = case.runtime, find_runtime()
     other = find_runtime(request.FINETUNING_RUNTIME)
-    for runtime in (usual, case.runtime, other):
+    same = [name for name, to in EXPORTED_TO.items() if to == EXPORTED_TO.get(own.name)]
+    first = own if own.name == GRAPHS else find_runtime(same[0]) if same else usual
+    for runtime in (first, own, usual, other):
         try:
             check_runtime(runtime, case.asked.workload, case.asked.cluster)
         except InputError:

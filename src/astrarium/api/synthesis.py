@@ -294,12 +294,12 @@ def _tried_name(one: Attempt) -> str:
 
 
 def _plain_words(chosen: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Why data parallel training is taken though another program is predicted to be faster."""
+    """The reason why data parallel training is taken though another program is predicted faster."""
     if chosen.plain:
         gain = 1.0 - min(one.seconds for one in attempts) / chosen.seconds
         yield (
-            f"{chosen.plain}: the fastest program found is predicted to save {100 * gain:.1f} % of"
-            " a step, less than predictions err, and is less simple"
+            f"{chosen.plain} is taken: the fastest program found is predicted to save"
+            f" {100 * gain:.1f} % of a step, less than predictions err, and is less simple"
         )
 
 
@@ -460,7 +460,7 @@ def _check_nodes(cluster: Cluster) -> None:
 
 
 def _one_level(cluster: Cluster) -> str | None:
-    """Why there are no two levels of a mesh; None if there are."""
+    """The reason why a mesh has no two levels; None if it has."""
     sizes = sorted({pool.gpus_per_node for pool in cluster.pools})
     nodes = sum(pool.nodes for pool in cluster.pools)
     if len(sizes) > 1:

@@ -98,34 +98,15 @@ class Gpu:
         return join_doubts(self.doubts_by_figure)
 
 
+# Keys of figures in files, and those that an entry without a model to copy ("like") has to give.
+_KEYS: Final[Mapping[str, Any]] = records.read_table("figures.json")
 FIGURES: Final = Figures(
     "vendor",
     "rented_sizes",
-    {
-        "memory_bytes": "memory_gib",
-        "memory_bandwidth": "memory_bandwidth_gbytes_per_s",
-        "peak_flops": "{}_tflops",
-        "measured_matmul_flops": "measured_{}_matmul_tflops",
-        "link_bandwidth": "link_gbytes_per_s",
-        "link_bandwidth_to_peer": "link_to_peer_gbytes_per_s",
-        "pcie_bandwidth": "pcie_gbytes_per_s",
-        "host_bandwidth": "host_gbytes_per_s",
-        "inter_node_bandwidth": "inter_node_gbits_per_s",
-    },
+    _KEYS["gpus"]["keys"],
     {"peak_flops": tuple(Dtype), "measured_matmul_flops": (Dtype.BF16, Dtype.FP8)},
 )
-# What an entry without a model to copy ("like") has to give.
-_REQUIRED: Final = (
-    "memory_gib",
-    "memory_bandwidth_gbytes_per_s",
-    "fp16_tflops",
-    "tdp_watts",
-    "link_gbytes_per_s",
-    "pcie_gbytes_per_s",
-    "gpus_per_node",
-    "inter_node_gbits_per_s",
-    "release_year",
-)
+_REQUIRED: Final = _KEYS["gpus"]["required"]
 PROCESSOR: Final = "processor"
 PROCESSORS: Final = "processors.json"
 _SHARE: Final = re.compile(r"(?P<type>.+)@(?P<percent>[0-9.]+)%")
@@ -269,18 +250,8 @@ class Instance:
         return join_doubts(self.doubts_by_figure)
 
 
-_INSTANCE_REQUIRED: Final = ("gpu", "gpus_per_node")
-INSTANCE_FIGURES: Final = Figures(
-    "cloud",
-    "spot_usd_per_hour",
-    {
-        "host_memory_bytes": "host_memory_gib",
-        "intra_node_bandwidth": "intra_node_gbytes_per_s",
-        "inter_node_bandwidth": "inter_node_gbits_per_s",
-        "inter_node_total_bandwidth": "inter_node_total_gbits_per_s",
-    },
-    {},
-)
+_INSTANCE_REQUIRED: Final = _KEYS["instances"]["required"]
+INSTANCE_FIGURES: Final = Figures("cloud", "spot_usd_per_hour", _KEYS["instances"]["keys"], {})
 
 
 def instances(gpu: str | None = None) -> tuple[Instance, ...]:

@@ -45,21 +45,8 @@ REGION_COLUMNS: Final = (
 )
 _DECIMALS: Final = 6  # of one over regions
 
-# What people call the clouds of the book.
-_ALIASES: Final[Mapping[str, str]] = {
-    "amazon": "aws",
-    "ec2": "aws",
-    "google": "gcp",
-    "googlecloud": "gcp",
-    "microsoft": "azure",
-    "oracle": "oci",
-    "lambdalabs": "lambda",
-    "digitalocean": "do",
-    "datacrunch": "verda",
-    "prime": "primeintellect",
-    "ovh": "ovhcloud",
-    "samsung": "scp",
-}
+# What people call the clouds of the book; patterns of the names of regions.
+_CLOUDS: Final[Mapping[str, Any]] = read_table("clouds.json")
 
 
 class Offer(Value, frozen=True):
@@ -118,7 +105,7 @@ def cloud_names() -> tuple[str, ...]:
 def cloud_name(text: str) -> str:
     """One spelling for each cloud: that of the book, also for its aliases, or lower case."""
     key = "".join(text.lower().split())
-    return _ALIASES.get(key, key)
+    return _CLOUDS["aliases"].get(key, key)
 
 
 def find_cloud(name: str, known: Collection[str] = ()) -> str:
@@ -128,9 +115,9 @@ def find_cloud(name: str, known: Collection[str] = ()) -> str:
     found = by_name.get(cloud_name(name))
     if found is None:
         raise InputError(
-            f"unknown cloud '{name}'{did_you_mean(name, [*names, *_ALIASES])}; known are"
+            f"unknown cloud '{name}'{did_you_mean(name, [*names, *_CLOUDS['aliases']])}; known are"
             f" {', '.join(names)}",
-            repairs=instead(name, [*names, *_ALIASES]),
+            repairs=instead(name, [*names, *_CLOUDS["aliases"]]),
         )
     return found
 
@@ -195,24 +182,11 @@ def read_book(table: Mapping[str, object]) -> Iterator[Offer]:
 ANY_REGION: Final = "any"  # where a list names no region
 REGIONS: Final = ("us", "europe", "asia", "other")
 
-# The first pattern that is found in the name of a region, in lower case, decides.
-_CLASSES: Final = (
-    (r"^\(|^default$|^any$|^$", ANY_REGION),
-    (r"canada|^ca-|^ca$|, ca,|^ca, na|tor1|northamerica-northeast|^bhs$", "other"),
-    (r"^us|usa-|, us,|eastus|centralus|westus|east coast|north-america", "us"),
-    (r"australia|^au-|^au$|syd|melbourne|^ap-southeast-2$", "other"),
-    (r"southamerica|^sa-|^br-|^mx-|^af-|^me-|^il-|israel", "other"),
-    (r"^eu|^uk|^no-|^it-|^fr-|, eu$|norway|finland|^fin-|ams|^(fra|gra|lon|waw)$", "europe"),
-    (r"netherlands|germany|france|poland|sweden|switzerland|northeurope|westeurope", "europe"),
-    (r"^(cz|dk|fr|is|nl|no|ro|se|de|fi)$", "europe"),
-    (r"^ap-|^asia|^jp-|, as$|korea|tyo|japan|india|singapore|^(in|jp|sg)$", "asia"),
-)
-
 
 def region_class(region: str) -> str | None:
-    """The class of a region, or None if its name says nothing."""
+    """The class of a region by the first pattern in its name, or None if that says nothing."""
     name = region.strip().lower()
-    return next((word for pattern, word in _CLASSES if re.search(pattern, name)), None)
+    return next((word for pattern, word in _CLOUDS["regions"] if re.search(pattern, name)), None)
 
 
 EVERY_CLOUD: Final = "*"  # in discounts: clouds that are not named

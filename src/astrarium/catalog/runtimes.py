@@ -92,6 +92,8 @@ class Runtime(Value, frozen=True):
     one_adapter: bool  # a ZeRO group leaves its nodes through one adapter each
     gathers_to_recompute: bool  # ZeRO-3 gathers weights separately for recomputation and backward
     gathered_layers: float  # whole weights that ZeRO-3 holds at a time
+    own_unit_memory: bool  # messages of weights and gradients have memory that nothing else gets
+    ends_in_one_unit: bool  # embedding and head are gathered together, and stay for all passes
     pads_vocabulary: bool  # to a multiple that tensor cores and tensor parallelism like
     weight_bytes: float
     sharded_weight_bytes: float  # kept beside the master weights where ranks share them
@@ -112,6 +114,8 @@ class Runtime(Value, frozen=True):
     gathered_inputs_alive: float  # inputs of a layer that were gathered and are freed with its pass
     sent_mask_bytes: float  # of one score, in a mask that goes along from stage to stage
     logit_bytes: float  # of one logit, at the peak of the loss
+    divided_logit_bytes: float  # of one logit, beyond that, where tensor parallelism divides them
+    logit_gap: float  # freed blocks among them that the loss cannot use, as a share of them
     scaled_input_bytes: float  # of one input element that an 8-bit product keeps for its gradient
     scaled_weight_bytes: float  # of 8-bit copies that stay beside one 16-bit weight
     scaled_product_ratio: float  # time of its 8-bit products against those of the operator model
@@ -122,6 +126,8 @@ class Runtime(Value, frozen=True):
     dispatch: str  # a word of Dispatch
     hidden_expert_messages: float  # share of their time that runs beside computation, if it can
     kept_ratio: float  # activations that are alive, over those of the schedule
+    rms_norm_kept_bytes: float  # of one element that an RMS norm casts, beyond that element
+    rms_norm_scaled_bytes: float  # of one element before it is multiplied by a weight that trains
     rotary_kept_bytes: float  # of one query or key element, beside the rotated one
     gated_kept_bytes: float  # of one input element of a gated activation, beside it and its output
     checkpoints_on_host: bool  # what recomputation starts from is moved there

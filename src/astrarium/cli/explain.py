@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ONLY_FOR_CONFIGS = (
     "model",
     *(name for name in CONFIG_FLAGS if name != "model"),
-    *("out", "set", "vocab_size", "arguments"),
+    *("out", "set", "vocab_size"),
 )
 
 _STRATEGY = "is a strategy; `astrarium predict MODEL ... --strategy` takes it"
@@ -63,6 +63,9 @@ def explain(
             _judge(ctx, imported, values, json=json, out=out)
             return
         _check_for_plan(plan)
+    if answers.arguments:
+        other = f"to compare it with another plan, write --against {answers.arguments[0]}"
+        raise InputError(f"{plan} is a plan, which takes no arguments; {other}")
     if report is not None:
         _check_report(plan, against, report)
     _explain_plan(plan, against, rank, typed(ctx), json=json)
@@ -71,6 +74,8 @@ def explain(
         from astrarium.plans.document import load_document
 
         write_report(ctx, load_document(Path(plan)), rank)
+        if not json:
+            output.write(f"\n{report} is written\n")
 
 
 def _judge(

@@ -1,4 +1,4 @@
-"""What `astrarium plan` does with its flags: read, search, compare, write and show."""
+"""The steps of `astrarium plan`: read, search, compare, write and show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `astrarium explain` and `astrarium run` do with a program in place of a plan."""
+"""`astrarium explain` and `astrarium run` with a program in place of a plan."""
 
 from __future__ import annotations
 

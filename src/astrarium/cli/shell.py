@@ -1,4 +1,4 @@
-"""What all commands share: flags from the table, errors as one message and an exit code.
+"""Shared by all commands: flags from the table, errors as one message and an exit code.
 
 click hands every text on as it was typed; the readers of the table make values of them, which gives
 one kind of message for a flag and for a file.
@@ -100,6 +100,17 @@ def command(
     return made
 
 
+class _AsTyped(click.types.UnprocessedParamType):
+    """A value as it was typed; the message on a missing one says what it is."""
+
+    def get_missing_message(
+        self,
+        param: click.Parameter,
+        ctx: click.Context | None = None,
+    ) -> str:
+        return getattr(param, "help", None) or ""
+
+
 def _parameter(name: str, flag: Flag) -> click.Parameter:
     def complete(ctx: click.Context, _: click.Parameter, typed: str) -> list[CompletionItem[str]]:
         if flag.complete is None and not flag.words:
@@ -110,7 +121,7 @@ def _parameter(name: str, flag: Flag) -> click.Parameter:
         "help": flag.help,
         "required": flag.required,
         "metavar": flag.takes,
-        "type": click.UNPROCESSED,
+        "type": _AsTyped(),
         "shell_complete": complete,
     }
     if flag.is_argument:

@@ -55,5 +55,5 @@ def validate(
     if out is not None:
         write_atomic(Path(out), validation.predictions_csv(read, predictions))
     if plot is not None:
-        validation.draw(plot, validation.scatter_points(predictions, score))
+        validation.draw(plot, predictions, score)
     output.answer(document, lambda width: validation.validation_report(document, width), json=json)

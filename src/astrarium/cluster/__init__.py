@@ -1,4 +1,4 @@
-"""What a model is trained on: pools of GPUs and the links between them.
+"""Hardware: pools of GPUs and the links between them.
 
 `parse_gpus` reads the short form of the command line, `load_cluster` a cluster file.
 """

@@ -183,7 +183,7 @@ def _stale(pool: Pool, today: date) -> str:
 
 
 def price_day(pool: Pool) -> str:
-    """When the price was stated, at the latest; "" if it is the user's own."""
+    """The latest day of the price; "" if it is the user's own."""
     if pool.price_origin or pool.price_date:
         return pool.price_date
     return pool.gpu.price_dates[1] if pool.gpu.price_dates else ""

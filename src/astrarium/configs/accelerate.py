@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
+from astrarium.configs.imported import AsIf, Fate, Imported, Unknown, Used, unknown_keys
+from astrarium.configs.neighbours import beside, folder_of, json_beside, text_of
 from astrarium.configs.settings import Described
 from astrarium.configs.values import Values, table
 from astrarium.errors import InputError
@@ -26,6 +28,11 @@ _PRECISIONS: Final = {"bf16": Precision.BF16, "fp16": Precision.FP16, "fp8": Pre
 _SIZE: Final = "parallelism_config_{}_size"
 _ON_HOST: Final = "weights on the host are not modelled"
 OPEN_MICRO_BATCH: Final = "the training script sets the micro-batch; predicted with 1"
+_ADAPTERS: Final = "adapter_config.json"  # of PEFT
+_ADAPTED: Final = f"the adapters of {_ADAPTERS} beside it train, and no other weights"
+_USUAL_RANK: Final = 8  # of PEFT
+_USUAL_MODULES: Final = "q_proj,v_proj"  # of PEFT for models like Llama
+_PROGRAM: Final = "train.py"  # that an export writes beside the file
 _HIGHEST_STAGE: Final = 3
 _DEFAULT_STAGE: Final = 2
 # Variables that stand for `distributed_type`, and those whose keys have other names.
@@ -56,6 +63,9 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         precision=_PRECISIONS.get(file.top.text("mixed_precision"), Precision.BF16),
         strategy=strategy,
     )
+    folder = folder_of(source)
+    program = beside(folder, _PROGRAM)
+    adapted = read_adapters(described, folder, text_of(program) if program else "")
     return Imported(
         source=source,
         program=f"accelerate {_KEYS['version']}",
@@ -70,8 +80,26 @@ def read_accelerate(content: Mapping[str, Any], source: str) -> Imported:
         as_if=tuple(_as_if(file)),
         unknown=tuple(_unknown(file, _KEYS)),
         conflicts=tuple(_conflicts(file)),
-        notes=(f"{source}: {OPEN_MICRO_BATCH}", *_notes(file)),
+        notes=(
+            f"{source}: {OPEN_MICRO_BATCH}",
+            *[f"{source}: {_ADAPTED}"] * adapted,
+            *_notes(file),
+        ),
     )
+
+
+def read_adapters(described: Described, folder: Path | None, program: str) -> bool:
+    """Describe the adapters of PEFT's file in a folder, if there are any, as a program has them."""
+    adapters = json_beside(folder, _ADAPTERS, {})
+    if adapters is None:
+        described.finetune = described.lora_rank = described.lora_modules = None
+        return False
+    rank, modules = adapters.get("r"), adapters.get("target_modules") or _USUAL_MODULES
+    kind = "qlora" if "load_in_4bit=True" in program else "lora"
+    described.finetune = "dora" if adapters.get("use_dora") else kind
+    described.lora_rank = rank if isinstance(rank, int) and rank > 0 else _USUAL_RANK
+    described.lora_modules = modules if isinstance(modules, str) else ",".join(map(str, modules))
+    return True
 
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, Any] | None:
@@ -241,7 +269,7 @@ def _unknown(file: _File, keys: Mapping[str, Any]) -> list[Unknown]:
     }
     says = f"accelerate would ignore it: no key of {version}"
     for name, values in tables.items():
-        out += unknown_keys(values.content, keys["sections"][name], says, f"{name}.")
+        out += unknown_keys(values.content, keys["sections"][name], says, f"{name}.", Fate.IGNORED)
     return out
 
 

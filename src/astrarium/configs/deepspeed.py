@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import ADAMW, optimizer_called
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used, unknown_keys
+from astrarium.configs.imported import AsIf, Fate, Imported, Unknown, Used, unknown_keys
 from astrarium.configs.settings import Described
 from astrarium.configs.values import Values, table
 from astrarium.model.workload import Precision
@@ -135,7 +135,7 @@ def _unknown(
     ignored = f"DeepSpeed would ignore it: no key of {version}"
     refused = f"DeepSpeed {version} refuses it"
     return [
-        *unknown_keys(content, top, ignored),
+        *unknown_keys(content, top, ignored, fate=Fate.IGNORED),
         *unknown_keys(zero, keys[_ZERO], refused, f"{_ZERO}."),
     ]
 

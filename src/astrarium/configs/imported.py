@@ -1,9 +1,10 @@
-"""What was read from a user's configuration, in a form that commands and reports can use."""
+"""The content of a user's configuration, in a form that commands and reports can use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any, Final
 
 from astrarium.configs.settings import Described
@@ -14,7 +15,6 @@ from astrarium.model.build import Architecture, assemble
 from astrarium.value import Value
 
 _AS_IF_SHOWN: Final = 3
-NOT_AN_OPTION: Final = "not an option of"
 MOST_LAYERS: Final = 10_000  # a larger number is a typing error
 _OF_VOCABULARY: Final = ("weights", "gradients", "optimizer", "activations")
 _PADDING: Final = 0.05  # of a vocabulary
@@ -78,21 +78,20 @@ class AsIf(Value, frozen=True):
         return f"{self.option} is {self.given}; predicted as if {self.assumed}: {self.why}"
 
 
+class Fate(StrEnum):
+    """The fate of an option that a program does not have."""
+
+    IGNORED = "ignored"
+    REFUSED = "refused"
+    FORKED = "forked"  # refused as released; a fork may have it
+
+
 class Unknown(Value, frozen=True):
     """An option that the program does not have, and what it makes of it."""
 
     option: str
     says: str
-
-    @property
-    def refused(self) -> bool:
-        """Whether the program stops at it, as the words say; others are passed over."""
-        return "refuse" in self.says
-
-    @property
-    def of_a_fork(self) -> bool:
-        """Whether the released program stops at it, and a fork may have it."""
-        return self.says.startswith(NOT_AN_OPTION)
+    fate: Fate = Fate.IGNORED
 
 
 class Imported(Value, frozen=True):
@@ -223,11 +222,15 @@ class Imported(Value, frozen=True):
 
 
 def unknown_keys(
-    given: Iterable[str], known: Collection[str], says: str, section: str = ""
+    given: Iterable[str],
+    known: Collection[str],
+    says: str,
+    section: str = "",
+    fate: Fate = Fate.REFUSED,
 ) -> list[Unknown]:
     """Keys that a program does not know, with what it makes of them."""
     return [
-        Unknown(f"{section}{key}", f"{says}{did_you_mean(str(key), known)}")
+        Unknown(f"{section}{key}", f"{says}{did_you_mean(str(key), known)}", fate)
         for key in given
         if key not in known
     ]

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from astrarium.configs.imported import AsIf, Imported, NotModelledError, Unknown, Used, unknown_keys
-from astrarium.configs.settings import Described, Settings
+from astrarium.configs.settings import Described, Settings, llama_shape
 from astrarium.configs.values import leaves as leaves_of
 from astrarium.configs.values import table
 from astrarium.errors import InputError
-from astrarium.model.build import Experts, Shape
+from astrarium.model.build import Experts
 from astrarium.model.workload import Precision
 
 _SHAPE: Final = "model.model_config."
@@ -47,28 +47,8 @@ def describe_nanotron(settings: Settings) -> Described:
         }
     if s.text("dtype").endswith("float16") and "bfloat" not in s.text("dtype"):
         out.precision = Precision.FP16
-    out.shape = _nanotron_shape(s)
+    out.shape = llama_shape(s)
     return out
-
-
-def _nanotron_shape(s: Settings) -> Shape | None:
-    hidden, layers = s.count("hidden_size"), s.count("num_hidden_layers")
-    heads, ffn = s.count("num_attention_heads"), s.count("intermediate_size")
-    if not (hidden and layers and heads and ffn):
-        return None
-    head_dim = s.count("head_dim") or hidden // heads
-    return Shape(
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=s.count("num_key_value_heads") or heads,
-        head_dim=head_dim,
-        ffn=ffn,
-        vocab=s.count("vocab_size") or 0,
-        max_seq_length=s.count("max_position_embeddings", "sequence_length") or 0,
-        rotary_dim=head_dim,
-        tied=s.flag("tie_word_embeddings"),
-    )
 
 
 def read_nanotron(content: Mapping[str, Any], source: str) -> Imported:

@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import optimizer_called
-from astrarium.configs.accelerate import OPEN_MICRO_BATCH, read_accelerate, settings_of
+from astrarium.configs.accelerate import (
+    OPEN_MICRO_BATCH,
+    read_accelerate,
+    read_adapters,
+    settings_of,
+)
 from astrarium.configs.imported import Imported, NotTrainingError, OpenQuestionError, name_that_file
-from astrarium.configs.neighbours import beside, json_beside, text_of
+from astrarium.configs.neighbours import beside, text_of
 from astrarium.configs.settings import Described
 from astrarium.configs.shell.launch import STARTERS, Launch, flags_of
 
@@ -32,8 +37,6 @@ _ONLY_LATER: Final = (
 _OPTIMIZER: Final = re.compile(r"\btorch(?:ao)?\.optim\.(\w+)\(")
 # From the first letter of a word: a search from each of its letters takes seconds for a long one.
 _SCRIPT: Final = re.compile(r"(?<![\w./-])[\w./-]+\.sh")
-_ADAPTERS: Final = "adapter_config.json"  # of PEFT
-_USUAL_RANK: Final = 8  # of PEFT
 OWN: Final = "# Written by Astrarium"
 
 
@@ -252,14 +255,7 @@ def _read_training(described: Described, text: str, folder: Path | None) -> None
     """The optimizer that a program of ours makes, and the adapters that PEFT reads beside it."""
     made = _OPTIMIZER.search(text)
     described.optimizer = (made and optimizer_called(made[1])) or described.optimizer
-    adapters = json_beside(folder, _ADAPTERS, {}) if "get_peft_model" in text else None
-    if adapters is None:
-        return
-    modules = adapters.get("target_modules", "all-linear")
-    kind = "qlora" if "load_in_4bit=True" in text else "lora"
-    described.finetune = "dora" if adapters.get("use_dora") else kind
-    described.lora_rank = int(adapters.get("r", _USUAL_RANK))
-    described.lora_modules = modules if isinstance(modules, str) else ",".join(modules)
+    read_adapters(described, folder if "get_peft_model" in text else None, text)
 
 
 def _with_launch(read: Imported, launch: Launch, source: str) -> Imported:

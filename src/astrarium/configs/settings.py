@@ -118,3 +118,24 @@ def recompute_of(text: str, layers: int, chunks: int) -> Recompute:
 def _modules(text: str) -> tuple[RecomputeModule, ...]:
     named = tuple(module for module in RecomputeModule if re.search(rf"\b{module}\b", text))
     return named or (RecomputeModule.CORE_ATTN,)
+
+
+def llama_shape(s: Settings) -> Shape | None:
+    """A stack like Llama's by the names of its config; None where sizes are missing."""
+    hidden, layers = s.count("hidden_size"), s.count("num_hidden_layers")
+    heads, ffn = s.count("num_attention_heads"), s.count("intermediate_size")
+    if not (hidden and layers and heads and ffn):
+        return None
+    head_dim = s.count("head_dim") or hidden // heads
+    return Shape(
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=s.count("num_key_value_heads") or heads,
+        head_dim=head_dim,
+        ffn=ffn,
+        vocab=s.count("vocab_size") or 0,
+        max_seq_length=s.count("max_position_embeddings", "sequence_length") or 0,
+        rotary_dim=head_dim,
+        tied=s.flag("tie_word_embeddings"),
+    )

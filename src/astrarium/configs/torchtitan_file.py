@@ -17,7 +17,7 @@ from astrarium.configs.imported import (
     unknown_keys,
 )
 from astrarium.configs.pipeline import stages_of, titan_chunks
-from astrarium.configs.settings import Described, Settings
+from astrarium.configs.settings import Described, Settings, llama_shape
 from astrarium.configs.values import Values, table
 from astrarium.errors import InputError
 from astrarium.model.build import Shape
@@ -375,24 +375,12 @@ def describe_torchtitan(settings: Settings) -> Described:
 
 
 def _torchtitan_shape(s: Settings) -> Shape | None:
-    hidden, layers = s.count("model_dim"), s.count("model_n_layers")
-    heads = s.count("model_n_heads")
-    if not (hidden and layers and heads) or s.flag("model_moe_enabled"):
+    hidden = s.count("model_dim")
+    if hidden is None or s.flag("model_moe_enabled"):
         return None
-    ffn = s.count("model_hidden_dim") or _llama_ffn(s, hidden)
-    head_dim = s.count("model_head_dim") or hidden // heads
-    return Shape(
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=s.count("model_n_kv_heads") or heads,
-        head_dim=head_dim,
-        ffn=ffn,
-        vocab=s.count("model_vocab_size") or 0,
-        max_seq_length=s.count("model_max_seq_len", "seq_len") or 0,
-        rotary_dim=head_dim,
-        tied=s.flag("model_enable_weight_tying"),
-    )
+    sizes = {name: s.text(own) for name, own in _KEYS["sizes"].items()}
+    sizes["intermediate_size"] = str(s.count("model_hidden_dim") or _llama_ffn(s, hidden))
+    return llama_shape(Settings(sizes))
 
 
 def _llama_ffn(s: Settings, hidden: int) -> int:

@@ -1,4 +1,4 @@
-"""What fine-tuning adds to a layer.
+"""Costs that adapters add to a layer.
 
 Adapters multiply the input of their weight by A and the result by B, scale it and add it to what
 the frozen weight makes; backward, all of it has gradients. Weights of 4 bits are made 16-bit ones
@@ -125,7 +125,7 @@ def _add_traffic(layer: Tally, one: Adapted) -> None:
 
 
 def _add_messages(layer: Tally, one: Adapted) -> None:
-    """What A makes is gathered or summed, and what B makes behind a row-split weight gathered."""
+    """Gathers or sums what A makes, and gathers what B makes behind a row-split weight."""
     adapters, ranks = layer.workload.adapters, _split(layer, one)
     assert adapters is not None
     if (ranks == 1).all():

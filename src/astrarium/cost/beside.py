@@ -1,4 +1,4 @@
-"""What a frozen model beside the trained one adds to costs: its forward pass and its weights.
+"""Costs of a frozen model beside the trained one: its forward pass and its weights.
 
 Every layer of the trained model carries an equal share of the frozen layers: so both models are
 dealt to the stages of a pipeline in the same proportions. Embeddings and heads stand at the ends.

@@ -22,7 +22,7 @@ GROUPS = 4  # of pp micro-batches that are executed; with more, a part of the ch
 
 
 class Chain(Value, frozen=True):
-    """How often a chain has the passes of each chunk, (pp, virtual), and each link: (pp,)."""
+    """Passes of each chunk in a chain, (pp, virtual), and uses of each link: (pp,)."""
 
     forward: Floats
     backward: Floats
@@ -39,6 +39,8 @@ def plain_chains(pp: int, virtual: int, num_micro_batches: int) -> list[Chain]:
 
     The first micro-batch goes through all chunks before this one. By then the rank has done as many
     passes of its earlier chunks as there are ranks. The last gradient goes the same way back.
+
+    And those that go down and up all ranks as often as they can (`zigzags`).
     """
     found = []
     for rank, chunk in np.ndindex(pp, virtual):
@@ -50,7 +52,64 @@ def plain_chains(pp: int, virtual: int, num_micro_batches: int) -> list[Chain]:
         links = np.full(pp, 2.0 * chunk)
         links[:rank] += 2.0
         found.append(Chain(counts, counts, links))
+    if virtual > 1 and num_micro_batches % pp == 0:
+        times = int(zigzags(*map(np.array, (pp - 1, pp, num_micro_batches, virtual)))[1])
+        begins = range(0, virtual * pp if times else 0, pp)
+        found += [_zigzag(pp, virtual, num_micro_batches, times, waits) for waits in begins]
     return found
+
+
+def zigzags(
+    links: Ints | int, stages: Ints | int, batches: Ints, virtual: Ints
+) -> tuple[Ints, Ints]:
+    """The most times a chain goes down and up again between the first micro-batch and the last one.
+
+    With several chunks per rank, ranks do a forward and a backward pass in each *slot*, and each
+    waits for one of the slot before on a neighbour, or for the one before on its rank. So from any
+    rank a chain can go down some links of neighbours by backward passes and come again by forward
+    passes: this takes twice as many slots as links, and one. It begins with the first gradient on
+    a rank and ends with the last micro-batch there.
+
+    The second figure is of chains that begin any number of chunks later: in the mean of them all
+    chunks of a rank count alike.
+    """
+    slots = (batches - stages) * virtual + 2 * links + 1 - stages
+    later = slots - (virtual - 1) * stages
+    most, alike = (np.maximum(of // (2 * links + 1), 0) for of in (slots, later))
+    return most, alike
+
+
+def zigzag_seconds(
+    once: Floats, links: Floats, stages: Ints | int, batches: Ints, virtual: Ints
+) -> Floats:
+    """Seconds of a chain that goes down and up all ranks, besides its way there and back.
+
+    once: of a micro-batch on all ranks at least; links: of all but the one back to the first rank.
+    """
+    most, alike = zigzags(stages - 1, stages, batches, virtual)
+    with np.errstate(invalid="ignore"):  # never, and without end
+        return np.fmax(most * 2 * links, alike * (2 * links + once / virtual))
+
+
+def _zigzag(pp: int, virtual: int, batches: int, times: int, waits: int) -> Chain:
+    """The first micro-batch to the last rank, some slots there, down and up, and the way back."""
+    first, last, period = virtual * pp - 1, batches * virtual + pp - 2, 2 * pp - 1
+    down = first + waits + period * np.arange(times)[:, None] + np.arange(pp)
+    end = first + waits + period * times
+    here = np.concatenate([np.arange(first, first + waits), np.arange(end, last)])
+    ranks = np.broadcast_to(np.arange(pp), down.shape).reshape(-1)
+    there = np.full(len(here), pp - 1)
+    goes, comes = np.ones((2, pp, virtual))
+    for counts, rank, slot, begun in (
+        (goes, np.append(ranks, there), np.append(down + pp, here + 1), 0),
+        (comes, np.append(pp - 1 - ranks, there), np.append(down, here), pp * (virtual + 1) - 2),
+    ):
+        number = slot - begun + np.where(counts is goes, -rank, rank)
+        chunk = number % (virtual * pp) // pp
+        np.add.at(counts, (rank, chunk if counts is goes else virtual - 1 - chunk), 1.0)
+    links = np.full(pp, 2.0 * (virtual + times))
+    links[-1] = 2.0 * (virtual - 1)
+    return Chain(goes, comes, links)
 
 
 def longest_chains(

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, how long it takes to write, and how long a restart from it takes."""
+"""Checkpoints: their bytes, the time to write one, and the time of a restart from it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Storage(Value, frozen=True):
 
 
 class Protection(Value, frozen=True):
-    """How a run is kept safe; numbers, or arrays with an entry for each run.
+    """Checkpoints and restarts of a run; numbers, or arrays with an entry for each run.
 
     `checkpoint_seconds`: work rests for so long. `restart_seconds`: from an interruption to full
     speed, the checkpoint's loading included. `interval_seconds`: work between checkpoints; none

@@ -122,7 +122,7 @@ class Group(Value, frozen=True):
 
 
 class _Path(Value, frozen=True):
-    """What an algorithm asks of the links: hops in a row, seconds of bytes at full bandwidth."""
+    """The load of an algorithm on the links: hops in a row, seconds of bytes at full bandwidth."""
 
     hops: _Number
     network_hops: _Number

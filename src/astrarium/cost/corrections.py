@@ -47,7 +47,7 @@ class LoadedCorrection(Value, frozen=True, dict=True):
     trees: Forest
 
     def factor(self, features: Features) -> Floats:
-        """What the formula's seconds (a feature of their own) are to be multiplied with."""
+        """The factor for the formula's seconds, which are a feature themselves."""
         correction = self.correction
         logs = {name: _log2(features[name]) for name in correction.features}
         low, high = (float(_log2(limit)) for limit in correction.seconds_range)

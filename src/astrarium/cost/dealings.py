@@ -1,4 +1,4 @@
-"""What a pipeline takes at least, however its layers are dealt to stages and chunks.
+"""The least time of a pipeline, however its layers are dealt to stages and chunks.
 
 Let t be the seconds of one micro-batch on each of P ranks, all chunks and both passes, S their
 sum, K the micro-batches and v the chunks of a rank. Every schedule has these chains of passes:

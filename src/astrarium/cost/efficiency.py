@@ -96,7 +96,7 @@ NARROW: Final = ("fp8", "fp4")  # formats that operands are cast to
 
 
 class GemmRole(StrEnum):
-    """Which of the three products of a weight w[n,k] with m tokens."""
+    """One of the three products of a weight w[n,k] with m tokens."""
 
     FORWARD = "forward"  # y[m,n] = x[m,k] w[n,k]
     DGRAD = "dgrad"  # dx[m,k] = dy[m,n] w[n,k]
@@ -343,7 +343,7 @@ class OperatorModel(Value, frozen=True, dict=True):
 
     @property
     def _carried_ratio(self) -> float:
-        """How much longer forward attention takes than the measured GPU's kernel would here."""
+        """Time of forward attention over that of the measured GPU's kernel here."""
         shape = HeadShape(*(np.asarray(size, np.float64) for size in TYPICAL_ATTENTION))
         kernel = self._best_kernel
         forward = _reference_attention(kernel).forward
@@ -363,7 +363,7 @@ class OperatorModel(Value, frozen=True, dict=True):
         return seconds * self._gemm_ratio(dtype, role)
 
     def _gemm_ratio(self, dtype: str, role: GemmRole) -> float:
-        """What a measured device takes longer for products, by number format or by role."""
+        """Measured over modelled time of products, by number format or by role."""
         formats = () if dtype == "bf16" else (f"gemm_{dtype}",)
         by_role = () if role is GemmRole.FORWARD else (f"gemm_{role.value}",)
         return self.ratio(*formats, *by_role, "gemm")

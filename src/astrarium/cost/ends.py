@@ -112,7 +112,8 @@ def end_costs(
         + (outputs if model.head.bias else 0.0),
         tied_parameters=np.where(model.head.tied, outputs * model.head.inputs, 0.0),
         shared_parameters=np.where(any(model.reads_first_table), table, 0.0),
-        head_activations=2 * residual + logits * runtime.logit_bytes,
+        head_activations=2 * residual
+        + logits * (runtime.logit_bytes + runtime.divided_logit_bytes * (tp > 1)),
         # The gradient of the head's weight follows when the fp32 copy is gone.
         head_transient=np.maximum(
             outputs * model.head.inputs * element * trains - logits * FLOAT_BYTES, 0.0
@@ -174,7 +175,7 @@ def _projection(
 
 
 def boundary_bytes(workload: Workload, shards: Shards) -> Floats:
-    """What one rank hands to the next stage, by shard (rows) and cut (0 to the number of layers).
+    """Bytes that one rank hands on, by shard (rows) and cut (0 to the number of layers).
 
     A single column stands for all cuts where they are alike, as in models of one kind of layer.
     Sequence parallelism divides streams of tokens; the outputs of layers that are known only by

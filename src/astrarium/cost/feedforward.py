@@ -239,7 +239,7 @@ def _dispatch_seconds(layer: Tally, sent: Floats, ranks: Group, block: Block) ->
 
 
 def distinct(places: Floats | Ints, block: Block) -> Floats:
-    """How many places the experts of a token are in, of evenly spread ones; a share of its experts.
+    """The number of evenly spread places that hold the experts of a token; a share of its experts.
 
     With groups, all of its experts are in some of them; a place may hold several groups.
     """

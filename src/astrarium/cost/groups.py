@@ -62,7 +62,7 @@ def message_calls(runtime: Runtime, parameters: Floats, ranks: Ints) -> Floats:
 
 
 def slowest_of(gpus: Ints) -> Floats:
-    """How much longer the slowest of so many GPUs takes than one in the middle.
+    """Time of the slowest of so many GPUs over that of one in the middle.
 
     Every step waits for it.
     """

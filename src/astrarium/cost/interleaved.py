@@ -1,4 +1,4 @@
-"""What an interleaved pipeline takes at least, whatever the sizes of its chunks.
+"""The least time of an interleaved pipeline, whatever the sizes of its chunks.
 
 Chunks of the model go round the ring of stages `virtual` times. The execution (`replay`) is the
 time of such a pipeline; here are four chains of passes that occur in every one of them, so that

@@ -1,4 +1,4 @@
-"""What interruptions cost a run: checkpoints, work done again, restarts.
+"""Costs of interruptions: checkpoints, work done again, restarts.
 
 The model is Daly's complete one (Future Generation Computer Systems 22, 2006): interruptions come
 at a constant rate, whatever happened before, and one of any node stops all of them. Work is done
@@ -112,7 +112,7 @@ class Overheads(Value, frozen=True):
 def overheads(
     rate: ArrayLike, interval: ArrayLike, checkpoint_seconds: ArrayLike, restart_seconds: ArrayLike
 ) -> Overheads:
-    """What interruptions at a rate (per second) cost with an interval between checkpoints.
+    """Costs of interruptions at a rate (per second), by the interval between checkpoints.
 
     An infinite interval means no checkpoints: right for a rate of zero, hopeless for any other.
     """
@@ -172,7 +172,7 @@ def interval_of(rate: ArrayLike, work_seconds: ArrayLike, protection: Protection
 
 
 class Rental(Value, frozen=True):
-    """What the nodes of each pool cost and how often they fail; arrays have pools as last axis.
+    """Prices and failure rates of the nodes of each pool; arrays have pools as last axis.
 
     Prices are those of one node and hour; `spot_usd` is nan where none is on offer.
     `interruptions_per_hour` are those of one spot node, `failures_per_hour` the breakdowns of any.

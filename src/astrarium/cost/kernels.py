@@ -183,7 +183,7 @@ def attention_work(
 
 
 def wide_ratio(value_dim: ArrayLike, kernel: AttentionKernel, *, backward: bool) -> Floats:
-    """How much longer a pass takes for heads that are wider than its registers are made for."""
+    """Factor on a pass for heads that are wider than its registers are made for."""
     return np.where(np.asarray(value_dim) > WIDE_HEAD, WIDE_RATIOS[kernel][backward], 1.0)
 
 
@@ -234,7 +234,7 @@ def smooth_maximum(a: Floats, b: Floats, halvings: int) -> Floats:
 
 
 def smooth_remainder(total: Floats, part: Floats, halvings: int) -> Floats:
-    """What has a smooth maximum of `total` with `part`."""
+    """The rest whose smooth maximum with `part` is `total`."""
     large = np.where(total > 0, total, 1.0)
     rest = 1.0 - np.minimum(part / large, 1.0) ** 2**halvings
     for _ in range(halvings):

@@ -39,7 +39,7 @@ RESIDUAL_BYTES = 12.0  # read and written for an element of a residual addition,
 
 
 def linear_terms(m: ArrayLike, n: ArrayLike, k: ArrayLike) -> list[Floats]:
-    """What a product of a weight w[n,k] with m tokens costs: a call, FLOPs, elements."""
+    """Costs of a product of a weight w[n,k] with m tokens: a call, FLOPs, elements."""
     rows, columns, depth = (np.asarray(size, np.float64) for size in (m, n, k))
     moved = rows * depth + columns * depth + rows * columns
     return [np.ones_like(moved), 2.0 * rows * columns * depth, moved]

@@ -114,7 +114,7 @@ def layer_costs(
 
 
 def _copy_to_host(layer: Tally) -> None:
-    """What a share of the layers keeps goes to host memory, and comes back beside computation.
+    """Moves what a share of the layers keeps to the host and back, beside computation.
 
     TransformerEngine spreads the copies of some layers over the passes of all. What they take
     longer than the pass is waited for; the tensors of a layer stay while they are on their way.
@@ -193,7 +193,7 @@ def _add_embedding(layer: Tally, block: Block, embedding: Embedding) -> None:
 
 
 def _add_launches(layer: Tally, block: Block) -> None:
-    """What the host does for a layer: launch its kernels, keep its tensors."""
+    """Adds the host's work for a layer: launch its kernels, keep its tensors."""
     runtime = layer.runtime
     rotary = any(attention.rotary_dim for attention in block.attentions)
     many = runtime.rotary_launch_seconds if rotary else 0.0
@@ -262,6 +262,10 @@ def _add_norms(layer: Tally, block: Block) -> None:
         kind = Pointwise.RMS_NORM if norm.vectors == 1 else Pointwise.LAYER_NORM
         forward = layer.pointwise(kind, tokens * norm.features)
         layer.keep(size)
+        if kind is Pointwise.RMS_NORM:
+            scaled = layer.runtime.rms_norm_scaled_bytes * (not layer.frozen)
+            each = layer.runtime.rms_norm_kept_bytes + scaled
+            layer.keep(each * tokens * norm.features)
         if norm.width != block.hidden and not norm.per_head:
             # Latent norms feed an up-projection of their own.
             layer.keep(size * layer.input_bytes / layer.element_bytes)

@@ -47,11 +47,13 @@ from astrarium.cost.shard_memory import remembered
 from astrarium.cost.stages import StagePlanner, StageTable, largest_held
 from astrarium.cost.tally import LayerCosts, Shards
 from astrarium.cost.tuning import NEUTRAL, Tuning
+from astrarium.cost.units import Units
 from astrarium.model.workload import Workload
 from astrarium.strategy.columns import Degrees
 from astrarium.value import Value
 
 # Of a layer, what a rank has of each of its layers: names of `LayerCosts` and of `Layouts`.
+_PARAMETERS: Final = ("dense_parameters", "expert_parameters", "frozen_dense", "frozen_expert")
 _DEALT: Final = (
     *("dense_parameters", "expert_parameters", "frozen_dense", "frozen_expert"),
     *("scaled_weights", "weight_tensors", "expert_tensors"),
@@ -99,7 +101,9 @@ class Layouts(Value, frozen=True):
     transient_of_layer: Floats  # bytes that live only inside one layer's passes
     stand_ins: Floats  # 16-bit tensors in place of gradients that went to the fp32 ones
     scaled_weights: Floats  # bytes of 8-bit copies beside the weights
-    largest_unit: Floats  # parameters of the largest layer, embedding or head on the rank
+    whole_units: Floats  # bytes that ZeRO-3 holds beside the shards while it computes
+    unit_messages: Floats  # bytes that torch FSDP has for messages of weights alone
+    unit_gradients: Floats  # bytes of units in its backward pass, beyond `whole_units`
     weight_tensors: Floats
     expert_tensors: Floats
     matrix_update: Floats  # seconds of matrix products in updates of all weights of a rank
@@ -152,7 +156,7 @@ class CostModel:
 
     @property
     def tensor_seconds(self) -> float:
-        """What an update takes for each tensor, beside what it takes for its elements."""
+        """Seconds of an update for each tensor, beside those for its elements."""
         if isinstance(self.ops, LawModel):
             return self.ops.tensor_seconds
         return self.runtime.optimizer_tensor_seconds
@@ -274,7 +278,7 @@ class CostModel:
             redone_of_layer=largest_held(held, (costs.activations - costs.inputs)[shard]),
             transient_of_layer=largest_held(held, costs.transient[shard]),
             stand_ins=largest_held(held, costs.stand_ins[shard]),
-            largest_unit=self._largest_unit(shards, ends),
+            **self._units(degrees, shards, ends, held_of),
             dense_ranks=dense_ranks[:, None],
             expert_ranks=expert_ranks[:, None],
             messages=self._data_messages(degrees, domain, ends, others, dense, expert),
@@ -283,7 +287,7 @@ class CostModel:
     def _held(
         self, shards: ShardCosts, ends: PlacedEnds, apart: Bools, dealt: Callable[[Floats], Floats]
     ) -> dict[str, Floats]:
-        """What ranks have of all that they hold; the ends are on the first and on the last."""
+        """The parts of all that ranks hold; the ends are on the first and on the last."""
         held = {name: dealt(getattr(shards.layers, name)) for name in _DEALT}
         of_ends, beside = ends.parameters(apart), ends.frozen(apart)
         trained = shards.ends.trained[shards.shard_of][:, None]
@@ -300,12 +304,12 @@ class CostModel:
         return more / self.runtime.optimizer_bytes if self.workload.adapters is None else 0.0
 
     def pace(self, degrees: Degrees, gpus: Ints) -> Floats:
-        """How much longer computation takes than on one GPU as modelled."""
+        """Time of computation over that on one GPU as modelled."""
         slowdown = self.tuning.compute * self.pool.slowdown
         return pace_of(self.workload, self.runtime, degrees, gpus) * slowdown
 
     def _launch_delay(self, degrees: Degrees, leaves_domain: Bools) -> Floats:
-        """What launches of a layer take longer when a pipeline crosses nodes."""
+        """Added launch time of a layer when a pipeline crosses nodes."""
         crosses = (degrees.pp > 1) & leaves_domain
         ranks = np.where(crosses & (degrees.tp > 1), degrees.tp, 0)
         return np.asarray(self.runtime.launch_seconds_per_tp_rank * ranks)
@@ -435,11 +439,15 @@ class CostModel:
         )
         return found, (1.0 / buckets)[row_of] if self.runtime.message_parameters else 0.0
 
-    def _largest_unit(self, shards: ShardCosts, ends: PlacedEnds) -> Floats:
+    def _units(
+        self, degrees: Degrees, shards: ShardCosts, ends: PlacedEnds, held: dict[str, Floats]
+    ) -> dict[str, Floats]:
         e, layer = shards.ends, shards.layers.unit.max(axis=1)[shards.shard_of]
-        outer = np.maximum(ends.first(e.embedding_parameters), ends.last(e.head_parameters))
-        beside = np.maximum(ends.first(e.frozen_embedding), ends.last(e.frozen_head))
-        return np.maximum(layer[:, None], np.maximum(outer, beside))
+        table = np.maximum(ends.first(e.embedding_parameters), ends.first(e.frozen_embedding))
+        head = np.maximum(ends.last(e.head_parameters), ends.last(e.frozen_head))
+        units = Units(layer[:, None], table, head, self.workload.adapters is None)
+        every = np.sum([held[name] for name in _PARAMETERS], axis=0)
+        return units.gathered(self.runtime, every, data_ranks(degrees)[0] > 1, degrees.pp == 1)
 
     def _on_rank(
         self,
@@ -477,7 +485,7 @@ class CostModel:
     def _launches(
         self, shards: ShardCosts, dealt: Callable[[Floats], Floats], ends: PlacedEnds
     ) -> Floats:
-        """What the host of each rank takes for a micro-batch.
+        """Seconds of the host of each rank for a micro-batch.
 
         If it waits at the end of each pass, the device waits for each pass apart; launches that
         take as long in all are what makes it wait for as long in both.

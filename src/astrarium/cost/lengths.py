@@ -1,4 +1,4 @@
-"""What sequences of unequal length change: the seconds of a micro-batch, and who waits for whom.
+"""Sequences of unequal length: the seconds of a micro-batch, and who waits for whom.
 
 A micro-batch takes as long as one of equal sequences with as many tokens, in documents of the
 length that a token sees on average: attention's work is then the same. Memory is that of the
@@ -78,7 +78,7 @@ def _with_rows(whole: Part, part: Part, rows: Ints) -> Part:
 
 
 def pace_of(workload: Workload, runtime: Runtime, degrees: Degrees, gpus: Ints) -> Floats:
-    """How much longer the slowest GPU, with the most work, takes than one in the middle."""
+    """Time of the slowest GPU, with the most work, over that of one in the middle."""
     pace, draws = slowest_of(gpus), _draws_that_matter(workload, runtime)
     if draws is None:
         return pace
@@ -94,7 +94,7 @@ def pace_of(workload: Workload, runtime: Runtime, degrees: Degrees, gpus: Ints) 
 
 
 def _late(draws: Draws, batch: int, replicas: int) -> float:
-    """How much longer the longest of some micro-batches is than their mean, as a share."""
+    """Excess of the longest of some micro-batches over their mean, as a share."""
     return draws.longest_of(batch * replicas).mean / draws.longest_of(batch).mean - 1.0
 
 

@@ -55,7 +55,7 @@ class Memory(Value, frozen=True):
 def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
     """Memory of strategies: row `rows[i]` of the layouts with row i of the options."""
     weights, gradients, optimizer, gathered = _parameter_bytes(layouts, rows, options)
-    gradients, late = _in_time(layouts, rows, gradients)
+    gradients, late = _in_time(layouts, rows, options, gradients)
     activations, again = _activation_bytes(layouts, rows, options)
     workspace = again + gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
     workspace = np.maximum(workspace, _update_bytes(layouts, optimizer) + late - activations)
@@ -66,54 +66,67 @@ def memory_of(layouts: Layouts, rows: Ints, options: Options) -> Memory:
         activations=activations,
         workspace=workspace,
         reserved=always_reserved(layouts.runtime, layouts.tuning)
-        + layouts.runtime.fragmentation * (activations + workspace),
+        + layouts.runtime.fragmentation * (activations + workspace)
+        + _gap(layouts, rows),
     )
 
 
 def bytes_of_sharding(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """The share of `Memory.by_rank` that ZeRO and offload decide, reserve included."""
-    return _in_passes(layouts, rows, _parameter_bytes(layouts, rows, options))
+    return _in_passes(layouts, rows, options, _parameter_bytes(layouts, rows, options))
 
 
 def bytes_of_update(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """`Memory.by_rank` while the optimizer runs; the larger of it and the passes is the peak."""
-    return _in_update(layouts, rows, _parameter_bytes(layouts, rows, options))
+    return _in_update(layouts, rows, options, _parameter_bytes(layouts, rows, options))
 
 
 def bytes_of_phases(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
     """`bytes_of_sharding` and `bytes_of_update`."""
     held = _parameter_bytes(layouts, rows, options)
-    return _in_passes(layouts, rows, held), _in_update(layouts, rows, held)
+    given = (layouts, rows, options, held)
+    return _in_passes(*given), _in_update(*given)
 
 
-def _in_passes(layouts: Layouts, rows: Ints, held: Sequence[Floats]) -> Floats:
+def _in_passes(layouts: Layouts, rows: Ints, options: Options, held: Sequence[Floats]) -> Floats:
     weights, gradients, optimizer, gathered = held
-    gradients, _ = _in_time(layouts, rows, gradients)
+    gradients, _ = _in_time(layouts, rows, options, gradients)
     moving = gathered + layouts.stand_ins[rows] + layouts.runtime.workspace_bytes
     moving = moving * (1 + layouts.runtime.fragmentation)
     reserved = always_reserved(layouts.runtime, layouts.tuning)
     return weights + gradients + optimizer + moving + reserved
 
 
-def _in_update(layouts: Layouts, rows: Ints, held: Sequence[Floats]) -> Floats:
+def _in_update(layouts: Layouts, rows: Ints, options: Options, held: Sequence[Floats]) -> Floats:
     weights, gradients, optimizer, _ = held
-    gradients, late = _in_time(layouts, rows, gradients)
+    gradients, late = _in_time(layouts, rows, options, gradients)
     moving = (_update_bytes(layouts, optimizer) + late) * (1 + layouts.runtime.fragmentation)
     reserved = always_reserved(layouts.runtime, layouts.tuning)
     return weights + gradients + optimizer + moving + reserved
 
 
-def _in_time(layouts: Layouts, rows: Ints, gradients: Floats) -> tuple[Floats, Floats]:
-    """Gradients that are there beside all activations, and those that come as activations go."""
-    single = layouts.degrees.num_micro_batches[rows] == 1
-    late = np.where(layouts.runtime.late_gradients & single[:, None], gradients, 0.0)
+def _in_time(
+    layouts: Layouts, rows: Ints, options: Options, gradients: Floats
+) -> tuple[Floats, Floats]:
+    """Gradients that are there beside all activations, and those that come as activations go.
+
+    FSDP's have memory of their own, which no activation gets.
+    """
+    late = layouts.degrees.num_micro_batches[rows] == 1
+    late = late & ((not layouts.runtime.own_unit_memory) | (options.zero_stage < GRADIENTS_DIVIDED))
+    late = np.where(layouts.runtime.late_gradients & late[:, None], gradients, 0.0)
     return gradients - late, late
 
 
 def bytes_of_recompute(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """The share of `Memory.by_rank` that recomputation decides."""
     activations, again = _activation_bytes(layouts, rows, options)
-    return (1 + layouts.runtime.fragmentation) * (activations + again)
+    return (1 + layouts.runtime.fragmentation) * (activations + again) + _gap(layouts, rows)
+
+
+def _gap(layouts: Layouts, rows: Ints) -> Floats:
+    """Blocks among those of the loss that nothing fits."""
+    return layouts.runtime.logit_gap * layouts.head_activations[rows]
 
 
 def _update_bytes(layouts: Layouts, optimizer: Floats) -> Floats:
@@ -186,6 +199,7 @@ def least_parameter_bytes(
     whole = whole + runtime.weight_bytes * (dense[1] + expert[1])
     if runtime.offloads_parameters:  # to the host, all of them
         return np.where(pp > 1, whole, 0.0)
+    gradient = runtime.gradient_bytes if runtime.own_unit_memory else gradient
     divided = (runtime.sharded_weight_bytes + gradient + optimizer) * shared
     divided = divided + runtime.weight_bytes * (dense[1] / dense[2] + expert[1] / expert[2])
     return np.where(pp > 1, whole, np.minimum(whole, divided))
@@ -209,18 +223,11 @@ def _parameter_bytes(
 
     runtime = layouts.runtime
     sent = runtime.bucket_bytes * (dense * (dense_ranks > 1) + expert * (expert_ranks > 1))
-    units = runtime.gathered_layers * layouts.largest_unit[rows]
-    gathered = np.minimum(units, dense + expert)
-    gathered = gathered * (runtime.weight_bytes + runtime.reduced_gradient_bytes)
     kept = np.where(zero >= WEIGHTS_DIVIDED, runtime.sharded_weight_bytes, runtime.weight_bytes)
     weights = kept * held(WEIGHTS_DIVIDED)
     weights = weights + layouts.scaled_weights[rows] * (zero < WEIGHTS_DIVIDED)
     frozen = layouts.frozen_dense[rows], layouts.frozen_expert[rows]
     if frozen[0].any() or frozen[1].any():
-        # Gradients of the adapters of a layer are next to nothing.
-        trains = layouts.models[0].workload.adapters is None
-        each = runtime.weight_bytes + runtime.reduced_gradient_bytes * trains
-        gathered = each * np.minimum(units, dense + expert + sum(frozen))
         weights = weights + runtime.weight_bytes * held(WEIGHTS_DIVIDED, *frozen)
     ends = layouts.end_states[rows]
     states = held(1, dense + ends) if ends.any() else held(1)
@@ -232,7 +239,8 @@ def _parameter_bytes(
         weights,
         gradients,
         np.where(options.offload_optimizer[:, None], 0.0, runtime.optimizer_bytes * states),
-        np.where(zero >= WEIGHTS_DIVIDED, gathered, 0.0),
+        np.where(zero >= WEIGHTS_DIVIDED, layouts.whole_units[rows], 0.0)
+        + np.where(zero >= GRADIENTS_DIVIDED, layouts.unit_messages[rows], 0.0),
     )
 
 
@@ -244,6 +252,7 @@ def _activation_bytes(layouts: Layouts, rows: Ints, options: Options) -> tuple[F
     """
     kept, in_layer = _kept(layouts, rows, options)
     in_layer = in_layer + np.maximum(layouts.transient_of_layer[rows], _alive(layouts, rows))
+    in_layer = in_layer + layouts.unit_gradients[rows]
     fresh = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
     in_layer = np.maximum(in_layer, layouts.runtime.fresh_gradient_bytes * fresh)
     head = layouts.head_activations[rows]
@@ -263,7 +272,7 @@ def _alive(layouts: Layouts, rows: Ints) -> Floats:
 
 
 def _passed_on(layouts: Layouts, rows: Ints) -> Floats:
-    """What chunks without layers keep: their inputs, for the gradients that come back."""
+    """Bytes that chunks without layers keep: their inputs, for the gradients that come back."""
     passed = layouts.stages.passed[layouts.stage_row[rows]]
     if not passed.any():
         return np.zeros_like(passed)
@@ -271,7 +280,7 @@ def _passed_on(layouts: Layouts, rows: Ints) -> Floats:
 
 
 def _kept(layouts: Layouts, rows: Ints, options: Options) -> tuple[Floats, Floats]:
-    """What layers keep, and what comes back of those that are redone at once: by rank."""
+    """Bytes that layers keep, and those that come back where several are redone: by rank."""
     full, uniform = options.granularity == _FULL, options.method == _UNIFORM
     kept = np.empty((len(rows), layouts.layer_counts.shape[1]))
     back = np.empty_like(kept)

@@ -48,7 +48,7 @@ _FREE = SPLITS.index(LayerSplit.FREE)
 
 
 def _bytes_pace(member: CostModel) -> float:
-    """How slow a GPU is, by the time that it takes to stream bytes."""
+    """The slowness of a GPU, by the time that it takes to stream bytes."""
     return float(member.ops.streaming(np.array(1e12))) * member.pool.slowdown
 
 
@@ -98,7 +98,7 @@ class Contents(Value, frozen=True, dict=True):
 
 
 class StageTables(Value, frozen=True):
-    """What stages would cost: arrays of (rows, classes, contents) unless said otherwise.
+    """Costs of stages: arrays of (rows, classes, contents) unless said otherwise.
 
     An iteration takes the pipeline of `forward` and `backward` with `hop`, then the longest
     `after` and `start` of its stages, then `tied`. A stage fits if fixed_bytes + in_flight x
@@ -221,6 +221,11 @@ class ClusterModel:
     def capacity(self, stage_class: StageClass) -> float:
         """Bytes that every GPU of such a stage has."""
         return self._class(stage_class).capacity
+
+    def domain_of(self, stage_class: StageClass, gpus: Sequence[int]) -> int:
+        """GPUs in one fast domain of such stages, with so many GPUs of each pool."""
+        taken = np.array(sum(gpus[pool] for pool in stage_class))
+        return int(self._class(stage_class).model.pool.domain_of(taken))
 
     def stage_tables(
         self,
@@ -403,7 +408,7 @@ def _after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
 
 def _distinct(degrees: Degrees, pool_gpus: Ints) -> tuple[Ints, Ints]:
-    """Where each combination of degrees and GPUs first occurs, and which of them every row is."""
+    """The first row of each combination of degrees and GPUs, and the combination of every row."""
     columns = (*degrees.columns(), *pool_gpus.T)
     varying = [column for column in columns if (column != column[:1]).any()]
     return distinct_rows(np.zeros(len(pool_gpus), np.int64), *varying)
@@ -466,7 +471,9 @@ _OF_RANKS = (
     "transient_of_layer",
     "stand_ins",
     "scaled_weights",
-    "largest_unit",
+    "whole_units",
+    "unit_messages",
+    "unit_gradients",
     "weight_tensors",
     "expert_tensors",
     "matrix_update",

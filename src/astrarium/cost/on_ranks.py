@@ -1,4 +1,4 @@
-"""What every rank of a layout takes: seconds of a micro-batch, messages with its parameters."""
+"""Costs of every rank of a layout: seconds of a micro-batch, messages with its parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What idle ranks cost at least where ranks have several chunks: a table of proved figures.
+"""The least cost of idle ranks where ranks have several chunks: a table of proved figures.
 
 A pipeline of P ranks, v chunks on each and g P micro-batches takes T >= r g S, where S is one
 micro-batch on all ranks together: ranks that never wait would take g S. The least r, over all

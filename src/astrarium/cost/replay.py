@@ -29,7 +29,7 @@ MOST_EXECUTED: Final = 4096  # remembered; a few KiB each
 
 
 def is_executed(layouts: Layouts, rows: Ints) -> Bools:
-    """Which layouts have virtual stages that can be executed: whole groups of micro-batches."""
+    """Layouts whose virtual stages can be executed: whole groups of micro-batches."""
     pp, batches = layouts.degrees.pp[rows], layouts.degrees.num_micro_batches[rows]
     return np.asarray((layouts.virtual[rows] > 1) & (pp > 1) & (batches % pp == 0))
 
@@ -194,7 +194,7 @@ def _arrays(one: ChunkPasses) -> tuple[Floats, Floats, Floats]:
 
 
 def _shares(layouts: Layouts, row: int, ranks: Ints) -> Floats:
-    """What part of a rank's layers each of its chunks is, by the work in them: (pp, virtual)."""
+    """The share of each chunk in its rank's layers, by the work in them: (pp, virtual)."""
     shard = np.broadcast_to(layouts.shard[row], layouts.stages.count.shape[1:])[ranks]
     chunk_layers = layouts.stages.chunk_layers[layouts.stage_row[row]]
     of_chunk = np.einsum("vpk,pk->pv", chunk_layers, layer_work(layouts.costs, shard))

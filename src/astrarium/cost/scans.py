@@ -67,7 +67,7 @@ def add_scan(layer: Tally, scan: Scan) -> None:
 
 
 def _launch(layer: Tally, scan: Scan) -> None:
-    """What the host takes for many small kernels; layers count those of attention."""
+    """Adds the host's time for many small kernels; layers count those of attention."""
     forward, backward = (fit.host_seconds for fit in FITS[scan.kind])
     for name, seconds in zip(PASSES, (forward, backward), strict=True):
         layer.everywhere(f"launch_{name}", seconds)

@@ -129,6 +129,6 @@ def _warm_up(stage: Ints, pp: Ints, virtual: Ints) -> Ints:
 
 
 def _of_turn(passes: Ints, turn: Ints, pp: Ints, virtual: Ints) -> Ints:
-    """How many of the first `passes` passes belong to one of the `virtual` turns of pp passes."""
+    """The number of the first `passes` passes in one of the `virtual` turns of pp passes."""
     whole, rest = np.divmod(passes, pp * virtual)
     return whole * pp + np.clip(rest - turn * pp, 0, pp)

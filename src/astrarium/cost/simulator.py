@@ -39,7 +39,7 @@ PICKED_AT_ONCE: Final = 1 << 16  # seconds of passes, half a MiB: they stay in t
 
 
 class Timeline(Value, frozen=True):
-    """What every stage does when. Event arrays are parallel and in the order of execution."""
+    """The events of every stage. Event arrays are parallel and in the order of execution."""
 
     seconds: float
     stage: Ints
@@ -156,7 +156,7 @@ _FORWARD, _BACKWARD = 1, 2
 
 
 class PassOrder(Value, frozen=True):
-    """What runs in each wave on each stage: arrays of (waves, stages).
+    """The passes of each wave on each stage: arrays of (waves, stages).
 
     `kind`: 0 is nothing, 1 a forward pass, 2 a backward pass.
 
@@ -328,7 +328,7 @@ class _Row:
     def passed(
         self, number: int, waves: tuple[int, int], earlier: Sequence[Floats], record: _Record | None
     ) -> Floats:
-        """When stages of the first batches are done after some waves.
+        """Ends of stages of the first batches after some waves.
 
         earlier: when they were done after each of the last waves, as many as inputs lie back.
         """
@@ -358,7 +358,7 @@ class _Row:
 
 
 class _Record(Value, frozen=True):
-    """What is kept of an execution: when passes begin, or which of them wait for their input."""
+    """The record of an execution: when passes begin, or which of them wait for their input."""
 
     starts: list[Floats] | None = None
     late: Bools | None = None
@@ -367,7 +367,7 @@ class _Record(Value, frozen=True):
 def _run(
     batches: Sequence[_Batch], record: _Record | None = None, *, overlap_p2p: bool
 ) -> list[Floats]:
-    """When each stage of each pipeline is done: (stages, n) of every batch."""
+    """End of the last pass of each stage of each pipeline: (stages, n) of every batch."""
     longest = sorted(range(len(batches)), key=lambda number: -batches[number].waves)
     row = _Row([batches[number] for number in longest], overlap_p2p=overlap_p2p)
     earlier = [np.zeros(row.ends[-1]) for _ in range(batches[0].order.reach)]

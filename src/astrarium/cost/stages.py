@@ -1,4 +1,4 @@
-"""What each pipeline rank holds: layers by kind, micro-batches in flight, embedding and head.
+"""Contents of each pipeline rank: layers by kind, micro-batches in flight, embedding and head.
 
 Strategies that share (pp, virtual stages, split) and the number of micro-batches, as far as it
 matters, share one row of a `StageTable`. Neighbouring ranks that hold the same form one run; the

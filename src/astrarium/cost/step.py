@@ -40,6 +40,7 @@ MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 
 # as its work is: one product forward, two backward. Not as the device shares its time out: a faster
 # backward pass would then lengthen the forward one.
 FORWARD_LAUNCHES = 1 / 3
+SLACK = 1e-9  # by which a bound may be rounded
 _FULL = GRANULARITIES.index(Granularity.FULL)
 _EXPERTS_AGAIN = module_mask([RecomputeModule.MOE])
 _UNIFORM, _BLOCK = METHODS.index(Method.UNIFORM), METHODS.index(Method.BLOCK)
@@ -141,11 +142,16 @@ def least_seconds(
         passes = least_passes_with(layouts, rows, options, most, limit)
     if _has_several_kinds(layouts) and np.isfinite(limit):
         layouts = _with_longest_passes(layouts, limit)
+    return passes + least_after(layouts, rows, options)
+
+
+def least_after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """`least_seconds` of what follows the passes once an iteration."""
     # Other splits may start sooner. Some rank holds no less than the mean, and one no more.
     parts = after_parts(layouts, rows, options) | {"host": _of_step(layouts, rows, options)}
     after = _total_after(layouts, rows, parts)
     after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
-    return passes + after + layouts.messages.tied[rows]
+    return after + layouts.messages.tied[rows]
 
 
 def _with_longest_passes(layouts: Layouts, limit: float) -> Layouts:
@@ -184,10 +190,10 @@ def least_passes_with(
 def _least_share_redone(
     layouts: Layouts, rows: Ints, options: Options, parts: dict[str, Floats], limit: float
 ) -> Floats:
-    """What part of its share of redone layers a rank has at least, with however many layers.
+    """The least part of its share of redone layers on a rank, with however many layers.
 
-    Chunks that redo their first few layers redo a lesser share of more layers; but more layers than
-    are done within the limit no rank has.
+    Chunks that redo their first few layers redo a lesser share of more layers; but more than are
+    done within the limit, whole ones, no rank has.
     """
     held = layouts.layer_counts[rows]
     others = sum(parts.values(), np.zeros_like(held)) - parts["recompute"]
@@ -198,6 +204,7 @@ def _least_share_redone(
     whole = float(layouts.stages.chunk_layers[0].sum())
     turn = limit / layouts.degrees.num_micro_batches[rows]
     most = np.minimum(np.divide(turn, each, out=np.full_like(each, whole), where=each > 0), whole)
+    most = np.floor(most * (1 + SLACK))
     share = np.minimum(held / np.maximum(most, 1.0)[:, None], 1.0)
     return np.where((options.method == _BLOCK)[:, None], share, 1.0)
 
@@ -213,7 +220,7 @@ def least_passes_of(
 ) -> Floats:
     """Seconds of all passes at least, from those of one micro-batch on each rank of some split.
 
-    redone: seconds more of a micro-batch, on whatever ranks. A rank takes the norm of what its
+    redone: seconds more of a micro-batch, on any ranks. A rank takes the norm of what its
     device and its host do (`waited_for`), which are linear in its layers: no less than the device
     alone, and no less than both with the weights that make it the norm for a layer. So the launches
     of layers may hide behind embedding and head.
@@ -285,7 +292,7 @@ def _has_several_kinds(layouts: Layouts) -> bool:
 
 
 def _besides(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats]:
-    """What ranks do besides layers: their devices, and their hosts."""
+    """Seconds of ranks besides layers: of their devices, and their hosts."""
     ends, costs = layouts.ends, layouts.costs
     of_layers = (costs.tp_forward + costs.tp_backward)[layouts.shard[rows]]
     held = layouts.stages.layers[layouts.stage_row[rows]]
@@ -378,7 +385,7 @@ def walk(
 
 
 def _outer_shares(layouts: Layouts, rows: Ints) -> tuple[Floats, Floats]:
-    """What part of a rank's layers its first and its last chunk are, by the work in them."""
+    """The shares of a rank's first and last chunk in its layers, by the work in them."""
     stages, of = layouts.stages, layouts.stage_row[rows]
     if not (layouts.virtual[rows] > 1).any():
         alone = np.ones(stages.count[of].shape)
@@ -418,7 +425,7 @@ def rank_parts(layouts: Layouts, rows: Ints, options: Options) -> tuple[Parts, P
 def _device_parts(
     layouts: Layouts, rows: Ints, options: Options, redone: Floats
 ) -> tuple[Parts, Passes]:
-    """What the device does for a micro-batch."""
+    """Seconds of the device for a micro-batch."""
     on_rank = layouts.on_rank
     overlap = options.overlap_tp[:, None]
     recompute = _recompute(layouts, rows, options, redone)
@@ -449,7 +456,7 @@ def least_device_passes(on_rank: RankSeconds) -> Passes:
 
 
 def launched_passes(launches: Floats) -> tuple[Floats, Floats]:
-    """What the host takes for each pass, if it takes so long for both."""
+    """Seconds of the host for each pass, if it takes so long for both."""
     return FORWARD_LAUNCHES * launches, (1 - FORWARD_LAUNCHES) * launches
 
 
@@ -465,7 +472,7 @@ def after_parts(layouts: Layouts, rows: Ints, options: Options) -> dict[str, Flo
 
 
 def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-    """What the device waits for once an iteration: fixed, and for layers updated in parts."""
+    """Waits of the device once an iteration: fixed, and for layers updated in parts."""
     runtime = layouts.runtime
     shared = (options.zero_stage > 0)[:, None] & (layouts.dense_ranks[rows] > 1)
     of_layers = runtime.sharded_layer_step_seconds * layouts.layer_counts[rows] * shared
@@ -473,7 +480,7 @@ def _of_step(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 
 
 def start_seconds(layouts: Layouts, rows: Ints) -> Floats:
-    """What the device waits for in the first forward pass of an iteration, beyond other waits.
+    """Waits of the device in the first forward pass of an iteration, beyond other waits.
 
     The host has read what the last update came to, so that it has launched nothing yet. It takes
     about as long for either pass, the device half as long for the forward one.
@@ -517,7 +524,7 @@ def _redone_share(layouts: Layouts, rows: Ints, options: Options) -> Floats:
 def _zero_exposed(
     layouts: Layouts, rows: Ints, options: Options, redone: Floats, recompute: Floats
 ) -> tuple[Floats, Floats]:
-    """What ZeRO-2 and 3 add to both passes: weights gathered, gradients scattered."""
+    """Time that ZeRO-2 and 3 add to both passes: weights gathered, gradients scattered."""
     messages = layouts.messages
     forward = layouts.on_rank.forward[rows]
     if not (options.zero_stage > 1).any():
@@ -591,6 +598,6 @@ def _hidden(layouts: Layouts, options: Options) -> tuple[Bools, Bools]:
 def _exposed(
     message: Floats, computation: Floats, last: Floats, slowdown: Floats, others: Floats
 ) -> Floats:
-    """What shows of a message in buckets beside a computation and other messages."""
+    """The exposed part of a message in buckets beside a computation and other messages."""
     late = contention_seconds(message, others, computation + others)
     return np.maximum(beside(message, computation, slowdown, late), message * last)

@@ -223,7 +223,7 @@ class Tally:
             self.add("scaled_weights", weights * held)
 
     def recompute(self, module: RecomputeModule, seconds: Floats, dropped: Floats) -> None:
-        """What redoing `module` costs and the bytes it spares."""
+        """Costs of redoing `module`, and the bytes it spares."""
         column = RECOMPUTE_MODULES.index(module)
         self.out["module_recompute"][:, column] += seconds
         self.out["dropped"][:, column] += dropped * self.runtime.kept_ratio
@@ -307,7 +307,7 @@ def least_backward_seconds(
 
 
 def misaligned(n: Floats, k: Floats) -> Floats:
-    """How much longer products of a weight w[n,k] take for rows that are not aligned."""
+    """Factor on products of a weight w[n,k] for rows that are not aligned."""
     widths = np.gcd(np.asarray(n, np.int64), np.asarray(k, np.int64))
     step = np.gcd(widths, ALIGNED_ELEMENTS)
     return np.select([step == each for each in MISALIGNED], list(MISALIGNED.values()), 1.0)

@@ -88,7 +88,7 @@ def _ramped(global_batch: int, ramp: Ramp) -> tuple[Ints, Ints]:
 
 
 class Spot(StrEnum):
-    """Which nodes may be spot."""
+    """The nodes that may be spot."""
 
     NEVER = "never"
     ALWAYS = "always"  # all that are on offer
@@ -96,7 +96,7 @@ class Spot(StrEnum):
 
 
 class RunTerms(Value, frozen=True):
-    """What is known of a run beside its workload and its cluster; all of it has defaults.
+    """Facts of a run beside its workload and its cluster; all have defaults.
 
     `interruptions_per_hour` are those of one spot node, by GPU type, with "" for all others.
     `failures_per_hour` are the breakdowns of any node.

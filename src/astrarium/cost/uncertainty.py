@@ -1,4 +1,4 @@
-"""How sure a predicted time is: an interval that holds four times in five.
+"""The certainty of a predicted time: an interval that holds four times in five.
 
 The expected deviation of log(measured / predicted) is made of a few named terms. How many
 deviations the interval spans on either side is calibrated on published runs, each source held back
@@ -35,7 +35,7 @@ _HOLDS_FOUR_IN_FIVE = 1.2815515655446004  # deviations of a normal distribution
 
 
 class Doubts(Value, frozen=True):
-    """What makes the time of an iteration less sure; arrays, or figures of one."""
+    """Reasons that make the time of an iteration less sure; arrays, or figures of one."""
 
     operators: ArrayLike  # the error of the operator model
     specified: ArrayLike  # whether it rests on the GPU's specification alone

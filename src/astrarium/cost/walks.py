@@ -123,7 +123,7 @@ def key_stages(stages: Stages, turning: Sequence[Floats]) -> list[StageSums]:
 
 
 def _steps(count: Floats, first: Floats, turning: Sequence[Floats]) -> Sequence[Floats]:
-    """How far into a run its key stages are, ascending."""
+    """The depth of a run's key stages in it, ascending."""
     last = np.maximum(count - 1, 0)
     if not last.any():
         return [last]

@@ -317,7 +317,7 @@ def _parse_yaml(path: Path, text: str, *, repeated_keys: bool = False) -> object
 
 
 def _first(error: ValueError) -> str:
-    """What Python says of a number, without its advice to programmers."""
+    """Python's words about a number, without its advice to programmers."""
     return str(error).partition(";")[0]
 
 

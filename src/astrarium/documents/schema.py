@@ -1,4 +1,4 @@
-"""What a schema did not like, in words for the person who wrote the document.
+"""Complaints of a schema, in words for the person who wrote the document.
 
 msgspec reports one message with a path such as "$.pools[0].nodes". Here the path is resolved
 against the data, and the message completed with what msgspec leaves out: the value that was

@@ -1,4 +1,4 @@
-"""What a plan may ask of the software that runs it, and what to try where a target lacks it.
+"""Features that a plan asks of software, and what to try where a target lacks one.
 
 Targets name the features they lack (`Target.lacks`). `asked_by` gives those of a plan, in words
 with the plan's own values, so that a refusal says what is meant. `Feature.change` lists values that
@@ -232,11 +232,6 @@ class Feature(Enum):
         _when("sequence_parallel", lambda s: s.sequence_parallel),
         {"sequence_parallel": (False,)},
     )
-    TENSOR_WITHOUT_SEQUENCE = (
-        "tensor parallelism without sequence parallelism",
-        _when("tp without sequence_parallel", lambda s: s.tp > 1 and not s.sequence_parallel),
-        {"sequence_parallel": (True,)},
-    )
     PIPELINE = "a pipeline", _when("pp {s.pp}", lambda s: s.pp > 1), {"pp": (1,)}
     CONTEXT_PARALLEL = ("context parallelism", _when("cp {s.cp}", lambda s: s.cp > 1), {"cp": (1,)})
     EXPERT_PARALLEL = (
@@ -253,11 +248,6 @@ class Feature(Enum):
         "experts both dealt out and split",
         _expert_tensor(lambda s: s.ep > 1 and s.etp > 1),
         {"etp": (1, AS_TP), "ep": _own_and("ep", (1,))},
-    )
-    EXPERT_TENSOR_BETWEEN = (
-        "experts split less than the rest, but split",
-        _expert_tensor(lambda s: s.ep > 1 and 1 < s.etp < s.tp),
-        {"etp": (1, AS_TP)},
     )
     KV_HEADS_COPIED = (
         "more tensor-parallel ranks than key/value heads",
@@ -278,11 +268,6 @@ class Feature(Enum):
             lambda s: s.num_micro_batches < s.pp,
         ),
         {"pp": _up_to("pp"), "micro_batch": _up_to("micro_batch")},
-    )
-    LONE_REPLICA = (
-        "a split model without replicas",
-        _when("tp {s.tp} x pp {s.pp} with dp 1", lambda s: s.dp * s.cp == 1 and s.tp * s.pp > 1),
-        {"tp": _up_to("tp"), "pp": _up_to("pp")},
     )
     PIPELINE_INSIDE = (
         "stages of a replica on neighbouring ranks",

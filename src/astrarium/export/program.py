@@ -1,4 +1,4 @@
-"""What a node runs, and how it is started: the two halves of an exported folder.
+"""The program that a node runs, and its start: the two halves of an exported folder.
 
 Training software gives a `RankProgram`. A launcher turns it into `LaunchFiles`: files that start it
 on every node, and the command that the user types. `on_rocm` adapts a program to AMD's GPUs.

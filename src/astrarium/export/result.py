@@ -1,4 +1,4 @@
-"""What an export did, for `--json` and for the terminal."""
+"""The result of an export, for `--json` and for the terminal."""
 
 from __future__ import annotations
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from msgspec import field
 
@@ -71,33 +74,34 @@ class Refusal(Value, frozen=True):
         return f"{self.asked}: {self.why}"
 
 
-# Each is a module with a `TARGET`; only the one asked for is imported.
-_MODULES: Final[Mapping[str, str]] = {
-    "megatron": "software.megatron",
-    "bridge": "software.bridge",
-    "torchtitan": "software.torchtitan",
-    "torchtitan-0.2": "software.torchtitan_toml",
-    "deepspeed": "software.deepspeed",
-    "accelerate": "software.accelerate",
-    "torchtune": "software.torchtune",
-    "torchrun": "launchers.torchrun",
-    "slurm": "launchers.slurm",
-    "kubernetes": "launchers.kubernetes",
-    "skypilot": "launchers.skypilot",
-    "ray": "launchers.ray",
-}
+_ROWS: Final[Mapping[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "targets.json").read_bytes()
+)
+_FUNCTIONS: Final = ("program", "launch", "workload_refused", "model_refused", "nodes_refused")
 
 
 def target_names() -> tuple[str, ...]:
-    return tuple(_MODULES)
+    return tuple(_ROWS)
 
 
 def find_target(name: str) -> Target:
-    if name.lower() not in _MODULES:
+    """The target of a name; only its module is imported."""
+    known = name.lower()
+    if known not in _ROWS:
         hint = did_you_mean(name, target_names())
-        raise InputError(f"{flag('to')} '{name}': expected one of {', '.join(_MODULES)}{hint}")
-    target: Target = import_module(f"astrarium.export.{_MODULES[name.lower()]}").TARGET
+        raise InputError(f"{flag('to')} '{name}': expected one of {', '.join(_ROWS)}{hint}")
+    target: Target = import_module(f"astrarium.export.{_ROWS[known]['folder']}.{known}").TARGET
     return target
+
+
+def target_of(module: str) -> Target:
+    """The target that a module is: its row of `data/targets.json`, its version, its functions."""
+    name, own = module.rpartition(".")[2], vars(sys.modules[module])
+    row = {"version": own.get("VERSION"), **_ROWS[name]}
+    fields: dict[str, Any] = {key: own[key] for key in _FUNCTIONS if key in own}
+    for key in row.keys() - {"folder", "lacks"}:
+        fields[key] = tuple(row[key]) if isinstance(row[key], list) else row[key]
+    return Target(name, lacks=lacks(*row["lacks"]), **fields)
 
 
 _WAY_OUT: Final = "`astrarium fit` names what would make it fit"

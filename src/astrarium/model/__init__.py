@@ -1,4 +1,4 @@
-"""What is trained: models as lists of blocks, and where they come from."""
+"""Models as lists of blocks, and where they come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is made of: weights, norms, attention, scans, in the order data flows.
+"""Blocks of models: weights, norms, attention, scans, in the order data flows.
 
 Parameter counts, FLOPs, GEMM shapes, activation bytes and messages all follow from the same
 `Linear`, `Norm`, `Attention` and `Scan` entries, so they cannot disagree. Nothing here knows GPUs

@@ -1,4 +1,4 @@
-"""What does not train: layers at the front of a model, and a frozen model beside the trained one.
+"""Frozen layers at the front of a model, and a frozen model beside the trained one.
 
 No gradient reaches the layers of a frozen front, such as a vision tower: they only have a forward
 pass, and keep 16-bit weights alone. Not modelled: frozen layers behind others that train, which

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from astrarium.catalog.models import ModelEntry, find_model_entry, is_model_name
-from astrarium.errors import InputError
+from astrarium.catalog.models import ModelEntry, find_model_entry, is_model_name, model_names
+from astrarium.errors import InputError, did_you_mean
 from astrarium.model.blocks import Model
 from astrarium.model.huggingface import as_type, from_config
 
@@ -74,7 +74,8 @@ def _hub_hint(reference: str) -> str:
         return ""
     if is_model_name(name):
         return f"; the catalog knows '{name}'"
-    return "; for a model of a hub, give its config.json or a name of `astrarium catalog models`"
+    known = f"a name of `astrarium catalog models`{did_you_mean(name, model_names())}"
+    return f"; for a model of a hub, give its config.json or {known}"
 
 
 def _from_folder(folder: Path) -> Model:

@@ -1,4 +1,4 @@
-"""What is to be trained: a model, its sequence length and batch, and how much of it."""
+"""A workload: a model, its sequence length and batch, and how much of it is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to the cluster of a running job: GPUs lost, gained, or slowed down."""
+"""Changes of a running job's cluster: GPUs lost, gained, or slowed down."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ def situation(strategy: Strategy, cluster: Cluster, change: ClusterChange) -> Si
                 f"{name}:{gpus} are lost, but pool {pool.name} has {pool.num_gpus} GPUs"
             )
         if whole > gpus:
-            nodes = whole // pool.gpus_per_node
-            notes.append(f"{name}:{gpus} counts as {nodes} whole nodes, {whole} GPUs")
+            notes.append(f"{name}:{gpus} counts as {whole} GPUs: nodes are lost whole")
     left = [(pool, _without(pool, lost[pool.name])) for pool in cluster.pools]
     pools = [
         replace(rest, slowdown=pool.slowdown * factors.get(pool.name, 1.0))

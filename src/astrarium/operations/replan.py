@@ -1,4 +1,4 @@
-"""What a running job should do about a changed cluster: stay, reshape, or move.
+"""Answers for a running job on a changed cluster: stay, reshape, or move.
 
 Each answer is priced with all that it costs: the pause (processes start again, state moves or is
 loaded), work done again since the last checkpoint, failures from then on, and dollars. The answer
@@ -337,7 +337,7 @@ def _pause(case: _Case, plan: Plan, *, moves: bool) -> tuple[StateSource, float,
 
 
 def _with_payback(answer: ReplanAnswer, stay: ReplanAnswer) -> ReplanAnswer:
-    """When the answer has trained as much as staying would have by then."""
+    """The answer with the time from which it has trained as much as staying would have."""
     if answer.plan is None:
         return answer
     pause, rate = answer.pause_seconds, answer.tokens_per_second

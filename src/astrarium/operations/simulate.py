@@ -1,4 +1,4 @@
-"""What policies make of a trace: tokens, money and goodput of a job on GPUs that come and go.
+"""Policies over a trace: tokens, money and goodput of a job on GPUs that come and go.
 
 All policies know the present alone. A loss of capacity hits a job if it holds more GPUs than are
 left. What a plan takes, what a change costs and where state comes from are those of `replan`.

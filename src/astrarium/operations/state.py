@@ -1,4 +1,4 @@
-"""Which rank holds which part of weights and optimizer states, and what changes place.
+"""Parts of weights and optimizer states by rank, and those that change place.
 
 Every layer is an interval from 0 to 1. Tensor parallelism divides it first (expert parallelism, for
 experts), then ZeRO divides the part of a rank among its replicas. A rank lacks, under a new layout,

@@ -1,4 +1,4 @@
-"""What people and programs read about a plan: documents, tables, explanations. Never searches.
+"""Documents, tables and explanations for people and programs. Never searches.
 
 Each package or module has one subject: `plan`, the `front` of time against money, `explain`, the
 `timeline` of an iteration, the HTML `page`, the `catalog`, measured `runs`, a `program`, the

@@ -1,4 +1,4 @@
-"""What is said about running jobs: replans, stragglers, simulated policies, several sites."""
+"""Reports of running jobs: replans, stragglers, simulated policies, several sites."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _change_words(change: ClusterChange) -> str:
     parts = [
         *(f"lost {number:,} x {name}" for name, number in change.lost.items()),
         *(f"gained {number:,} x {name}" for name, number in change.gained.items()),
-        *(f"{name} is {by:g} times slower" for name, by in slowed.items()),
+        *(f"{name} takes {by:g} times as long" for name, by in slowed.items()),
     ]
     return "; ".join(parts)
 
@@ -175,6 +175,11 @@ def stragglers_report(document: StragglersDocument, width: int) -> Iterator[Rend
         _numbers("tokens/s", (format_count(one.expected_tokens_per_second) for one in plans)),
     ]
     yield from listing(fields, width)
+    if any(one.expected_iteration_seconds < one.iteration_seconds for one in plans):
+        yield Text(
+            "Less may be expected than predicted: a prediction takes every stage to be as slow as"
+            " the slowest GPU of all."
+        )
     best = max(plans, key=lambda one: one.expected_tokens_per_second)
     first, fastest = plans[0], min(plans, key=lambda one: one.iteration_seconds)
     if best.rank != fastest.rank:
@@ -230,8 +235,12 @@ def simulation_report(document: SimulationDocument, width: int) -> Iterator[Rend
     yield from listing(fields, width)
     if not is_priced:
         yield Text("No dollars: a price is missing; --price TYPE=USD, or the trace, states it.")
-    best = max(outcomes, key=lambda one: one.tokens)
-    yield Text(f"Most tokens: {best.policy}.")
+    most = max(one.tokens for one in outcomes)
+    best = [one.policy for one in outcomes if one.tokens == most]
+    if len(best) < len(outcomes):
+        yield Text(f"Most tokens: {' and '.join(best)}.")
+    elif len(outcomes) > 1:
+        yield Text("All policies train on as many tokens.")
 
 
 class SitesDocument(Value, frozen=True, kw_only=True):

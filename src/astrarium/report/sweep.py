@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.errors import InputError, did_you_mean
-from astrarium.report.front.picture import Box, Drawing, Label, to_png, to_svg
+from astrarium.report.front.picture import Box, Drawing, Label, to_svg
 from astrarium.report.tables import Field, dollars, listing, title
 from astrarium.units import DAY, HOUR, format_count, format_seconds
 from astrarium.value import Value
@@ -303,14 +303,12 @@ def _best_fields(document: SweepDocument) -> Iterator[Field]:
 
 
 def picture(path: str, pivot: Pivot | None) -> bytes:
-    """The table of two keys as a picture, in the format that the name asks for."""
-    ending = path.lower().rpartition(".")[2]
-    if ending not in ("svg", "png"):
-        raise InputError(f"--plot {path}: expected a name that ends in .svg or .png")
+    """The table of two keys as a picture."""
+    if not path.lower().endswith(".svg"):
+        raise InputError(f"--plot {path}: expected a name that ends in .svg")
     if pivot is None:
         raise InputError(f"--plot {path}: needs --rows and --columns")
-    drawing = _drawing(pivot)
-    return to_svg(drawing).encode() if ending == "svg" else to_png(drawing)
+    return to_svg(_drawing(pivot)).encode()
 
 
 def _drawing(pivot: Pivot) -> Drawing:

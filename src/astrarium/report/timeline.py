@@ -145,7 +145,7 @@ def _transfers(passes: Timeline, plan: Plan) -> Iterator[Event]:
 
 
 def _when_free(passes: Timeline, stage: Ints, moment: Floats) -> Floats:
-    """When a stage that may be in a pass at some moment is done with it."""
+    """The moment from which a stage that may be in a pass is done with it."""
     free = moment.copy()
     for number in np.unique(stage):
         own = np.flatnonzero(passes.stage == number)

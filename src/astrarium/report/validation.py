@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
+from astrarium.report.front.picture import (
+    HEIGHT,
+    MOST_TICKS,
+    PLOT,
+    TITLE_SIZE,
+    WIDTH,
+    Box,
+    Dot,
+    Drawing,
+    Label,
+    Polyline,
+    Shape,
+    grid,
+    to_svg,
+    x_of,
+    y_of,
+)
+from astrarium.report.front.points import axis_of, duration
 from astrarium.report.tables import Field, indented, listing, table, title
-from astrarium.report.wording import strategy_words
+from astrarium.report.wording import WORDS, strategy_words
 from astrarium.validate import metrics
 from astrarium.validate.metrics import measured_seconds, sweeps
 from astrarium.validate.predictions import GB, Prediction
@@ -212,15 +230,15 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
         yield Text(_profile_words(document.profile))
     yield title("Time of an iteration: errors in % of the measured")
     by, groups = document.by, (*document.groups, whole)
-    yield from listing(list(_fields(by, groups, TIME_COLUMNS)), width)
+    yield from listing(list(_fields(by, groups, WORDS.validation_time)), width)
     if any(map(_of_memory, document.groups)):
         yield title("Memory: errors in % of the measured; out of memory foretold")
         weighed = [*filter(_of_memory, groups)]
-        yield from listing(list(_fields(by, weighed, MEMORY_COLUMNS)), width)
+        yield from listing(list(_fields(by, weighed, WORDS.validation_memory)), width)
     if document.sweeps:
         yield title("Sweeps: what trusting the first plan costs, in % of the best measured time")
         swept = [group for group in groups if group.sweeps]
-        yield from listing(list(_fields(by, swept, SWEEP_COLUMNS)), width)
+        yield from listing(list(_fields(by, swept, WORDS.validation_sweeps)), width)
     if document.largest_errors:
         yield title("Largest errors")
         yield from _errors(document.largest_errors)
@@ -230,33 +248,6 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
     if document.unmodelled:
         yield title("Not modelled")
         yield from _reasons(document.unmodelled)
-
-
-# Columns of tables of groups: head, figure of `Metrics`, its format, and what goes first.
-TIME_COLUMNS: Final = (
-    ("rows", "rows", ",", 0),
-    ("modelled", "coverage", "%", 0),
-    ("scored", "timed", ",", 0),
-    ("MAPE", "mape", "%", 0),
-    ("median", "median_ape", "%", 1),
-    ("mean", "mean_signed_error", "%", 2),
-    ("Spearman", "spearman", ".3f", 3),
-    ("inside", "interval_coverage", "%", 4),
-)
-MEMORY_COLUMNS: Final = (
-    ("peaks", "memory_rows", ",", 0),
-    ("MAPE", "memory_mape", "%", 0),
-    ("mean", "memory_signed_error", "%", 0),
-    ("failed", "out_of_memory", ",", 0),
-    ("recall", "oom_recall", "%", 0),
-    ("precision", "oom_precision", "%", 0),
-    ("false alarms", "false_alarms", ",", 0),
-)
-SWEEP_COLUMNS: Final = (
-    ("sweeps", "sweeps", ",", 0),
-    ("regret, mean", "regret_mean", "%", 0),
-    ("worst", "regret_worst", "%", 0),
-)
 
 
 def _fields(
@@ -311,86 +302,45 @@ def _rows(count: int, kind: str = "") -> str:
     return f"{count:,} {kind}{'row' if count == 1 else 'rows'}"
 
 
-def scatter_points(
-    predictions: Sequence[Prediction], scoring: metrics.Scoring
-) -> dict[str, tuple[list[float], list[float]]]:
-    """Measured and predicted seconds by source, for a plot; those not scored in one group."""
-    scored = {id(score.prediction) for score in metrics.time_scores(predictions, scoring)}
-    points: dict[str, tuple[list[float], list[float]]] = {NOT_SCORED: ([], [])}
-    for prediction in predictions:
-        measured, predicted = measured_seconds(prediction), prediction.iter_time_s
-        if measured is not None and predicted is not None:
-            name = prediction.row.source if id(prediction) in scored else NOT_SCORED
-            group = points.setdefault(name, ([], []))
-            group[0].append(measured)
-            group[1].append(predicted)
-    return {name: group for name, group in points.items() if group[0]}
-
-
-KINDS: Final = (".png", ".svg")
-SIZE_INCHES: Final = (8.0, 8.0)
-DOTS_PER_INCH: Final = 150
 BAND: Final = 0.1  # the dashed lines: predictions off by 10 %
-MARGIN: Final = 1.3  # of the axes beyond the outermost point
-UNSCORED_COLOUR: Final = "0.85"
-COLOURS: Final = (
-    *("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C8", "C9", "navy"),
-    *("olive", "teal", "maroon", "gold", "black", "lime", "fuchsia", "tan", "indigo", "coral"),
-)
-NAMED: Final = 21  # sources that the legend has room for
-
-Points = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def check_plot(path: str) -> None:
     """Refuse what cannot be drawn before any work is done."""
-    if Path(path).suffix.lower() not in KINDS:
-        raise InputError(f"--plot {path}: expected a name that ends in {', '.join(KINDS)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise InputError(
-            "--plot needs matplotlib; install it with: pip install 'astrarium[plot]'"
-        ) from None
+    if not path.lower().endswith(".svg"):
+        raise InputError(f"--plot {path}: expected a name that ends in .svg")
 
 
-def draw(path: str, points: Points) -> None:
-    """Write the picture in the format that its name asks for."""
+def draw(path: str, predictions: Sequence[Prediction], scoring: metrics.Scoring) -> None:
+    """Write predicted over measured seconds as a picture, a point for each row."""
+    scored = {id(score.prediction) for score in metrics.time_scores(predictions, scoring)}
+    points = [
+        (one, measured, one.iter_time_s)
+        for one in predictions
+        if (measured := measured_seconds(one)) is not None and one.iter_time_s is not None
+    ]
     if not points:
         raise InputError(f"--plot {path}: no row has both a measured and a predicted time")
-    content, kind = io.BytesIO(), Path(path).suffix.lower()
-    about: Mapping[str, Any] = {"metadata": {"Date": None}} if kind == ".svg" else {}
-    _figure(points).savefig(content, format=kind[1:], dpi=DOTS_PER_INCH, **about)
-    write_atomic_bytes(Path(path), content.getvalue())
-
-
-def _figure(points: Points) -> Any:  # noqa: ANN401  matplotlib's types are not needed to read this
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    mpl.rcParams["svg.hashsalt"] = "astrarium"  # the same input makes the same file
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    every = [value for pair in points.values() for values in pair for value in values]
-    low, high = min(every) / MARGIN, max(every) * MARGIN
-    ends = [low, high]
-    axes.plot(ends, ends, color="0.3", linewidth=1)
-    for factor in (1 - BAND, 1 + BAND):
-        axes.plot(ends, [factor * end for end in ends], color="0.6", linewidth=1, linestyle="--")
-    colours = iter(COLOURS * (len(points) // len(COLOURS) + 1))
-    for name, (measured, predicted) in points.items():
-        colour = UNSCORED_COLOUR if name == NOT_SCORED else next(colours)
-        axes.scatter(measured, predicted, s=12, alpha=0.6, label=name, color=colour)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlim=ends,
-        ylim=ends,
-        xlabel="measured seconds of an iteration",
-        ylabel="predicted seconds",
-        title=f"Predictions against measurements (dashed: {BAND:.0%} off)",
-    )
-    axes.set_aspect("equal")
-    if len(points) <= NAMED:
-        axes.legend(fontsize="x-small", loc="upper left")
-    return figure
+    every = [seconds for _, *pair in points for seconds in pair]
+    across = axis_of(duration("measured iteration", max(every)), every, None, MOST_TICKS[0])
+    up = axis_of(duration("predicted", max(every)), every, None, MOST_TICKS[1])
+    ends = (across.low, across.high)
+    title = f"Predictions against measurements (dashed: {BAND:.0%} off)"
+    shapes: list[Shape] = [
+        Box(0, 0, WIDTH, HEIGHT),
+        Label(PLOT.left, 30, title, TITLE_SIZE, bold=True),
+        *grid(across, up),
+    ]
+    for factor in (1 - BAND, 1.0, 1 + BAND):
+        line = tuple((x_of(across, end), y_of(up, factor * end)) for end in ends)
+        shapes.append(Polyline(line, "frame", dashed=factor != 1.0))
+    for one, measured, predicted in points:
+        place = x_of(across, measured), y_of(up, predicted), 3.0
+        about = f"{one.row.place}, {one.row.source}"
+        if id(one) in scored:
+            shapes.append(Dot(*place, "disc", "other", about))
+        else:
+            shapes.append(Dot(*place, "ring", "frame", f"{about}, {NOT_SCORED}"))
+    about = f"{len(points):,} rows, from {min(every):.3g} to {max(every):.3g} s"
+    drawing = Drawing(WIDTH, HEIGHT, title, about, tuple(shapes))
+    write_atomic_bytes(Path(path), to_svg(drawing).encode())

@@ -1,4 +1,4 @@
-"""What ranks share: their answers to the command that started them, and their end with it."""
+"""Shared by ranks: their answers to the command that started them, and their end with it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from astrarium.value import Value
 
 
 class OwnPlan(Value, frozen=True):
-    """What the user has: its plan, or why there is none."""
+    """The user's plan, or why there is none."""
 
     cluster: Cluster
     plan: Plan | None

@@ -1,4 +1,4 @@
-"""How tokens travel to experts, where the question leaves it open.
+"""Chooses how tokens travel to experts, where the question leaves it open.
 
 Megatron sends them all to all, while nothing else runs or beside another micro-batch. The way with
 the faster plan answers the question; of two that cannot be told apart, the plainer one. DeepEP has
@@ -51,7 +51,7 @@ def worth_a_look(
     if not workload.model.max_experts or not able or cluster.pools[0].gpu.vendor != NVIDIA:
         return WorthALook()
     # Plans that nobody has measured are not recommended: they must not decide.
-    measured = (*rules, *rules_against_unmeasured(experts=True))
+    measured = (*rules, *rules_against_unmeasured(weights=True))
     (pool,) = with_margin(workload, cluster, kept_free, runtime).pools
     asked = Asked(
         *(workload, tuning, Objective.TIME, Mode.EXACT, measured, 1, Limits()), runtime=runtime

@@ -16,7 +16,7 @@ Shared = tuple[int, bool, Granularity, tuple[RecomputeModule, ...]]
 def family_of(
     tp: int, pp: int, dp: int, cp: int, ep: int, etp: int, micro_batch: int
 ) -> tuple[float, ...]:
-    """What tells plans apart in a list: not virtual stages, cuts or switches.
+    """The key of a family: without virtual stages, cuts and switches.
 
     Nor context parallelism in place of data parallelism where every GPU has as many tokens.
     """
@@ -37,6 +37,12 @@ def are_twins(one: Plan, other: Plan) -> bool:
     )
 
 
+def differs_little(one: Plan, other: Plan) -> bool:
+    """Whether plans of one family have the same virtual stages, too."""
+    alike = one.strategy.virtual_stages == other.strategy.virtual_stages
+    return alike and _family(one) == _family(other)
+
+
 def _family(plan: Plan) -> tuple[object, ...]:
     s = plan.strategy
     family = family_of(s.tp, s.pp, s.dp, s.cp, s.ep, s.etp, s.micro_batch)
@@ -44,14 +50,14 @@ def _family(plan: Plan) -> tuple[object, ...]:
 
 
 def with_twins(found: Found, met: Iterable[tuple[Shared, Twin]]) -> Found:
-    """What the search found, with what it met of the same family."""
+    """The plans found, with twins from what the search met of the same family."""
     shared = shared_of(found.strategy)
     alike = (twin for of, twin in met if of == shared)
     return replace(found, twins=_twins(found.strategy, found.seconds, alike))
 
 
 def shared_of(s: Strategy) -> Shared:
-    """What a twin has in common with its plan, so that its figures alone describe it."""
+    """Fields that a twin shares with its plan, so that its figures alone describe it."""
     return s.zero_stage, s.offload_optimizer, s.recompute.granularity, s.recompute.modules
 
 

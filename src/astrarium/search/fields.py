@@ -25,7 +25,7 @@ from astrarium.value import Value
 
 
 class KnownAt(IntEnum):
-    """When in the search a field is known."""
+    """The step of the search at which a field is known."""
 
     DEGREES = 0
     LAYOUT = 1

@@ -174,7 +174,7 @@ def _mean_layers(workload: Workload, s: Strategy) -> int:
 
 
 def _adjusted(workload: Workload, before: Strategy, s: Strategy) -> Strategy | None:
-    """What follows from a change: micro-batches, the split, switches; None if impossible."""
+    """The strategy after a change: micro-batches, split, switches; None if impossible."""
     per_step = s.dp * s.micro_batch
     layers, chunks = workload.model.num_layers, s.pp * s.virtual_stages
     same = (s.pp, s.virtual_stages) == (before.pp, before.virtual_stages)

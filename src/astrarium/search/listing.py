@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from astrarium.search.families import are_twins, families, folded
+from astrarium.search.families import are_twins, differs_little, families, folded
 from astrarium.search.money import Runs, best_paid, keeps, rank_key
 from astrarium.search.outcome import Limits, Objective
 from astrarium.search.plan import Plan
@@ -24,9 +24,15 @@ def listed(plans: Sequence[Plan], objective: Objective) -> list[Plan]:
 
 
 def before_others(first: Plan, plans: Sequence[Plan]) -> list[Plan]:
-    """A list that begins with one plan; its twins are folded into it."""
-    same = [plan for plan in plans if plan != first and are_twins(first, plan)]
-    return [folded(first, same), *(plan for plan in plans if plan != first and plan not in same)]
+    """A list that begins with one plan; its twins are folded into it.
+
+    Nor has it others that differ from that plan in cuts, switches and recomputation alone, but the
+    best plan.
+    """
+    others = [plan for plan in plans if plan != first]
+    same = [plan for plan in others if are_twins(first, plan)]
+    left = [plan for plan in others if plan == plans[0] or not differs_little(first, plan)]
+    return [folded(first, same), *(plan for plan in left if plan not in same)]
 
 
 def telling(

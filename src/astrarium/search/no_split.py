@@ -11,7 +11,7 @@ from astrarium.search.outcome import FEWER_GPUS, Mode
 
 
 def why_no_space(workload: Workload, cluster: Cluster) -> NoFeasiblePlanError:
-    """Why there is nothing to search, and the way out."""
+    """The reason why there is nothing to search, and the way out."""
     gpus, batch = cluster.num_gpus, workload.global_batch
     if len(cluster.pools) > 1:
         layers = workload.model.num_layers

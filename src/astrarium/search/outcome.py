@@ -1,4 +1,4 @@
-"""What a search is asked for and what it answers."""
+"""Questions to a search, and its answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAR: Final = 1.1
 
 
 class Objective(StrEnum):
-    """What is wanted most; the batch is given, so throughput and time ask for the same."""
+    """The goal; the batch is given, so throughput and time ask for the same."""
 
     THROUGHPUT = "throughput"
     TIME = "time"
@@ -30,7 +30,7 @@ class Objective(StrEnum):
 
 
 class Prefer(StrEnum):
-    """Which plan comes first where several cannot be told apart."""
+    """The plan that comes first where several cannot be told apart."""
 
     RECOMMENDED = "recommended"  # the simplest with room in memory
     FASTEST = "fastest"
@@ -45,7 +45,7 @@ FEWER_GPUS: Final = (Repair("Let plans use fewer GPUs", {"mode": Mode.UP_TO.valu
 
 
 class Claim(StrEnum):
-    """What the gap of a search on one pool is about."""
+    """The splits that the gap of a search on one pool covers."""
 
     ALL = "all"  # every way to deal them
     VIRTUAL_STAGES = "virtual stages"  # other cuts are solved by another search
@@ -54,7 +54,7 @@ class Claim(StrEnum):
 
 
 class Rejection(StrEnum):
-    """Why strategies fell out."""
+    """Reasons why strategies fell out."""
 
     RUNTIME = "runtime"  # the runtime refuses them
     RULE = "rule"  # a rule of the user
@@ -67,14 +67,14 @@ class Rejection(StrEnum):
 
 
 class Limits(Value, frozen=True):
-    """What the whole run must keep to."""
+    """Limits of the whole run."""
 
     budget_usd: float | None = None
     deadline_seconds: float | None = None
 
 
 class KeptFree(Value, frozen=True):
-    """What plans leave free on each GPU: for a chance to fit, or a number of bytes."""
+    """Memory that plans leave free on each GPU: for a chance to fit, or a number of bytes."""
 
     fit_chance: float | None = None
     margin_bytes: int = 0

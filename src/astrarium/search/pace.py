@@ -1,4 +1,4 @@
-"""What every stage of a pipeline takes, and over which links it hands on: the pace of a plan."""
+"""The pace of a plan: the seconds of every stage, and the links over which it hands on."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def stage_seconds(
 def _link(
     pipelines: Pipelines, row: int, stage: int, columns: Ints
 ) -> tuple[Reach, tuple[int, ...]]:
-    """How far it is to the next stage, and the pools of the link."""
+    """The kind of link to the next stage, and its pools."""
     last = stage == len(columns) - 1
     if len(columns) == 1 or (last and pipelines.layouts.virtual[row] == 1):
         return Reach.NOWHERE, ()

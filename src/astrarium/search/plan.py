@@ -38,7 +38,7 @@ BESIDE_DOUBT = 1.2
 
 
 class _Pipeline(Value, frozen=True):
-    """What a strategy takes."""
+    """Costs of the pipeline of a strategy."""
 
     strategy: Strategy  # with its stages
     breakdown: dict[str, float]
@@ -164,18 +164,12 @@ def _plan(model: ClusterModel, priced: _Pipeline, flops: float) -> Plan:
         low, high = low / SCAN_DOUBT, high * SCAN_DOUBT
     if workload.beside is not None:
         low, high = low / BESIDE_DOUBT, high * BESIDE_DOUBT
-    iterations = workload.iterations
-    train_seconds = None if iterations is None else iterations * seconds
-    usd_per_hour = _usd_per_hour(used)
-    usd_total = None
-    if usd_per_hour is not None and train_seconds is not None:
-        usd_total = usd_per_hour * train_seconds / HOUR
     gpus: dict[str, int] = {}
     for of_pool, count in used:
         gpus[of_pool.pool.gpu.name] = gpus.get(of_pool.pool.gpu.name, 0) + count
     peak_flops = sum(count * of_pool.peak_flops for of_pool, count in used)
     stages = _with_busy_shares(priced)
-    return Plan(
+    plan = Plan(
         rank=0,
         gpus=gpus,
         strategy=priced.strategy,
@@ -186,9 +180,9 @@ def _plan(model: ClusterModel, priced: _Pipeline, flops: float) -> Plan:
         breakdown_seconds=priced.breakdown,
         memory=priced.memory,
         fits=all(stage.fits for stage in priced.memory),
-        usd_per_hour=usd_per_hour,
-        usd_total=usd_total,
-        train_seconds=train_seconds,
+        usd_per_hour=None,
+        usd_total=None,
+        train_seconds=None,
         ideal_seconds=_ideal_seconds(priced.strategy, stages),
         stage_seconds=stages,
         precision=workload.precision,
@@ -201,6 +195,23 @@ def _plan(model: ClusterModel, priced: _Pipeline, flops: float) -> Plan:
             )
             for stage in priced.memory
         ),
+    )
+    return _paid(plan, used)
+
+
+def at_price(model: CostModel, plan: Plan) -> Plan:
+    """The same plan on the same pool, at the prices and for the tokens of a model."""
+    return _paid(plan, [(model, plan.strategy.gpus)])
+
+
+def _paid(plan: Plan, used: Sequence[tuple[CostModel, int]]) -> Plan:
+    iterations, usd_per_hour = used[0][0].workload.iterations, _usd_per_hour(used)
+    train_seconds = None if iterations is None else iterations * plan.iteration_seconds
+    usd_total = None
+    if usd_per_hour is not None and train_seconds is not None:
+        usd_total = usd_per_hour * train_seconds / HOUR
+    return replace(
+        plan, usd_per_hour=usd_per_hour, usd_total=usd_total, train_seconds=train_seconds
     )
 
 

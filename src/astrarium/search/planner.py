@@ -110,7 +110,7 @@ class Planned(Value, frozen=True):
 
     @property
     def left_out(self) -> str | None:
-        """What was not searched, so that no proof is about it."""
+        """The part of the space that was not searched, so that no proof is about it."""
         if len(self.cluster.pools) == 1:
             return None
         if len(self.workload.model.kinds) > 1:
@@ -158,7 +158,7 @@ def plan(  # noqa: PLR0913  one parameter per thing that can be asked for
         telling(progress, runs, objective, limits, top),
         runtime,
     )
-    how = briefly(asked, cluster, top) if brief else asked
+    how = briefly(asked, cluster, top, runs.terms) if brief else asked
     searched, front, plans = _feasible(how, runs, limits, most_types)
     shown = listed(plans, objective)
     choice = _recommendation(asked, runs, shown) if prefer is Prefer.RECOMMENDED else None
@@ -221,7 +221,7 @@ def side_by_side(asked: Mapping[str, Callable[[], Planned]], objective: Objectiv
 def _feasible(
     asked: Asked, runs: Runs, limits: Limits, most_types: int | None
 ) -> tuple[_Searched, tuple[Plan, ...], list[Plan]]:
-    """What was searched, the front if it was asked for, and all plans that keep the limits."""
+    """The outcomes, the front if it was asked for, and all plans that keep the limits."""
     front = _front(asked, runs, limits)
     searched = _searched(asked, runs, limits, front, most_types)
     on_front = front_of((*searched.plans, *(front.plans if front else ())))
@@ -304,7 +304,7 @@ def _refusal(
     front: Sequence[Plan],
     limits: Limits,
 ) -> NoFeasiblePlanError:
-    """Why there is no plan: the limits, with what would be enough, or what bound without them."""
+    """The error if there is no plan: limits that would be enough, or what bound without them."""
     if asked.is_about_money and not front:
         freely = _searched(replace(asked, limits=Limits()), runs, Limits(), None, most_types)
         results, front = freely.results, front_of(runs.paid(freely.plans))
@@ -347,7 +347,7 @@ def _at_their_counts(asked: Asked, runs: Runs, points: Sequence[Plan]) -> list[P
 
 
 def _gap(results: Sequence[SearchResult]) -> float:
-    """How far the best plan of all can be from the least bound that some search left open.
+    """The largest distance of the best plan from the least bound that a search left open.
 
     What was not searched states how much nearer a plan could be, whatever the best one is.
     """
@@ -407,7 +407,7 @@ def _searched(
 
 
 def _beside(result: SearchResult, gained: float) -> SearchResult:
-    """What a pool alone leaves open, beside a plan that takes this part of the best on one pool."""
+    """The part that a pool alone leaves open, beside a plan that is so much of its best."""
     gap = max(1 - (1 - result.bound_gap) / gained, 0.0) if gained else result.bound_gap
     return replace(result, found=[], bound_gap=gap, optimal=gap == 0.0)
 
@@ -495,7 +495,7 @@ def only_pool(cluster: Cluster) -> Pool:
 def _why_nothing(
     asked: Asked, cluster: Cluster, results: Sequence[SearchResult]
 ) -> NoFeasiblePlanError:
-    """What bound, by how much, and the way out."""
+    """The limit that bound, by how much, and the way out."""
     workload, mode = asked.workload, asked.mode
     rejected: Counter[Rejection] = sum((result.rejected for result in results), Counter())
     size = sum(result.space for result in results)
@@ -536,7 +536,7 @@ def _why_nothing(
 
 
 def _why_too_large(asked: Asked, pool: Pool) -> str:
-    """What the leanest strategy needs, of what most, and how much of it is missing."""
+    """The memory that the leanest strategy needs, its largest cause, and what is missing."""
     plan = leanest(asked, pool)
     if plan is None:
         return "and what would is ruled out"

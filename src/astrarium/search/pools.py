@@ -31,8 +31,8 @@ from astrarium.search.outcome import (
     Rejection,
     SearchResult,
 )
-from astrarium.search.plan import Plan, estimate
-from astrarium.search.remembered import remembered
+from astrarium.search.plan import Plan, at_price, estimate
+from astrarium.search.remembered import Answer, begun_before, keep_begun, remembered
 from astrarium.search.rule_filter import RejectingRule
 from astrarium.search.rules import UserRule, offloads, overlaps_named
 from astrarium.search.score import Score
@@ -123,7 +123,7 @@ class Together:
         return min((rank_key(p, self._asked.objective)[0] for p in self._known()), default=np.inf)
 
     def _gap_to(self, least: float) -> float:
-        """How far the best plan can be from what could be so good."""
+        """The largest distance of the best plan from a bound."""
         best = self.best
         return max(1.0 - least / best, 0.0) if np.isfinite(best) else 1.0
 
@@ -156,7 +156,7 @@ def teams(asked: Asked, cluster: Cluster) -> Iterator[tuple[Pool, ...]]:
 
 
 class Asked(Value, frozen=True):
-    """What is asked of a search, whatever it searches."""
+    """A question to any search."""
 
     workload: Workload
     tuning: Tuning
@@ -178,6 +178,13 @@ class Asked(Value, frozen=True):
     def offloads(self) -> bool:
         """Whether states in host memory are compared with others from the start."""
         return offloads(self.runtime, self.rules)
+
+    @property
+    def ranks_by_time(self) -> bool:
+        """Whether a search of one pool compares seconds: all of its plans cost as much an hour."""
+        if self.mode is Mode.EXACT and self.objective is Objective.COST:
+            return True
+        return self.objective in (Objective.TIME, Objective.THROUGHPUT)
 
     @property
     def is_about_money(self) -> bool:
@@ -324,9 +331,12 @@ class PlansWithin:
         self._model, self._offload = asked.model(pool), on_host or asked.offloads
 
     @cached_property
-    def _layouts(self) -> tuple[Space, list[LayoutRows]]:
-        space = _space(self._asked, self._model, offload=self._offload)
-        return space, _search(self._asked, self._model, space, self._known).expanded()
+    def _blocks(self) -> tuple[Space, list[LayoutRows]]:
+        asked, model = self._asked, self._model
+        space = _space(asked, model, offload=self._offload)
+        search = _search(asked, model, space, self._known)
+        begun = begun_before(model.workload, model.pool, _told_apart(asked, space))
+        return space, [block for one in search.expanded(begun) for block in one.blocks]
 
     def plans(self, rules: tuple[UserRule, ...], pool: Pool) -> tuple[Plan, ...]:
         """The fastest plan that keeps some more rules on the pool, of which more may be free."""
@@ -334,11 +344,11 @@ class PlansWithin:
         model = self._model.with_pool(pool)
 
         def search() -> SearchResult:
-            space, blocks = self._layouts
+            space, blocks = self._blocks
             return _search(asked, model, space, self._known).among(blocks, rules)
 
         given = self._offload, self._known, Claim.ANY_PLAN
-        return _plans(self._model, _once(asked, model, given, search))
+        return _once(asked, self._model, pool, given, search)[0]
 
 
 def _searched(
@@ -349,15 +359,21 @@ def _searched(
     search = _search(asked, model, space, known)
     near, lifts = asked.near, asked.lifts
     given = space.offload, tuple(known), claim, near, lifts
-    result = _once(asked, model, given, lambda: search.run(claim, near=near, lifts=lifts))
-    return _plans(model, result), result
+
+    def run() -> SearchResult:
+        result = search.run(claim, near=near, lifts=lifts)
+        if len(search.begun) == 1:  # what it met later was cut by what it knew by then
+            keep_begun(model.workload, model.pool, _told_apart(asked, space), search.begun)
+        return result
+
+    return _once(asked, model, model.pool, given, run)
 
 
 def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]) -> Search:
     return Search(
         model,
         space,
-        objective=asked.objective,
+        objective=Objective.TIME if asked.ranks_by_time else asked.objective,
         runtime_rules=rules_of(asked.runtime.rules),
         user_rules=asked.rules,
         limits=asked.limits,
@@ -366,15 +382,31 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
     )
 
 
+def _told_apart(asked: Asked, space: Space) -> tuple[object, ...]:
+    """The facts that decide layouts without limits, beside model and pool."""
+    by_time = asked.ranks_by_time and asked.limits == Limits()
+    return by_time, space.offload, asked.mode, asked.rules, asked.runtime, asked.tuning
+
+
 def _once(
-    asked: Asked, model: CostModel, given: tuple[object, ...], search: Callable[[], SearchResult]
-) -> SearchResult:
-    """What a search finds, remembered where limits do not matter."""
+    asked: Asked,
+    model: CostModel,
+    pool: Pool,
+    given: tuple[object, ...],
+    search: Callable[[], SearchResult],
+) -> tuple[tuple[Plan, ...], SearchResult]:
+    """The outcome of a search, remembered where limits do not matter."""
+
+    def answer() -> Answer:
+        result = search()
+        return _plans(model, result), result
+
     if asked.limits != Limits():
-        return search()
-    objective = Objective.TIME if asked.objective is Objective.THROUGHPUT else asked.objective
+        return answer()
+    objective = Objective.TIME if asked.ranks_by_time else asked.objective
     how = (objective, asked.mode, asked.rules, asked.top, asked.runtime, asked.tuning)
-    return remembered(model.workload, model.pool, (*given, *how), search)
+    plans, result = remembered(model.workload, pool, (*given, *how), answer)
+    return tuple(at_price(model, plan) for plan in plans), result
 
 
 def _plans(model: CostModel, result: SearchResult) -> tuple[Plan, ...]:

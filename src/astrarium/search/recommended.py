@@ -1,11 +1,11 @@
-"""Which plan to start: of those that cannot be told from the fastest, the simplest with room.
+"""The recommended plan: of those that cannot be told from the fastest, the simplest with room.
 
 The search finds the fastest plan of the model. The ratio of two predictions has an error that was
 measured (`astrarium.cost.chances`), so a plan that is predicted to be a little slower may be as
-fast. Such plans are a near-tie. Of those that lose least the recommended one has room in memory,
-then the fewest and lightest mechanisms: there is less to set up and less that can go wrong.
+fast. Such plans are a near-tie. Of those that lose least the recommended one is worth its loss: it
+has room in memory, or fewer and lighter mechanisms, so less to set up and less that can go wrong.
 
-`MECHANISMS` is that order, as weights. To find the simplest plan, the search is asked again without
+`MECHANISMS` says what each is worth, in per cent of an iteration. The search is asked again without
 one mechanism after the other, the heaviest first, within the time that may be lost.
 """
 
@@ -20,6 +20,7 @@ from typing import Final
 from astrarium.catalog.intervals import intervals
 from astrarium.cluster import Cluster, Pool
 from astrarium.cost.chances import chance_faster, usable_bytes
+from astrarium.cost.training_run import RunTerms
 from astrarium.search.outcome import NEAR, Limits, Mode, Objective
 from astrarium.search.plan import Plan
 from astrarium.search.pools import Asked, PlansWithin
@@ -39,10 +40,10 @@ RECOMMENDED_CHANCE: Final = 0.75
 RECOMMENDED_SLOWER: Final = 0.03
 # Beside a plan that does what nobody has published a measurement of, by more than this: a doubt of
 # 1 about one step of an iteration, of 2 about all of its messages. Their errors are those of ZeRO 3
-# where it was measured: up to 20 % too fast on 384 to 2,240 A100 (SC'21), and twice too fast in
-# other hands (BigScience, with the optimizer in host memory). A doubt of 3 is about what was
-# measured and is not understood: beside cp 1 and 2, predictions of cp 4 and 8 under FSDP are 1.4 to
-# 1.5 times too fast (torchtitan, 8 H100, December 2024).
+# on many nodes: 28 % too fast to 10 % too slow on 384 to 2,240 GPUs (torchtitan, SC'21), and twice
+# too fast in other hands (BigScience, with the optimizer in host memory). A doubt of 3 is about
+# what was measured and is not understood: beside cp 1 and 2, predictions of cp 4 and 8 under FSDP
+# are 1.4 to 1.5 times too fast (torchtitan, 8 H100, December 2024).
 UNMEASURED_SLOWER: Final = (RECOMMENDED_SLOWER, 0.1, 0.2, 0.4)
 UNMEASURED_ERROR: Final = (0.0, 0.2, 0.45, 0.45)
 ROOMY: Final = 0.98  # chance to fit at which memory is no concern
@@ -70,7 +71,8 @@ class Mechanism(Value, frozen=True):
         return rule_against(self.field, self.plain)
 
 
-# By weight: what costs most to set up, is least often used, and has least evidence comes first.
+# By weight, the per cent of an iteration that doing without is worth: what costs most to set up, is
+# least often used, and has least evidence comes first.
 # Tensor and expert parallelism do not count: on measured sweeps, plans without tensor parallelism
 # were slower than predicted beside those with it; plans without a pipeline were not.
 MECHANISMS: Final = (
@@ -84,26 +86,29 @@ MECHANISMS: Final = (
     Mechanism("shard groups", "shard_groups", 1, 0.5),
     Mechanism("stages of unequal size", "split", LayerSplit.EVEN, 0.5),
 )
-PER_DOUBLING: Final = 0.5  # of virtual stages, and of stages or tp beyond the fastest plan's
-TIGHT_MEMORY: Final = 8.0  # more than all mechanisms that one plan is likely to drop
+PER_DOUBLING: Final = 0.25  # of virtual stages
+PER_DOUBLING_OF_RANKS: Final = 0.5  # of stages, and of tp beyond the fastest plan's
+TIGHT_MEMORY: Final = 3.0  # all that may be given up: too little room shows in the first minutes
 
 
-# Ranks that shared weights in the largest published measurements of ZeRO 3, without experts (SC'21
-# table 2), and GPUs over which such ranks lie with them: a node.
-MEASURED_RANKS: Final = 2_240
+# GPUs over which ranks that share weights lie in the largest measurements of ZeRO 3: without
+# experts under FSDP (SC'21 table 2) and under Megatron (its own are of 128 GPUs; torchtitan shares
+# weights in the same way), and with experts, a node.
+MEASURED_GPUS_OF_FSDP: Final = 2_240
+MEASURED_GPUS: Final = 512
 MEASURED_GPUS_OF_EXPERTS: Final = 8
 UNMEASURED_WEIGHT: Final = 16.0  # more than everything else together
 MOST_CP: Final = 2  # under FSDP, up to which predictions are as good as without
 
 
 def unmeasured(plan: Plan, *, experts: bool) -> str:
-    """What a plan does beyond what measurements support; "" if nothing."""
+    """Choices of a plan beyond what measurements support; "" if there are none."""
     strategy, doubt = plan.strategy, _doubt(plan, experts=experts)
-    of = "of experts " if experts else ""
+    of, gpus = "of experts " if experts else "", strategy.shard_ranks * strategy.tp
     return (
         "",
         "the optimizer in host memory, which hardly anybody measured",
-        f"ZeRO 3 {of}over {strategy.shard_ranks:,} ranks, which nobody measured",
+        f"ZeRO 3 {of}over {gpus:,} GPUs, which nobody measured",
         f"cp {strategy.cp} under FSDP, which took 1.4 times as long as predicted where measured",
     )[doubt]
 
@@ -113,28 +118,29 @@ def _is_fsdp(runtime: str) -> bool:
 
 
 def _doubt(plan: Plan, *, experts: bool) -> int:
-    """How little is known about what a strategy does: 0 is a matter of measurements.
+    """The lack of evidence for a strategy's choices: 0 where they were measured.
 
     Megatron's optimizer in host memory was published once (Megatron-Bridge's documentation: 4.2
     times the iteration, 2.7 by prediction), DeepSpeed's took twice the time predicted; but it
     changes one step of an iteration only.
     """
     strategy = plan.strategy
-    ranks, most = strategy.shard_ranks, MEASURED_RANKS
-    if strategy.cp > MOST_CP and any(map(_is_fsdp, plan.runtimes)):
+    is_fsdp = any(map(_is_fsdp, plan.runtimes))
+    if strategy.cp > MOST_CP and is_fsdp:
         return 3
+    most = MEASURED_GPUS_OF_FSDP if is_fsdp else MEASURED_GPUS
     if experts:
-        ranks, most = ranks * strategy.tp, MEASURED_GPUS_OF_EXPERTS
-    if strategy.zero_stage == 3 and ranks > most:
+        most = MEASURED_GPUS_OF_EXPERTS
+    if strategy.zero_stage == 3 and strategy.shard_ranks * strategy.tp > most:
         return 2
     return int(strategy.offload_optimizer)
 
 
-def rules_against_unmeasured(*, experts: bool, runtime: str = "") -> tuple[UserRule, ...]:
-    """Drop what `unmeasured` names, and all of ZeRO 3 where there are experts, offload last."""
+def rules_against_unmeasured(*, weights: bool, runtime: str = "") -> tuple[UserRule, ...]:
+    """Drop what `unmeasured` names, offload last; `weights` whether all of ZeRO 3 is."""
     long = (rule_against("cp", MOST_CP),) if _is_fsdp(runtime) else ()
-    weights = (rule_against("zero_stage", 2),) if experts else ()
-    return (*long, *weights, rule_against("offload_optimizer", 0))
+    whole = (rule_against("zero_stage", 2),) if weights else ()
+    return (*long, *whole, rule_against("offload_optimizer", 0))
 
 
 class Recommendation(Value, frozen=True):
@@ -157,15 +163,23 @@ def mechanisms(plan: Plan, seq_length: int) -> float:
     return used + PER_DOUBLING * doublings
 
 
+def price(plan: Plan, fastest: Plan, seq_length: int) -> float:
+    """The per cent that a plan loses beside the fastest one, and the weight of all it uses."""
+    slower = plan.iteration_seconds / fastest.iteration_seconds - 1
+    return 100 * slower + mechanisms(plan, seq_length)
+
+
 def is_tied(fastest: Plan, other: Plan, *, experts: bool) -> bool:
     """Whether a plan cannot be told from the fastest one."""
     return chance(fastest, other, experts=experts) < NEAR_TIE_CHANCE
 
 
-def briefly(asked: Asked, cluster: Cluster, top: int) -> Asked:
+def briefly(asked: Asked, cluster: Cluster, top: int, terms: RunTerms) -> Asked:
     """Without linear programs; for one plan, without those too slow to be recommended."""
     alike = len(asked.workload.model.kinds) == len(cluster.pools) == 1
     by_time = asked.objective in (Objective.TIME, Objective.THROUGHPUT)
+    # A run that only trains is cheapest if it is fastest.
+    by_time |= asked.ranks_by_time and terms.ramp is None and terms.evaluation is None
     alone = top == 1 and alike and by_time and asked.limits == Limits()
     return replace(asked, lifts=False, near=NEAR if alone else math.inf)
 
@@ -219,7 +233,8 @@ class _Choice:
     def fastest_measured(self, plans: Sequence[Plan]) -> Plan:
         """The plan in the near-tie of which most is known, the fastest of several."""
         runtime, found = self._asked.runtime.name, list(plans)
-        rules = rules_against_unmeasured(experts=self._experts, runtime=runtime)
+        weights = self._experts or self._fastest.strategy.zero_stage == 3
+        rules = rules_against_unmeasured(weights=weights, runtime=runtime)
         while self._pool is not None and rules:
             found += self._near.plans(rules, self._pool)
             rules = rules[:-1]
@@ -251,22 +266,23 @@ class _Choice:
             plan.gpus != self._fastest.gpus
             or plan.iteration_seconds > self._latest
             or not self._loses_little(plan)
-            or self._weight(plan) >= self._weight(self.plan)
+            or self._price(plan) >= self._price(self.plan)
         ):
             return False
         self.plan = plan
         return True
 
-    def _weight(self, plan: Plan) -> float:
+    def _price(self, plan: Plan) -> float:
+        """A plan's loss in per cent, with weights for tight memory, more stages and doubt."""
         missing = 0.0 if plan.fit_chance is None else max(ROOMY - plan.fit_chance, 0.0)
         tight = TIGHT_MEMORY * min(missing / (ROOMY - TIGHT), 1.0)
         # A longer pipeline with fewer virtual stages is no simpler, nor is more tensor parallelism
         # in the place of a stage of ZeRO.
         own, fastest = plan.strategy, self._fastest.strategy
-        longer, wider = max(own.pp / fastest.pp, 1.0), max(own.tp / fastest.tp, 1.0)
-        deep = PER_DOUBLING * math.log2(longer * wider)
+        longer, wider = own.pp / fastest.pp, max(own.tp / fastest.tp, 1.0)
+        deep = PER_DOUBLING_OF_RANKS * math.log2(longer * wider)
         doubt = UNMEASURED_WEIGHT * self._doubt(plan)
-        return tight + deep + doubt + mechanisms(plan, self._seq_length)
+        return tight + deep + doubt + price(plan, self._fastest, self._seq_length)
 
     def simplify(self, pool: Pool) -> None:
         """Search again without one thing after the other."""
@@ -278,11 +294,11 @@ class _Choice:
             left.remove(one)
             if self._search(pool, (*rules, one.rule)):
                 rules = (*rules, one.rule)
-        most = 1
-        while most < self.plan.strategy.virtual_stages:
-            if self._search(pool, (*rules, rule_against("virtual_stages", most))):
-                return
-            most *= 2
+        stages = self.plan.strategy.virtual_stages
+        every = [rule_against("virtual_stages", 2**n) for n in range((stages - 1).bit_length())]
+        # If not even the most lenient rule leaves a plan, no other does.
+        if every and self._near.plans((*rules, every[-1]), pool):
+            any(self._search(pool, (*rules, one)) for one in every)
 
     def _first_used(self, left: Sequence[Mechanism]) -> Mechanism | None:
         strategy = self.plan.strategy
@@ -331,7 +347,7 @@ def chance(fastest: Plan, other: Plan, *, experts: bool) -> float:
 
 
 def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> Iterator[str]:
-    """What the plan does without that the fastest needs."""
+    """Mechanisms of the fastest plan that this one does without."""
     if plan is fastest:
         return
     mechanisms = unmeasured(fastest, experts=experts)
@@ -350,6 +366,8 @@ def _reasons(fastest: Plan, plan: Plan, seq_length: int, *, experts: bool) -> It
         names.pop(("", "offload_optimizer", "zero_stage", "cp")[doubt], None)
     for name in names.values():
         yield f"without {name}"
+    if 1 < plan.strategy.pp < fastest.strategy.pp:
+        yield f"{plan.strategy.pp} stages instead of {fastest.strategy.pp}"
     before, now = fastest.strategy.virtual_stages, plan.strategy.virtual_stages
     if now < before:
         yield f"{now} virtual stages instead of {before}" if now > 1 else "without virtual stages"

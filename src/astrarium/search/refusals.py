@@ -1,4 +1,4 @@
-"""What forbids one strategy: the runtime's rules, and the user's."""
+"""Rules against one strategy: the runtime's, and the user's."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def with_permitted_overlap(
 def why_refused(
     workload: Workload, pools: Sequence[Pool], strategy: Strategy, rule_set: str = "megatron"
 ) -> tuple[str, ...]:
-    """What the rules of a runtime hold against a strategy, in words; empty if nothing."""
+    """Rules of a runtime that a strategy breaks, in words; empty if there are none."""
     views = [_scalars(_fields(workload, pool, strategy)) for pool in pools]
     found = list(violations(views[0], rule_set)) if views else []
     for fields in views[1:]:  # only rules that read what differs may say something else

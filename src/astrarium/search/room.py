@@ -44,7 +44,7 @@ def pools_without_room(workload: Workload, cluster: Cluster) -> tuple[NoRoom, ..
 
 
 def least_stage_bytes(model: ClusterModel, pool: int) -> float:
-    """What a GPU of a pool holds of the leanest stage that its GPUs make up, all redone."""
+    """Bytes on a GPU of the leanest stage that a pool's GPUs make up, all redone."""
     strategies = _leanest(model, model.cluster.pools[pool].num_gpus)
     gpus = np.array([[p.num_gpus for p in model.cluster.pools]] * len(strategies))
     tables = model.stage_tables(degrees_of(strategies), options_of(strategies), [(pool,)], gpus)

@@ -56,7 +56,7 @@ class RuleSteps:
 
 
 def apply_rules(rules: CausedRules, columns: Fields, counts: Ints) -> tuple[Bools, Lost]:
-    """Which rows survive all rules, and how many strategies each rule was the first to reject."""
+    """Rows that survive all rules, and the strategies that each rule was the first to reject."""
     alive = np.ones(len(counts), bool)
     lost: Lost = Counter()
     for rule, cause in rules:

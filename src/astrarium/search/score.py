@@ -1,4 +1,4 @@
-"""What an objective and limits make of seconds on chosen GPUs: one figure that searches compare."""
+"""The score: one figure for seconds on chosen GPUs, by objective and limits."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Score:
         self._pools, self._hourly = cluster.pools, dict[tuple[int, ...], float]()
 
     def score(self, seconds: Any, gpus: Any, usd_per_hour: Any) -> Any:  # noqa: ANN401
-        """What the objective minimises; infinite beyond the limits."""
+        """The figure that the objective minimises; infinite beyond the limits."""
         return self.least_score(seconds, gpus, seconds * usd_per_hour)
 
     def least_score(self, seconds: Any, gpus: Any, usd_hours: Any) -> Any:  # noqa: ANN401
-        """What the score is at least if neither time nor money (times an hour) can be less."""
+        """The least score if neither time nor money (times an hour) can be less."""
         found = seconds
         if self.objective is Objective.COST:
             found = usd_hours

@@ -12,7 +12,7 @@ Sizes count all of it, before any rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from functools import cached_property
 from itertools import product
@@ -37,8 +37,9 @@ OPTION_ORDER = tuple(field.name for field in fields(Options))
 
 
 MOST_GRIDS = 20_000_000  # ways to divide GPUs and batch that are written down: bounds memory
-FEW_DEGREES = 100_000  # that are looked at together whatever their GPU counts
-MOST_DEGREES = 500_000  # of them, with expert degrees, that are looked at together
+FEW_DEGREES = 200_000  # that are looked at together whatever their GPU counts
+MOST_PAIRS = 1_000_000  # of grids and their choices that are written down together
+MOST_DEGREES = 200_000  # of them after which a part is full
 
 
 def divisors(number: int) -> Ints:
@@ -132,11 +133,11 @@ class Space:
 
     @property
     def degrees(self) -> Degrees:
-        return self._expanded(self._grids)
+        return self.expanded(self._grids)
 
     @property
     def num_degrees(self) -> int:
-        """How many `degrees` there are, without writing them out."""
+        """The number of `degrees`, without writing them out."""
         return int(self._per_grid(self._grids).sum())
 
     @property
@@ -150,43 +151,43 @@ class Space:
         A small space is one part: looking at all of it costs less than looking often.
         """
         rows = self._grids
-        experts = len(_grid(**self._expert_degrees)["ep"])
+        if len(rows["gpus"]) * len(self.choices["ep"]) <= FEW_DEGREES:
+            return [Wave(self, rows)]
         band = np.floor(np.log2(rows["gpus"])).astype(np.int64)
-        if len(band) * experts <= FEW_DEGREES:
-            band[:] = 0
-        waves = []
-        for value in distinct(band):
-            members = np.flatnonzero(band == value)
-            parts = -(-len(members) * experts // MOST_DEGREES)
-            waves += [Wave(self, _select(rows, m)) for m in np.array_split(members, parts)]
-        return waves
+        return [Wave(self, _select(rows, band == value)) for value in distinct(band)[::-1]]
 
-    def _expanded(self, rows: dict[str, Ints]) -> Degrees:
-        rows = _cross(rows, **self._expert_degrees)
-        fits = rows["tp"] * rows["cp"] * rows["dp"] % (rows["ep"] * rows["etp"]) == 0
-        rows = _cross(_select(rows, fits), sequence_parallel=np.array([False, True]))
-        return Degrees.of(rows)
+    def expanded(self, rows: dict[str, Ints], hopeful: Bools | None = None) -> Degrees:
+        """Grids with their choices, of which `hopeful` (grids, choices) may leave some out."""
+        ranks = self.choices["ep"] * self.choices["etp"]
+        fits = (rows["tp"] * rows["cp"] * rows["dp"])[:, None] % ranks == 0
+        row, choice = np.nonzero(fits if hopeful is None else fits & hopeful)
+        return Degrees.of(_select(rows, row) | _select(self.choices, choice))
 
     def _size(self, rows: dict[str, Ints]) -> int:
         """Strategies behind these grids, without writing them out."""
         return int((self._per_grid(rows) * self.counts(rows["pp"])).sum())
 
     def _per_grid(self, rows: dict[str, Ints]) -> Ints:
-        """Degrees behind each grid: of experts, with and without sequence parallelism."""
+        """Degrees behind each grid."""
         grid = rows["tp"] * rows["cp"] * rows["dp"]
         distinct, index = np.unique(grid, return_inverse=True)
-        experts = _grid(**self._expert_degrees)
-        divides = distinct[:, None] % (experts["ep"] * experts["etp"])[None, :] == 0
-        return np.asarray(2 * divides.sum(axis=1)[index])
+        divides = distinct[:, None] % (self.choices["ep"] * self.choices["etp"]) == 0
+        return np.asarray(divides.sum(axis=1)[index])
 
     @cached_property
-    def _expert_degrees(self) -> dict[str, Ints]:
-        experts = self.workload.model.max_experts
-        one = np.array([1])
-        return {
-            "ep": divisors(experts) if experts else one,
-            "etp": divisors(self.pool.gpus_per_node) if experts else one,
-        }
+    def choices(self) -> dict[str, Ints]:
+        """Values that every grid may have besides: degrees of experts, sequence parallelism."""
+        experts, one = self.workload.model.max_experts, np.array([1])
+        return _grid(
+            ep=divisors(experts) if experts else one,
+            etp=distinct(np.concatenate([*map(divisors, self._nodes)])) if experts else one,
+            sequence_parallel=np.array([False, True]),
+        )
+
+    @property
+    def _nodes(self) -> list[int]:
+        """GPUs per node of every pool."""
+        return [self.pool.gpus_per_node]
 
     def _usable(self, rows: dict[str, Ints]) -> Bools:
         """Whole nodes, or a part of one that divides it."""
@@ -256,7 +257,7 @@ class Space:
         return int(2 ** (len(OVERLAP_SWITCHES) - len(self.expanded_overlaps)))
 
     def num_options(self, chunk_layers: int) -> int:
-        """How many `options` there are, without writing them out."""
+        """The number of `options`, without writing them out."""
         policies = 1 + len(self.module_masks) + 2 * chunk_layers
         switches = int(2 ** len(self.expanded_overlaps))
         return policies * len(ZERO_STAGES) * len(self.offload) * switches
@@ -272,7 +273,7 @@ class Space:
 
 
 class Wave:
-    """A part of the space; `degrees` are written out only if they are looked at."""
+    """A part of the space; degrees are written out only if they are looked at."""
 
     def __init__(self, space: Space, grids: dict[str, Ints]) -> None:
         self._space, self._grids = space, grids
@@ -283,9 +284,19 @@ class Wave:
     def size(self) -> int:
         return self._space._size(self._grids)
 
-    @property
-    def degrees(self) -> Degrees:
-        return self._space._expanded(self._grids)
+    def degrees(self, hopeful: Callable[[dict[str, Ints]], Bools] | None) -> Iterator[Degrees]:
+        """In parts that memory allows; what is `hopeful` of some grids may change meanwhile."""
+        grids, space = self._grids, self._space
+        most = MOST_PAIRS // len(space.choices["ep"])
+        waiting: list[Degrees] = []
+        for start in range(0, len(grids["gpus"]), most):
+            some = _select(grids, slice(start, start + most))
+            waiting.append(space.expanded(some, hopeful and hopeful(some)))
+            if sum(map(len, waiting)) > MOST_DEGREES:
+                yield Degrees.joined(waiting)
+                waiting = []
+        if waiting:
+            yield Degrees.joined(waiting)
 
 
 def recomputable_modules(workload: Workload) -> tuple[RecomputeModule, ...]:
@@ -363,5 +374,5 @@ def _cross(rows: dict[str, Ints], **axes: Ints) -> dict[str, Ints]:
     return crossed | {name: np.tile(values, count) for name, values in extra.items()}
 
 
-def _select(rows: dict[str, Ints], chosen: Bools | Ints) -> dict[str, Ints]:
+def _select(rows: dict[str, Ints], chosen: Bools | Ints | slice) -> dict[str, Ints]:
     return {name: values[chosen] for name, values in rows.items()}

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from astrarium.catalog import find_gpu
-from astrarium.errors import InputError, did_you_mean
+from astrarium.errors import GpuCountError, InputError, did_you_mean
 from astrarium.strategy.options import megatron_aliases
 from astrarium.strategy.types import (
     Granularity,
@@ -337,13 +337,13 @@ def _derived(
     rest = strategy.tp * strategy.pp * strategy.cp
     if "dp" not in given:
         if gpus % rest:
-            raise InputError(
+            raise GpuCountError(
                 f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} = {rest}"
                 f" does not divide {gpus} GPUs ({_near_divisors(rest, gpus)})"
             )
         strategy = replace(strategy, dp=gpus // rest)
     elif strategy.gpus > gpus or (strategy.gpus < gpus and not _names_pools(given)):
-        raise InputError(
+        raise GpuCountError(
             f"{where}: tp {strategy.tp} x pp {strategy.pp} x cp {strategy.cp} x dp {strategy.dp}"
             f" = {strategy.gpus} GPUs, but {gpus} are given; leave out dp, which then follows"
         )

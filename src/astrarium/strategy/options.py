@@ -1,4 +1,4 @@
-"""What becomes of every option of Megatron-LM's parser: searched, derived, fixed or neutral.
+"""All options of Megatron-LM's parser: searched, derived, fixed or neutral.
 
 `data/megatron_options.json` has a line for every option, with the reason, so that nothing that
 decides time or memory is forgotten. This module reads the file.

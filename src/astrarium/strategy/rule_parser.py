@@ -237,7 +237,8 @@ class _Checker:
                 for meant in nearest_names(field, names)
             ]
             says = f"unknown field {name}{did_you_mean(field, names)}"
-            self._refuse(says, name, repairs=repairs)
+            fields = "" if repairs else f"fields are {', '.join(self._vocabulary.known)}"
+            self._refuse(says, name, fields, repairs)
         return field
 
     def _refuse(

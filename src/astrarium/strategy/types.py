@@ -72,7 +72,7 @@ def operator_wise(layers: int, chunks: int) -> int:
     four of seven layers redone would (counted for Llama: of a layer, its input, queries, values,
     attention's output and two products of the feed-forward part stay, 0.46 of all).
     """
-    return max(layers * 4 // (7 * chunks), 1)
+    return max(round(layers * 4 / (7 * chunks)), 1)
 
 
 class Recompute(Value, frozen=True):

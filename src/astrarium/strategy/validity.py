@@ -1,4 +1,4 @@
-"""Which strategies a runtime accepts, and why it refuses the others.
+"""Strategies that a runtime accepts, and its reasons to refuse the others.
 
 Every rule names the runtimes it holds for. Those of Megatron-LM are its own checks; those of other
 runtimes name what their files can express. The rules are data (`data/validity_rules.json`): a

@@ -1,4 +1,4 @@
-"""What answers scenarios: processes of this machine, or the tasks of a Ray cluster.
+"""Engines that answer scenarios: processes of this machine, or tasks of a Ray cluster.
 
 Scenarios go out in batches of the same model, and neighbours have as much in common as can be, so
 that a process prices shards once and searches once for all prices. A process

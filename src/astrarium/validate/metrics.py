@@ -1,4 +1,4 @@
-"""How near predictions come to measurements, per group of rows and in all.
+"""The distance of predictions from measurements, per group of rows and in all.
 
 Times are scored where they say something about the strategy: it is fully stated, the measured run
 used at least 5 % of the GPUs' peak and not more than all of it, and the notes carry none of the
@@ -38,7 +38,7 @@ class Scoring(StrEnum):
 
 
 class NotScored(StrEnum):
-    """Why the time of a modelled row is not scored."""
+    """Reasons why the time of a modelled row is not scored."""
 
     NO_TIME = "no time"
     DOUBTFUL = "marked doubtful"

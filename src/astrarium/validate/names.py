@@ -1,4 +1,4 @@
-"""What tables call GPUs, training programs and number formats, in the words of the project.
+"""Names of GPUs, training programs and number formats in tables, in the words of the project.
 
 The rules are data: patterns tried in order on lower-case text, the first that matches wins.
 A name that no rule knows is a reason not to predict the row, with the nearest known name.
@@ -139,6 +139,10 @@ STATED: Final = (
     # The head and its loss go over an eighth of the tokens at a time (torchtitan, torchtune).
     Statement(CHUNKED_LOSS, (("logit_bytes", 1.5),), runtimes=FSDP_FAMILY),
     Statement(CHUNKED_LOSS, (("logit_bytes", 0.5),), runtimes=r"^torchtitan$"),
+    # torchtune compiles the loss, but not the fp32 copy of the logits; their parts for a loss in
+    # chunks are made before it, all of them.
+    Statement(r"^torchtune", (("logit_bytes", 10),), runtimes=r"^torchtitan$"),
+    Statement(rf"^torchtune.*({CHUNKED_LOSS})", (("logit_bytes", 2.5),), runtimes=r"^torchtitan$"),
 )
 # Words before and after a statement that turn it round.
 DENIED_BEFORE: Final = r"(\b(no|not|non|never|without|disabled?)|w/o)[ -]*(a |the )?$"
@@ -257,7 +261,9 @@ def resolve_program(row: MeasuredRow) -> tuple[TrainingProgram, Runtime]:
 
 def _stated(runtime: Runtime, row: MeasuredRow) -> dict[str, object]:
     """Constants in which the runtime of a row differs, by what the row says."""
-    words = "; ".join((row.model, row.precision, row.notes, row.zero_or_fsdp)).lower()
+    words = "; ".join(
+        (row.framework, row.model, row.precision, row.notes, row.zero_or_fsdp)
+    ).lower()
     changes: dict[str, object] = {}
     fused = runtime.fused
     for statement in STATED:

@@ -1,4 +1,4 @@
-"""What is known about rows from other places than the table.
+"""Facts about rows from other places than the table.
 
 Habits of programs go by the words for the framework and the number format. What is known of single
 published tables goes by their address (`url_or_repo_path`), each with the reason; what a row's
@@ -72,7 +72,15 @@ FRAMEWORKS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     # Scales for blocks come from kernels that torchao has written by hand.
     (r"torchtitan.*(mxfp8|nvfp4)", {"cast_rate": 0.47}),
     # torchtune on one GPU: no FSDP, whose shards would have to be cast and gathered.
-    (r"single[- ]device", {"sharded_moved_bytes": 0, "gathered_moved_bytes": 0}),
+    (
+        r"single[- ]device",
+        {
+            "sharded_moved_bytes": 0,
+            "gathered_moved_bytes": 0,
+            "own_unit_memory": False,
+            "gathered_layers": 0,
+        },
+    ),
     # torchao's NVFP4 trains no faster than its 8 bits yet (README of its MX formats, 2025-11).
     # Its products keep their inputs in 4 bits.
     (r"torchtitan.*nvfp4", {"scaled_product_ratio": 3.48 / 1.92, "scaled_input_bytes": 1}),

@@ -1,4 +1,4 @@
-"""What tables say about strategies: sharding, recomputation, overlap, memory and outcomes.
+"""Words of tables about strategies: sharding, recomputation, overlap, memory and outcomes.
 
 As in `names`, the rules are data. A choice that a row leaves open is filled in the way its program
 is usually launched (`data/programs.json`).

@@ -1,4 +1,4 @@
-"""What a worker answers: each kind of question with the code that the command line has.
+"""Answers of a worker: each kind of question with the code that the command line has.
 
 A body is read without touching any file. An answer is bytes, ready to be sent: the server itself
 never reads a document. A listener hears how far a search is, and the plans found so far.

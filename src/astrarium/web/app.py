@@ -7,9 +7,11 @@ import json
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import cache, partial
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+import msgspec
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -20,21 +22,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from astrarium import __version__
-from astrarium.web import example, static
-from astrarium.web.flags import (
-    Chosen,
-    CompareRequest,
-    ExportRequest,
-    PlanRequest,
-    PredictRequest,
-    ReplanRequest,
-    ReportRequest,
-    ReviewRequest,
-    StragglersRequest,
-    SweepRequest,
-    WhyNotRequest,
-    complaint,
-)
+from astrarium.value import Value
+from astrarium.web import example, flags, static
+from astrarium.web.flags import ExportRequest, PlanRequest, ReportRequest, SweepRequest, complaint
 from astrarium.web.guard import BodyLimit, Guard, error_response
 from astrarium.web.jobs import NoAnswerError, Workers
 from astrarium.web.reply import IN_FORM, OK, REFUSED, ZIP_TYPE, Answer, encoded
@@ -178,13 +168,14 @@ def create_app(settings: ServerSettings) -> FastAPI:
     _add_catalog(app, workers)
     if settings.shared is None:
         _add_searches(app, workers)
-        _add_strategies(app, workers)
     else:
         _add_shared(app, settings.shared)
     if settings.sweep is not None:
         _add_sweep(app, workers, settings.sweep)
-    _add_documents(app, workers)
-    _add_running(app, workers)
+    for name, route in ROUTES.items():
+        if settings.shared is None or not route.searches:
+            _add_route(app, workers, name, route)
+    _add_files(app, workers)
     _add_page(app, settings)
     return app
 
@@ -255,62 +246,36 @@ def _add_sweep(app: FastAPI, workers: Workers, path: str) -> None:
         return _response(await _unless_left(request, _answer(workers, "sweep", given)))
 
 
-def _add_strategies(app: FastAPI, workers: Workers) -> None:
-    @app.post(
-        "/api/predict",
-        responses=responses("PlanDocument", "What `astrarium predict --json` prints."),
-    )
-    async def predict(request: Request, body: PredictRequest) -> Response:  # type: ignore[valid-type]
-        """One strategy: as `astrarium predict`; or the rule that forbids it."""
-        return await _answered(request, workers, "predict", body)
+class _Route(Value, frozen=True):
+    """A question whose body goes to a worker as it is; the answer of a large one is compressed."""
 
-    @app.post(
-        "/api/whynot",
-        responses=responses("WhyNot", "The strategy's plan, and the flags that it breaks."),
-    )
-    async def why_not(request: Request, body: WhyNotRequest) -> Response:  # type: ignore[valid-type]
-        """One strategy beside the plans of a search: held to its rules, limits and memory."""
-        return await _answered(request, workers, "whynot", body)
-
-    @app.post(
-        "/api/review",
-        responses=responses("ImportDocument", "What `astrarium explain SCRIPT --json` prints."),
-    )
-    async def review(request: Request, body: ReviewRequest) -> Response:  # type: ignore[valid-type]
-        """A launch script or configuration: whether it runs, and what would be better.
-
-        It is read and never executed; files that it names are not looked for.
-        """
-        return await _answered(request, workers, "review", body)
+    body: str  # a request of `astrarium.web.flags`
+    answer: str  # a schema
+    gives: str
+    about: str
+    problems: dict[str, str] = msgspec.field(default_factory=dict)
+    large: bool = False
+    searches: bool = False  # not beside a shared document
 
 
-def _add_documents(app: FastAPI, workers: Workers) -> None:
-    @app.post(
-        "/api/explain",
-        responses=responses("Explanation", "What `astrarium explain --json` prints."),
-    )
-    async def explain(request: Request, body: Chosen) -> Response:
-        """Where time, memory and money of a plan go: as `astrarium explain`."""
-        return await _answered(request, workers, "explain", body)
+ROUTES: Final = msgspec.json.decode(
+    (Path(__file__).parent / "data" / "routes.json").read_bytes(), type=dict[str, _Route]
+)
 
-    @app.post(
-        "/api/compare",
-        responses=responses("PlanComparison", "What `astrarium explain --against --json` prints."),
-    )
-    async def compare(request: Request, body: CompareRequest) -> Response:
-        """How two plans differ: as `astrarium explain --against`."""
-        return await _answered(request, workers, "compare", body)
 
-    @app.post("/api/timeline", responses=responses("TimelineDocument", "One iteration."))
-    async def timeline(request: Request, body: Chosen) -> Response:
-        """What every stage of a plan does and holds at each moment; as columns."""
-        return await _large(request, workers, "timeline", body)
+def _add_route(app: FastAPI, workers: Workers, name: str, route: _Route) -> None:
+    kind = name.replace("_", "")
 
-    @app.post("/api/trace", responses=responses("Trace", "A trace for Perfetto."))
-    async def trace(request: Request, body: Chosen) -> Response:
-        """The predicted iteration: as `astrarium trace`."""
-        return await _large(request, workers, "trace", body)
+    async def answered(request: Request, body: BaseModel) -> Response:
+        return await _answered(request, workers, kind, body, large=route.large)
 
+    answered.__annotations__["body"] = getattr(flags, route.body)
+    found = responses(route.answer, route.gives, **route.problems)
+    described = app.post(f"/api/{kind}", name=name, description=route.about, responses=found)
+    described(answered)
+
+
+def _add_files(app: FastAPI, workers: Workers) -> None:
     pages = responses("Problem", "One HTML file with all pictures.")
     pages[OK]["content"] = {"text/html": {"schema": {"type": "string"}}}
 
@@ -320,11 +285,6 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
         response = await _answered(request, workers, "report", body)
         response.headers["content-disposition"] = 'attachment; filename="report.html"'
         return response
-
-    @app.post("/api/targets", responses=responses("TargetTimes", "What each makes of a plan."))
-    async def targets(request: Request, body: Chosen) -> Response:
-        """Which software can start a plan as it is, and how much slower the nearest would be."""
-        return await _answered(request, workers, "targets", body)
 
     exports = responses("ExportedFiles", "An archive, or its files as JSON.", s422="ExportRefused")
     exports[OK]["content"]["application/zip"] = {"schema": {"type": "string", "format": "binary"}}
@@ -339,20 +299,6 @@ def _add_documents(app: FastAPI, workers: Workers) -> None:
             name = f"{body.target.lower()}.zip"
             response.headers["content-disposition"] = f'attachment; filename="{name}"'
         return response
-
-
-def _add_running(app: FastAPI, workers: Workers) -> None:
-    @app.post(
-        "/api/replan", responses=responses("ReplanDocument", "Three answers.", s409="Problem")
-    )
-    async def replan(request: Request, body: ReplanRequest) -> Response:  # type: ignore[valid-type]
-        """What a running job should do about a changed cluster: as `astrarium replan`."""
-        return await _answered(request, workers, "replan", body)
-
-    @app.post("/api/stragglers", responses=responses("StragglersDocument", "Of the listed plans."))
-    async def stragglers(request: Request, body: StragglersRequest) -> Response:
-        """What plans take with slow GPUs and failures: as `astrarium plan --stragglers`."""
-        return await _answered(request, workers, "stragglers", body)
 
 
 def _add_page(app: FastAPI, settings: ServerSettings) -> None:
@@ -406,14 +352,12 @@ def _given(request: Request, body: BaseModel) -> dict[str, Any]:
     return {**body.model_dump(exclude_unset=True), IN_FORM: in_form}
 
 
-async def _answered(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
-    return _response(await _unless_left(request, _answer(workers, kind, _given(request, body))))
-
-
-async def _large(request: Request, workers: Workers, kind: str, body: BaseModel) -> Response:
-    """The same, compressed for clients that accept it."""
-    answer = _answer(workers, kind, {**_given(request, body), "gzip": _takes_gzip(request)})
-    return _response(await _unless_left(request, answer))
+async def _answered(
+    request: Request, workers: Workers, kind: str, body: BaseModel, *, large: bool = False
+) -> Response:
+    """The answer; a large one is compressed for clients that accept it."""
+    given = {**_given(request, body), **({"gzip": _takes_gzip(request)} if large else {})}
+    return _response(await _unless_left(request, _answer(workers, kind, given)))
 
 
 def _takes_gzip(request: Request) -> bool:

@@ -164,8 +164,10 @@ class ExportRequest(Chosen):
 def complaint(errors: Sequence[Any]) -> Answer:
     """The error of a body that does not have the form of a request."""
     first = errors[0]
-    # Of a value that may be a number, a text or a list, the branches stand behind its key.
-    key = [part for part in first["loc"] if part != "body" and not _is_branch(part)]
+    if first["type"] == "json_invalid":
+        where = f"{first['ctx']['error']}, character {first['loc'][-1]}"
+        return problem(REFUSED, f"the body is no JSON that can be read: {where}")
+    key = _key(first)
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
     name = name.removeprefix(".")
     if first["type"] == "extra_forbidden" and len(key) == 1:
@@ -175,8 +177,30 @@ def complaint(errors: Sequence[Any]) -> Answer:
         if name in known and known[name].is_file:
             message = f"{flag(name)} names a file, and the server reads none"
         return problem(REFUSED, message, name)
-    message = str(first["msg"])
-    return problem(REFUSED, f"{name}: {message}" if name else message, name or None)
+    if not name:
+        return problem(REFUSED, f"the body has to be a JSON object such as {EXAMPLE}")
+    forms = dict.fromkeys(
+        _FORMS[e["type"]] for e in errors if _key(e) == key and e["type"] in _FORMS
+    )
+    message = f"expected {' or '.join(forms)}" if forms else str(first["msg"])
+    return problem(REFUSED, f"{name}: {message}", name)
+
+
+EXAMPLE: Final = '{"model": "llama-3-8b", "gpus": "h100:8", "global_batch": 64}'
+_FORMS: Final = {
+    "int_type": "a number",
+    "float_type": "a number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "missing": "a value, and there is none",
+}
+
+
+def _key(error: Mapping[str, Any]) -> list[Any]:
+    """The place of an error; of a value that may be of several kinds, they stand behind its key."""
+    return [part for part in error["loc"] if part != "body" and not _is_branch(part)]
 
 
 def _is_branch(part: object) -> bool:

@@ -1,4 +1,4 @@
-"""Which requests are let through: token, own origin, own name, size.
+"""Checks of requests: token, own origin, own name, size.
 
 A page of another site can reach a server on this machine through the browser, under its own name
 (cross-origin) or under one that it lets point here (DNS rebinding). So the Host must be one that

@@ -1,4 +1,4 @@
-"""What the API returns, as JSON schemas that are made of the documents' own types."""
+"""Answers of the API as JSON schemas, made of the documents' own types."""
 
 from __future__ import annotations
 

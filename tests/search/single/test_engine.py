@@ -31,12 +31,14 @@ from astrarium.model.lengths import Lengths
 from astrarium.model.workload import Workload
 from astrarium.search import space
 from astrarium.search.families import family_of
+from astrarium.search.fields import constant_fields
 from astrarium.search.formats import runnable
 from astrarium.search.outcome import Limits, Objective, Rejection, SearchResult
 from astrarium.search.plan import estimate
 from astrarium.search.refusals import why_refused
 from astrarium.search.rules import UserRule, overlaps_named, user_rules
 from astrarium.search.single import open_layouts
+from astrarium.search.single.degree_bounds import DegreeWork, LeastWork
 from astrarium.search.single.engine import Search
 from astrarium.search.space import OVERLAP_SWITCHES, Space
 from astrarium.strategy.columns import Options
@@ -418,6 +420,45 @@ def test_every_strategy_is_accounted_for(workload: Workload) -> None:
     assert min(result.rejected.values()) > 0
     by_rule = result.rejected[Rejection.RUNTIME] + result.rejected[Rejection.RULE]
     assert sum(result.reasons.values()) == by_rule
+
+
+@pytest.mark.parametrize("objective", [Objective.TIME, Objective.COST, Objective.GPUS])
+@pytest.mark.parametrize("experts", [0, 4])
+def test_a_space_in_parts_is_answered_like_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, objective: Objective, experts: int
+) -> None:
+    workload = Workload(small_model(4, experts=experts), seq_length=2048, global_batch=24)
+    pool = pool_of("a100:24", 9 * GB)
+    whole = searched(workload, pool, exact=False, objective=objective)
+    for name, most in (("FEW_DEGREES", 0), ("MOST_PAIRS", 200), ("MOST_DEGREES", 100)):
+        monkeypatch.setattr(space, name, most)
+    in_parts = searched(workload, pool, exact=False, objective=objective)
+    assert in_parts.found == whole.found
+    assert in_parts.space == whole.space == len(whole.found) + sum(whole.rejected.values())
+    assert in_parts.space == len(in_parts.found) + sum(in_parts.rejected.values())
+    assert in_parts.rejected[Rejection.BOUND] >= whole.rejected[Rejection.BOUND]
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_no_degrees_work_less_than_their_shards(experts: int) -> None:
+    workload = Workload(small_model(4, experts=experts), seq_length=2048, global_batch=24)
+    pool = pool_of("a100:24")
+    model = CostModel(workload, pool)
+    every = Space(workload, pool, model.planner, exact=False)
+    work = LeastWork(model, every, (), constant_fields(workload, pool))
+    (degrees,) = every.waves()[0].degrees(lambda grids: np.isfinite(work.of(grids)))
+    (of_all,) = every.waves()[0].degrees(None)
+    assert len(degrees) == len(of_all)
+    shards = model.shard_costs(degrees)
+    done = DegreeWork.of(model, degrees, shards, every.most_chunks(degrees.pp)).least_passes()
+    for row in range(0, len(degrees), 7):
+        one = degrees.take(np.array([row]))
+        grids = {name: getattr(one, name) for name in ("tp", "cp", "micro_batch", "gpus")}
+        choice = [
+            all(getattr(one, name)[0] == column[at] for name, column in every.choices.items())
+            for at in range(len(every.choices["ep"]))
+        ].index(True)
+        assert work.of(grids)[0, choice] <= done[row] * one.gpus[0]
 
 
 def test_same_input_same_output(workload: Workload) -> None:

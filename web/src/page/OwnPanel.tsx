@@ -2,7 +2,7 @@
 import { duration, gib, strategyText } from "../charts/format";
 import { type ImportDocument, OWN_RANK, planName } from "../document";
 import { changeText } from "./Compare";
-import { percent } from "./format";
+import { chance, percent } from "./format";
 
 interface Props {
   review: ImportDocument;
@@ -39,7 +39,7 @@ export function OwnPanel({ review, rank, onChoose, onCompare }: Props) {
           {faster !== null && (
             <b>
               {faster > 1.0005
-                ? `Plan 1 is ${faster.toFixed(2)} times as fast.`
+                ? `Plan 1 is ${faster.toFixed(2)} times as fast${under(review)}.`
                 : "No plan that was found is faster."}
             </b>
           )}
@@ -114,15 +114,24 @@ function Reasons({ texts }: { texts: readonly string[] }) {
   );
 }
 
+/** The runtime of plan 1, where yours is predicted under another one. */
+function under(review: ImportDocument): string {
+  const planned = review.answer?.plans[0]?.runtimes?.[0];
+  return planned && planned !== review.runtime
+    ? `, under ${planned} instead of ${review.runtime}`
+    : "";
+}
+
 function verdictOf(review: ImportDocument): [mark: string, text: string] {
   const { fit, conflicts, runs } = review;
   const lack = fit?.excess_bytes ?? 0;
   if (conflicts.length > 0) return ["✗", "It would not start:"];
-  if (runs === null)
-    return [
-      "?",
-      "Not sure whether it fits: it does not as predicted, but it says what saves memory:",
-    ];
+  if (runs === null) {
+    const why = review.unsure?.length
+      ? "it says what saves memory:"
+      : `such predictions are often too high: the chance is ${chance(fit?.plan?.fit_chance ?? 0)}.`;
+    return ["?", `Not sure whether it fits: it does not as predicted, but ${why}`];
+  }
   if (runs) return ["✓", `It runs, with ${gib(-lack)} to spare on the fullest GPU.`];
   return ["✗", `It does not fit: the fullest GPU lacks ${gib(lack)}.`];
 }

@@ -73,8 +73,10 @@ class Predicted:
 
 
 def predict(measurements: Sequence[Measurement], tuning: Tuning = NEUTRAL) -> Predicted:
-    """What the cost model says. The batch enters only through the number of micro-batches, so
-    measurements that differ in nothing else share a cost model.
+    """The predictions of the cost model.
+
+    The batch enters only through the number of micro-batches, so measurements that differ in
+    nothing else share a cost model.
     """
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, run in enumerate(measurements):

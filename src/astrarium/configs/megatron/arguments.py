@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from astrarium.configs.imported import NOT_AN_OPTION, AsIf, Unknown, answer_for, variables_of
+from astrarium.configs.imported import AsIf, Fate, Unknown, answer_for, variables_of
 from astrarium.configs.shell.expansion import alternatives, shown, unset_in
 from astrarium.configs.values import table
 from astrarium.errors import did_you_mean, in_shell
@@ -188,7 +188,8 @@ def _unknown(out: Arguments, flag: str, values: Sequence[str]) -> None:
             return
         if len(out.unknown) < MOST_HINTS:  # each compares with 800 names
             hint = did_you_mean(flag, options_by_flag())
-    out.unknown.append(Unknown(flag, f"{NOT_AN_OPTION} Megatron-LM {megatron_version()}{hint}"))
+    says = f"not an option of Megatron-LM {megatron_version()}{hint}"
+    out.unknown.append(Unknown(flag, says, Fate.FORKED))
 
 
 def _keep(out: Arguments, given: Given) -> None:

@@ -1,4 +1,4 @@
-"""What Megatron's validation holds against options, beside the rules of strategies.
+"""Conflicts between options by Megatron's validation, beside the rules of strategies.
 
 Rules that read nothing but a strategy, a model and a cluster are `strategy/validity.py`; here are
 those about how options are written: `data/conflicts.json`, and here what has to be counted.

@@ -16,9 +16,8 @@ from astrarium.configs.huggingface import catalog_model
 from astrarium.configs.imported import Imported, NotModelledError, OpenQuestionError, answer_for
 from astrarium.configs.megatron.arguments import parse_arguments
 from astrarium.configs.megatron.importing import imported, of_settings
-from astrarium.configs.megatron.overrides import read_pairs, settings_in
+from astrarium.configs.megatron.overrides import read_pairs, settings_in, with_adapters
 from astrarium.configs.neighbours import is_there
-from astrarium.configs.settings import Settings
 from astrarium.configs.shell.expansion import shown, unset_in
 from astrarium.configs.shell.launch import Launch, flags_of
 from astrarium.configs.values import OVERRIDE, leaves, table
@@ -42,8 +41,6 @@ _NOT_MODELLED: Final = tuple(
         r"(^|[_ -])dpo": "by preferences, with another model beside it",
     }.items()
 )
-_ADAPTERS: Final = ("lora", "dora")
-_USUAL_RANK: Final = 32  # of Megatron-Bridge's LoRA and DoRA
 _RECIPE_ENDS: Final = re.compile(r"_(pretrain|sft|finetune|peft|lora|distill|\d+gpu).*$")
 
 
@@ -70,18 +67,7 @@ def read_recipe(launch: Launch, source: str, extra: Mapping[str, str]) -> Import
         )
     read = read_pairs(list(values.items()), source, launch)
     scheme = flags.get("peft_scheme") or flags.get("peft") or ("peft" in lowered and "lora") or ""
-    return _with_model(_with_adapters(read, scheme, values), lowered)
-
-
-def _with_adapters(read: Imported, scheme: str, values: Mapping[str, str]) -> Imported:
-    """The training with adapters, where a recipe has them; with the defaults of its classes."""
-    if scheme.lower() not in _ADAPTERS:
-        return read
-    modules = re.findall(r"\w+", values.get("peft.target_modules", ""))
-    read.described.runtime, read.described.finetune = "megatron-bridge", scheme.lower()
-    read.described.lora_rank = Settings(values).count("peft.dim") or _USUAL_RANK
-    read.described.lora_modules = ",".join(modules) or "all-linear"
-    return read
+    return _with_model(with_adapters(read, scheme, values), lowered)
 
 
 def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
@@ -91,7 +77,7 @@ def read_bridge_file(content: Mapping[str, Any], source: str) -> Imported:
     pairs = list(settings_in(content))
     scheme = next((word for word in ("dora", "lora", "peft") if word in name), "")
     scheme = scheme or ("lora" if content.get("peft") else "")
-    read = _with_adapters(read_pairs(pairs, source), scheme.replace("peft", "lora"), dict(pairs))
+    read = with_adapters(read_pairs(pairs, source), scheme.replace("peft", "lora"), dict(pairs))
     note = f"{source}: the model is the one that the file is called after"
     return replace(_with_model(read, name), notes=(*read.notes, note))
 

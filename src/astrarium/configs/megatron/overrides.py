@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from astrarium.configs.imported import Imported, Unknown
+from astrarium.configs.imported import Imported, Unknown, Used
 from astrarium.configs.megatron.importing import of_settings
 from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
@@ -27,6 +28,9 @@ _FOLLOWS: Final = (
     *("batch_p2p_comm", "should_pad_vocab", "dataset_kwargs", "enable_offline_packing"),
     *("packed_sequence_size", "pad_seq_to_mult"),
 )
+_ADAPTERS: Final = ("lora", "dora")
+_DECIDING_ADAPTERS: Final = ("peft.dim", "peft.target_modules")
+_USUAL_RANK: Final = 32  # of Megatron-Bridge's LoRA and DoRA
 _LAYOUT: Final = "pipeline_model_parallel_layout"
 _UNSET: Final = ("null", "None", "")
 # Settings of a file that no option has, and what they are among the options.
@@ -40,8 +44,29 @@ def read_overrides(text: str, source: str) -> Imported:
         words = shlex.split(text, comments=True)
     except ValueError as error:
         raise InputError(f"{source}: {str(error).lower()}") from None
-    pairs = [word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)]
-    return read_pairs([(key, value) for key, _, value in pairs], source)
+    values = {
+        key: value
+        for key, _, value in (
+            word.lstrip("+").partition("=") for word in words if OVERRIDE.match(word)
+        )
+    }
+    read = read_pairs(list(values.items()), source)
+    if not any(key.startswith("peft.") for key in values):
+        return read
+    note = f"{source}: adapters train, and no other weights; they are read as LoRA"
+    return replace(with_adapters(read, "lora", values), notes=(*read.notes, note))
+
+
+def with_adapters(read: Imported, scheme: str, values: Mapping[str, str]) -> Imported:
+    """The training with adapters, where a recipe has them; with the defaults of its classes."""
+    if scheme.lower() not in _ADAPTERS:
+        return read
+    modules = re.findall(r"\w+", values.get("peft.target_modules", ""))
+    read.described.runtime, read.described.finetune = "megatron-bridge", scheme.lower()
+    read.described.lora_rank = Settings(values).count("peft.dim") or _USUAL_RANK
+    read.described.lora_modules = ",".join(modules) or "all-linear"
+    own = [Used(key, values[key], "adapters") for key in _DECIDING_ADAPTERS if key in values]
+    return replace(read, used=(*read.used, *own))
 
 
 def read_pairs(

@@ -1,4 +1,4 @@
-"""What variables of a script hold, and words with their values filled in.
+"""Variables of a script, and words with their values filled in.
 
 What no line of the script sets is not guessed: it stays in the word as a mark (`unset_in` finds
 it), so that whoever needs the value can name the variable, and others need not care. So does what

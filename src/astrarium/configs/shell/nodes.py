@@ -1,4 +1,4 @@
-"""What a shell script consists of: statements, words and the parts of words."""
+"""The syntax tree of a shell script: statements, words and the parts of words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shell script does with its variables, up to the commands it starts.
+"""Follows a shell script on its variables, up to the commands it starts.
 
 Nothing is ever executed: the statements are followed as bash would, on variables alone. Where a
 condition depends on the machine (a file, what another program prints), both ways are followed, and

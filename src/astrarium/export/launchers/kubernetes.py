@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
 from astrarium.catalog.gpus import name_in
-from astrarium.export.features import lacks
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import Files, LaunchFiles, RankProgram
 from astrarium.export.run_length import CHECKPOINTS, usual_folder
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.plans.job import Job
 
 JOBSET_FILE: Final = "jobset.yaml"
@@ -252,10 +251,4 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     yield from torchrun.mixed_notes(job)
 
 
-TARGET = Target(
-    name="kubernetes",
-    title="JobSet",
-    version="v1alpha2",
-    launch=launch,
-    lacks=lacks("existing nodes"),
-)
+TARGET = target_of(__name__)

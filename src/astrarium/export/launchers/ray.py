@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from astrarium.catalog.gpus import name_in
-from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import POOL_LABEL, pool_labels, pool_notes
 from astrarium.export.program import LaunchFiles, RankProgram, filled
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.plans.job import Job, NodeGroup
 
 SCRIPT: Final = "start_ray.py"
@@ -86,10 +85,4 @@ def _notes(job: Job) -> Iterator[str]:
     yield from torchrun.mixed_notes(job)
 
 
-TARGET = Target(
-    name="ray",
-    title="Ray Train",
-    version="2.60.0",
-    launch=launch,
-    lacks=lacks("existing nodes", "ray"),
-)
+TARGET = target_of(__name__)

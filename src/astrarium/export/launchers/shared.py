@@ -1,4 +1,4 @@
-"""What launchers of clusters share: groups of nodes with names, YAML with a header.
+"""Shared by launchers of clusters: groups of nodes with names, YAML with a header.
 
 Nodes of a group are alike and next to each other in the order of ranks. A launcher that asks for
 nodes asks for each group by itself, and numbers its nodes from the first of the group.

@@ -14,11 +14,10 @@ from astrarium.catalog.gpus import name_in, names_of
 from astrarium.catalog.prices import ANY_REGION, REGIONS, offers
 from astrarium.cluster.interconnect import Network
 from astrarium.errors import flag
-from astrarium.export.features import lacks
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.run_length import CHECKPOINTS
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.plans.job import Job
 
 TASK_FILE: Final = "task.yaml"
@@ -182,11 +181,4 @@ def _notes(job: Job, program: RankProgram) -> Iterator[str]:
     yield from torchrun.spot_notes(job, program)
 
 
-TARGET = Target(
-    name="skypilot",
-    title="SkyPilot",
-    version="0.14.1",
-    launch=launch,
-    nodes_refused=nodes_refused,
-    lacks=lacks("skypilot"),
-)
+TARGET = target_of(__name__)

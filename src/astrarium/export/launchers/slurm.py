@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from astrarium.export.features import lacks
 from astrarium.export.header import commented, header_lines
 from astrarium.export.launchers import shared, torchrun
 from astrarium.export.program import LaunchFiles, RankProgram
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.plans.job import Job
 
 SCRIPT: Final = "job.sbatch"
@@ -106,10 +105,4 @@ def _notes(job: Job) -> Iterator[str]:
     yield from torchrun.mixed_notes(job)
 
 
-TARGET = Target(
-    name="slurm",
-    title="Slurm",
-    version="",
-    launch=launch,
-    lacks=lacks("existing nodes"),
-)
+TARGET = target_of(__name__)

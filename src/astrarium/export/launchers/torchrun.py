@@ -20,7 +20,7 @@ from astrarium.export.run_length import (
     iterations_between,
     usual_folder,
 )
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.plans.job import Job
 
 SCRIPT: Final = "launch.sh"
@@ -204,4 +204,4 @@ def _flags(arguments: Iterable[str]) -> list[str]:
     return lines
 
 
-TARGET = Target(name="torchrun", title="torchrun", version="", launch=launch)
+TARGET = target_of(__name__)

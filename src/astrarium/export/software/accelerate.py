@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import lacks
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.launchers import torchrun
 from astrarium.export.launchers.shared import yaml_text
@@ -20,7 +19,7 @@ from astrarium.export.program import LaunchFiles, RankProgram
 from astrarium.export.software import causal_models as causal
 from astrarium.export.software.model_facts import scan_needs
 from astrarium.export.software.peft import adapted, adapter_files, adapter_needs, adapter_notes
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
 
@@ -179,15 +178,5 @@ def launch(job: Job, program: RankProgram) -> LaunchFiles:
     return torchrun.on_every_node(job, program, script, torchrun.node_notes(job))
 
 
-TARGET = Target(
-    name="accelerate",
-    title="Accelerate",
-    version=VERSION,
-    runtime=causal.RUNTIME,
-    program=program,
-    launch=launch,
-    lacks=lacks("accelerate", "script"),
-    model_refused=causal.causal_refused,
-    optimizers="fsdp",
-    finetunes=("lora", "qlora", "dora"),
-)
+model_refused = causal.causal_refused
+TARGET = target_of(__name__)

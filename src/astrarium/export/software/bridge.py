@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import flag
-from astrarium.export.features import lacks, layers_of_stages
-from astrarium.export.header import commented, header_lines
+from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.program import BRIDGE_OFF, Data, RankProgram, filled, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
@@ -28,11 +27,10 @@ from astrarium.export.run_length import (
 )
 from astrarium.export.software import megatron
 from astrarium.export.software.published import published_as, why_unpublished
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.model.adapters import module_names
 from astrarium.model.workload import Precision, Workload
 from astrarium.plans.job import Job
-from astrarium.strategy.types import Granularity
 
 VERSION: Final = "0.6.2"
 SOFTWARE: Final = f"Megatron-Bridge {VERSION}"
@@ -80,10 +78,7 @@ def workload_refused(work: Workload) -> str:
 def overrides(job: Job) -> dict[str, object]:
     """Every key of a configuration that the plan decides."""
     return {
-        **dict(_degrees(job)),
-        **dict(_recompute(job)),
-        **dict(_sharing(job)),
-        **dict(_overlap(job)),
+        **dict(_strategy(job)),
         **_DATA["fixed"],
         **({**_DATA["fixed_for_experts"], **_messages(job)} if job.model.max_experts else {}),
         **(BRIDGE_OFF if on_amd(job) else {}),
@@ -92,72 +87,20 @@ def overrides(job: Job) -> dict[str, object]:
     }
 
 
-def _degrees(job: Job) -> Iterator[tuple[str, object]]:
-    strategy = job.strategy
-    layers = layers_of_stages(strategy)
-    chunks = strategy.virtual_stages if strategy.virtual_stages > 1 else None
-    yield "model.tensor_model_parallel_size", strategy.tp
-    yield "model.pipeline_model_parallel_size", strategy.pp
-    yield "model.virtual_pipeline_model_parallel_size", chunks
-    predictions = job.model.mtp_layers
-    stated = len(set(layers)) > 1 or (predictions and len(layers) > 1)
-    layout = megatron.layout(layers, predictions) if stated else None
-    yield "model.pipeline_model_parallel_layout", layout
-    yield "model.mtp_num_layers", predictions or None
-    yield "model.context_parallel_size", strategy.cp
-    yield "model.sequence_parallel", strategy.sequence_parallel
-    if job.model.max_experts:
-        yield "model.expert_model_parallel_size", strategy.ep
-        yield "model.expert_tensor_parallel_size", strategy.etp
-    elif strategy.pipeline_inside and strategy.cp > 1:
-        yield "model.expert_tensor_parallel_size", strategy.tp * strategy.cp
-    yield "dist.use_tp_pp_dp_mapping", strategy.pipeline_inside
-    yield "train.micro_batch_size", strategy.micro_batch
-    yield "train.global_batch_size", job.workload.global_batch
-
-
-def _recompute(job: Job) -> Iterator[tuple[str, object]]:
-    recompute = job.strategy.recompute
-    used = recompute.granularity is not Granularity.NONE
-    full = recompute.granularity is Granularity.FULL
-    selective = recompute.granularity is Granularity.SELECTIVE
-    yield "model.recompute_granularity", recompute.granularity.value if used else None
-    yield "model.recompute_method", recompute.method.value if full else None
-    yield "model.recompute_num_layers", recompute.layers if full else None
-    modules = [module.value for module in recompute.modules]
-    yield "model.recompute_modules", modules if selective else None
-
-
-def _sharing(job: Job) -> Iterator[tuple[str, object]]:
-    strategy = job.strategy
-    shards = strategy.zero_stage in megatron.SHARDING
-    yield "ddp.use_distributed_optimizer", strategy.zero_stage > 0
-    yield "optimizer.use_distributed_optimizer", strategy.zero_stage > 0
-    yield "ddp.num_distributed_optimizer_instances", strategy.shard_groups
-    yield "ddp.use_megatron_fsdp", shards
-    yield (
-        "ddp.data_parallel_sharding_strategy",
-        megatron.SHARDING.get(strategy.zero_stage, "no_shard"),
-    )
-    yield "checkpoint.ckpt_format", "fsdp_dtensor" if shards else "torch_dist"
-    if shards:
-        yield "model.init_model_with_meta_device", True
-    yield "optimizer.optimizer_cpu_offload", strategy.offload_optimizer
-    if strategy.offload_optimizer:
-        yield "optimizer.optimizer_offload_fraction", 1.0
-    yield "optimizer.use_precision_aware_optimizer", strategy.offload_optimizer
-
-
-def _overlap(job: Job) -> Iterator[tuple[str, object]]:
-    overlap, strategy = job.strategy.overlap, job.strategy
-    gathers = overlap.param_gather and strategy.zero_stage > 0
-    behind = overlap.p2p and strategy.virtual_stages > 1
-    yield "ddp.overlap_grad_reduce", overlap.grad_reduce
-    yield "ddp.overlap_param_gather", gathers
-    yield "optimizer.overlap_param_gather", gathers
-    yield "model.overlap_p2p_comm", behind
-    yield "model.batch_p2p_comm", not behind
-    yield "model.tp_comm_overlap", overlap.tp and strategy.sequence_parallel
+def _strategy(job: Job) -> Iterator[tuple[str, object]]:
+    """Megatron-LM's options as settings; what the plan leaves out is said, too."""
+    s = job.strategy
+    behind = s.overlap.p2p and s.virtual_stages > 1
+    found = {
+        **dict(megatron.strategy_flags(job)),
+        "virtual-stages": s.virtual_stages if s.virtual_stages > 1 else None,
+        "mtp-num-layers": job.model.mtp_layers or None,
+        "sends-behind": behind,
+        "sends-batched": not behind,
+    }
+    for key, (name, *default) in _DATA["strategy"].items():
+        if name in found or default:
+            yield key, found.get(name, *default)
 
 
 def _messages(job: Job) -> dict[str, object]:
@@ -283,18 +226,11 @@ def _notes(job: Job) -> Iterator[str]:
         if adapters is None
         else "It trains on SQuAD, as the recipe does; `dataset` in the recipe says another one."
     )
+    if adapters is None:
+        yield estimate_note(job, "megatron-bridge", "Megatron-Bridge")
     yield kept_note(job)
     if is_trial(job):
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} iterations."
 
 
-TARGET = Target(
-    name="bridge",
-    title="Megatron-Bridge",
-    version=VERSION,
-    program=program,
-    lacks=lacks("megatron", "bridge"),
-    workload_refused=workload_refused,
-    finetunes=("lora", "dora"),
-    modules="megatron_gpt",
-)
+TARGET = target_of(__name__)

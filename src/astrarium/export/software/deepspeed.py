@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from astrarium.catalog.optimizers import find_optimizer
-from astrarium.export.features import lacks
 from astrarium.export.header import estimate_note
 from astrarium.export.program import RankProgram
 from astrarium.export.software import causal_models as causal
 from astrarium.export.software.model_facts import scan_needs
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.model.workload import Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.types import Granularity
@@ -122,13 +121,4 @@ def program(job: Job) -> RankProgram:
     )
 
 
-TARGET = Target(
-    name="deepspeed",
-    title="DeepSpeed",
-    version=VERSION,
-    runtime=RUNTIME,
-    program=program,
-    lacks=lacks("deepspeed", "script"),
-    model_refused=model_refused,
-    optimizers="deepspeed",
-)
+TARGET = target_of(__name__)

@@ -11,7 +11,7 @@ from typing import Final
 
 from astrarium.catalog.optimizers import find_optimizer
 from astrarium.catalog.runtimes import GRAPHS, offloaded_layers
-from astrarium.export.features import lacks, layers_of_stages
+from astrarium.export.features import layers_of_stages
 from astrarium.export.program import MEGATRON_OFF, Data, RankProgram, on_amd
 from astrarium.export.run_length import (
     CHECKPOINTS,
@@ -28,9 +28,10 @@ from astrarium.export.run_length import (
 )
 from astrarium.export.software.megatron_hybrid import SCRIPT as HYBRID_SCRIPT
 from astrarium.export.software.megatron_hybrid import is_hybrid, parts_per_layer
-from astrarium.export.software.megatron_model import Flags, model_flags, model_refused, words
+from astrarium.export.software.megatron_model import Flags, model_flags, words
+from astrarium.export.software.megatron_model import model_refused as model_refused
 from astrarium.export.software.model_facts import scan_needs
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.model.workload import ExpertMessages, Numerics, Precision
 from astrarium.plans.job import Job
 from astrarium.strategy.options import Option, Treatment, megatron_options
@@ -338,13 +339,4 @@ def _notes(job: Job) -> Iterator[str]:
         )
 
 
-TARGET = Target(
-    name="megatron",
-    title="Megatron-LM",
-    version=VERSION,
-    program=program,
-    lacks=lacks("megatron"),
-    model_refused=model_refused,
-    optimizers="megatron",
-    resumes=True,
-)
+TARGET = target_of(__name__)

@@ -60,6 +60,8 @@ class _Families(Value, frozen=True):
     families: dict[str, ModelFamily]
     others: dict[str, ModelFamily]
     not_in_megatron: dict[str, str]  # by architecture or model_type: why
+    # Numbers of a stretch of rotary positions, and what an absent one stands for.
+    stretch: dict[str, dict[str, float | None]]
 
 
 _TABLES: Final = msgspec.json.decode(
@@ -67,6 +69,7 @@ _TABLES: Final = msgspec.json.decode(
 )
 FAMILIES: Final = _TABLES.families
 NOT_IN_MEGATRON: Final = _TABLES.not_in_megatron
+_STRETCH: Final = _TABLES.stretch
 
 
 def read(values: Values, key: Key) -> Any:  # noqa: ANN401  of the type of the default
@@ -124,21 +127,6 @@ def normalization_of(values: Values, family: ModelFamily) -> str:
 # What two models of the same sizes may differ in: another model would be trained.
 
 Facts = Mapping[str, object]
-# Numbers of a stretch of rotary positions, and what an absent one stands for.
-_STRETCH: Final[Mapping[str, Mapping[str, float | None]]] = {
-    "llama3": {
-        "factor": None,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": None,
-    },
-    "yarn": {
-        "factor": None,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "original_max_position_embeddings": None,
-    },
-}
 
 
 def trained_facts(config: Mapping[str, Any]) -> Facts | None:

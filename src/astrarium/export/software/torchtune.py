@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from astrarium.errors import flag
-from astrarium.export.features import lacks
 from astrarium.export.header import commented, estimate_note, header_lines
 from astrarium.export.program import RankProgram
 from astrarium.export.run_length import TRIAL_ITERATIONS, is_trial, iterations
 from astrarium.export.software.published import published_as, why_unpublished
-from astrarium.export.target import Target
+from astrarium.export.target import target_of
 from astrarium.model.adapters import adapted_modules
 from astrarium.model.blocks import Block, Model, Module
 from astrarium.model.workload import Workload
@@ -150,14 +149,4 @@ def _notes(job: Job) -> Iterator[str]:
         yield f"The plan states no number of tokens: it trains {TRIAL_ITERATIONS} steps."
 
 
-TARGET = Target(
-    name="torchtune",
-    title="torchtune",
-    version=VERSION,
-    runtime=RUNTIME,
-    program=program,
-    lacks=lacks("torchtune", "script"),
-    workload_refused=workload_refused,
-    finetunes=("lora", "qlora", "dora"),
-    modules="torchtune",
-)
+TARGET = target_of(__name__)

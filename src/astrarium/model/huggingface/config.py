@@ -32,25 +32,7 @@ LEFT_OUT: Final[Mapping[str, str]] = _TABLES["left_out"]  # keys that decide, in
 LARGEST_COUNT = 10**9
 MOST_LAYERS = 10**4
 
-ALIASES: Mapping[str, tuple[str, ...]] = {
-    "hidden_size": ("n_embd", "d_model", "n_embed"),
-    "num_hidden_layers": ("n_layer", "num_layers", "n_layers", "depth"),
-    "num_attention_heads": ("n_head", "num_heads", "n_heads", "attention_heads"),
-    "num_channels": ("in_channels", "in_chans"),
-    "num_key_value_heads": ("num_kv_heads", "num_query_groups", "kv_n_heads"),
-    "head_dim": ("d_kv", "kv_channels"),
-    "intermediate_size": ("n_inner", "ffn_dim", "d_ff", "ffn_hidden_size"),
-    "moe_intermediate_size": ("moe_ffn_hidden_size",),
-    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
-    "num_experts": ("num_local_experts", "n_routed_experts", "num_moe_experts", "moe_num_experts"),
-    "num_experts_per_tok": ("moe_router_topk", "moe_top_k"),
-    "partial_rotary_factor": ("rotary_pct",),
-    "sliding_window_pattern": ("_sliding_window_pattern",),
-    "mamba_d_state": ("ssm_state_size", "state_size"),
-    "mamba_chunk_size": ("chunk_size",),
-    "mamba_d_conv": ("conv_kernel",),
-    "mamba_conv_bias": ("use_conv_bias",),
-}
+ALIASES: Final[Mapping[str, Sequence[str]]] = _TABLES["aliases"]
 
 # What a model's size comes from, and how like a key must be to one that is missing to be meant.
 SIZES = (

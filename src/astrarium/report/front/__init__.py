@@ -1,4 +1,4 @@
 """The front of time against money: `points` read from a document, as a `table`, as `files`.
 
-`points` has the axes, too. `table` plots with characters; `picture` is the SVG and the PNG.
+`points` has the axes, too. `table` plots with characters; `picture` is the SVG.
 """

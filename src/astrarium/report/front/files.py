@@ -1,8 +1,8 @@
-"""The front as a file: CSV and Parquet with every point and its plan, SVG and PNG as pictures.
+"""The front as a file: CSV and Parquet with every point and its plan, SVG as a picture.
 
 The ending of the name decides. Tables have one row for each point in the order of `pareto`, so that
-`tied_with` names rows; units are in the names of their columns. SVG and CSV need no further
-package; Parquet needs pyarrow, PNG matplotlib, and both are imported only here.
+`tied_with` names rows; units are in the names of their columns. Parquet alone needs a further
+package, pyarrow.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Final
 from astrarium.documents import write_atomic_bytes
 from astrarium.errors import InputError
 from astrarium.plans.document import ParetoPart, Plan, PlanDocument
-from astrarium.report.front.picture import Drawing, front_drawing, to_png, to_svg
+from astrarium.report.front.picture import front_drawing, to_svg
 from astrarium.report.front.points import front_of
 from astrarium.report.wording import strategy_words
-from astrarium.value import Value
 
 DEGREES: Final = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch", "num_micro_batches")
 CHOICES: Final = (*DEGREES, "virtual_stages", "zero_stage")
-PICTURES: Final = (".svg", ".png")
+PICTURES: Final = (".svg",)
 LIST_MARK: Final = ";"  # between the numbers of a list in a cell of CSV
 
 TYPES: Final[Mapping[str, type]] = {  # of columns, without the GPU type; others are floats
@@ -35,22 +34,12 @@ TYPES: Final[Mapping[str, type]] = {  # of columns, without the GPU type; others
 Cell = str | int | float | bool | list[int] | None
 
 
-class FileKind(Value, frozen=True):
-    """A format: what it needs, the extra that brings it, and the format that needs nothing."""
-
-    content: Callable[[PlanDocument], bytes]
-    package: str = ""
-    extra: str = ""
-    instead: str = ""
-
-
 def check_front(flag: str, path: str, endings: Sequence[str] = ()) -> None:
     """Refuse before any work a file that cannot be written, or has none of the `endings`."""
-    kind = _kind_of(flag, path, endings)
-    if kind.package and find_spec(kind.package) is None:
+    if _writer(flag, path, endings) is _parquet and find_spec("pyarrow") is None:
         raise InputError(
-            f"{flag} {path}: needs {kind.package}; install it with: pip install"
-            f" 'astrarium[{kind.extra}]', or name a file that ends in {kind.instead}"
+            f"{flag} {path}: needs pyarrow; install it with: pip install 'astrarium[parquet]', or"
+            " name a file that ends in .csv"
         )
     if Path(path).is_dir():
         raise InputError(f"{flag} {path}: is a folder; name a file")
@@ -60,13 +49,13 @@ def check_front(flag: str, path: str, endings: Sequence[str] = ()) -> None:
 
 def write_front(flag: str, path: str, document: PlanDocument) -> None:
     """Write the front of a document in the format that the name asks for."""
-    kind = _kind_of(flag, path)
+    content = _writer(flag, path)
     if not document.pareto:
         raise InputError(f"{flag} {path}: the document has no front; plan again to get one")
-    write_atomic_bytes(Path(path), kind.content(document))
+    write_atomic_bytes(Path(path), content(document))
 
 
-def _kind_of(flag: str, path: str, endings: Sequence[str] = ()) -> FileKind:
+def _writer(flag: str, path: str, endings: Sequence[str] = ()) -> Callable[[PlanDocument], bytes]:
     ending = Path(path).suffix.lower()
     taken = endings or tuple(KINDS)
     if ending not in taken:
@@ -137,13 +126,8 @@ def _parquet(document: PlanDocument) -> bytes:
     return content.getvalue()
 
 
-def _drawn(document: PlanDocument) -> Drawing:
-    return front_drawing(front_of(document), document.workload)
+def _svg(document: PlanDocument) -> bytes:
+    return to_svg(front_drawing(front_of(document), document.workload)).encode("utf-8")
 
 
-KINDS: Final[Mapping[str, FileKind]] = {
-    ".csv": FileKind(_csv),
-    ".parquet": FileKind(_parquet, "pyarrow", "parquet", ".csv"),
-    ".svg": FileKind(lambda document: to_svg(_drawn(document)).encode("utf-8")),
-    ".png": FileKind(lambda document: to_png(_drawn(document)), "matplotlib", "plot", ".svg"),
-}
+KINDS: Final = {".csv": _csv, ".parquet": _parquet, ".svg": _svg}

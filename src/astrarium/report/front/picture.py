@@ -1,15 +1,14 @@
-"""The front as a picture: shapes laid out once, in pixels, and painted as SVG or PNG.
+"""The front as a picture: shapes laid out in pixels, and written as SVG.
 
-The SVG is written here because matplotlib's lacks a title and a description for people who cannot
-see it, a text on every point and the reader's light or dark colours. Colours are those of Okabe and
-Ito, which colour-blind readers can distinguish; shapes differ as well.
+A picture has a title and a description for people who cannot see it, a text on every point and the
+reader's light or dark colours. Colours are those of Okabe and Ito, which colour-blind readers can
+distinguish; shapes differ as well.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 from xml.sax.saxutils import escape, quoteattr
 
 from astrarium.plans.document import WorkloadPart
@@ -18,10 +17,6 @@ from astrarium.units import format_count, format_seconds
 from astrarium.value import Value
 
 FONT: Final = "system-ui, sans-serif"
-PIXELS_PER_INCH: Final = 100  # of a drawing
-DOTS_PER_PIXEL: Final = 2  # of a PNG, for dense screens
-POINTS_PER_PIXEL: Final = 72 / PIXELS_PER_INCH
-
 
 Role: TypeAlias = Literal[  # what a shape stands for; its colours follow
     "paper", "text", "frame", "grid", "line", "spread", "other", "tied", "chosen", "limit"
@@ -164,7 +159,9 @@ def _svg_shape(shape: Shape) -> str:
 
 def _svg_form(dot: Dot) -> str:
     if dot.form == "diamond":
-        corners = " ".join(f"{x:.2f},{y:.2f}" for x, y in _diamond(dot))
+        ways = ((0, -1), (1, 0), (0, 1), (-1, 0))
+        places = ((dot.x + x * dot.radius, dot.y + y * dot.radius) for x, y in ways)
+        corners = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
         return f'<polygon class="filled" points="{corners}"/>'
     look = 'class="outlined" stroke-width="2"' if dot.form == "ring" else 'class="filled"'
     return f'<circle {look} cx="{dot.x:.2f}" cy="{dot.y:.2f}" r="{dot.radius:g}"/>'
@@ -177,70 +174,6 @@ def _svg_label(label: Label) -> str:
         f'<text class="{label.role}" x="{label.x:.2f}" y="{label.y:.2f}" font-size="{label.size:g}"'
         f" text-anchor={quoteattr(label.anchor)}{weight}{turned}>{escape(label.text)}</text>"
     )
-
-
-def _diamond(dot: Dot) -> Iterator[tuple[float, float]]:
-    for x, y in ((0, -1), (1, 0), (0, 1), (-1, 0)):
-        yield dot.x + x * dot.radius, dot.y + y * dot.radius
-
-
-def to_png(drawing: Drawing) -> bytes:
-    """The drawing as a PNG on light paper; needs matplotlib."""
-    from matplotlib.figure import Figure
-
-    size = (drawing.width / PIXELS_PER_INCH, drawing.height / PIXELS_PER_INCH)
-    figure = Figure(figsize=size, dpi=PIXELS_PER_INCH * DOTS_PER_PIXEL)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))
-    axes.set_axis_off()
-    for order, shape in enumerate(drawing.shapes):
-        _paint(axes, shape, order)
-    content = io.BytesIO()
-    about = {"Title": drawing.title, "Description": drawing.description, "Software": "Astrarium"}
-    figure.savefig(content, format="png", metadata=about)
-    return content.getvalue()
-
-
-def _paint(axes: Any, shape: Shape, order: int) -> None:  # noqa: ANN401  matplotlib's
-    """Put one shape on matplotlib's axes, over all of lower order."""
-    from matplotlib import patches
-
-    colour = COLOURS[shape.role][0]
-    look: dict[str, Any] = {"color": colour, "zorder": order}
-    match shape:
-        case Box():
-            width, height = shape.right - shape.left, shape.bottom - shape.top
-            axes.add_patch(
-                patches.Rectangle((shape.left, shape.top), width, height, linewidth=0, **look)
-            )
-        case Polyline():
-            across, down = zip(*shape.places, strict=True)
-            style = (0, (6, 4)) if shape.dashed else "-"
-            width = shape.width * POINTS_PER_PIXEL
-            axes.plot(across, down, linestyle=style, linewidth=width, **look)
-        case Dot(form="diamond"):
-            axes.add_patch(patches.Polygon(list(_diamond(shape)), linewidth=0, **look))
-        case Dot():
-            ring = shape.form == "ring"
-            width = 2 * POINTS_PER_PIXEL if ring else 0
-            place = (shape.x, shape.y)
-            axes.add_patch(
-                patches.Circle(place, shape.radius, fill=not ring, linewidth=width, **look)
-            )
-        case Label():
-            axes.text(
-                shape.x,
-                shape.y,
-                shape.text,
-                parse_math=False,  # dollars are meant
-                fontsize=shape.size * POINTS_PER_PIXEL,
-                fontweight="bold" if shape.bold else "normal",
-                ha={"start": "left", "middle": "center", "end": "right"}[shape.anchor],
-                va="baseline",
-                rotation=90 if shape.upright else 0,
-                rotation_mode="anchor",
-                **look,
-            )
 
 
 WIDTH: Final = 860
@@ -274,7 +207,7 @@ def front_drawing(front: PlottedFront, workload: WorkloadPart) -> Drawing:
         Box(0, 0, WIDTH, HEIGHT),
         Label(PLOT.left, 30, title, TITLE_SIZE, bold=True),
         *_likely(front, time, cost),
-        *_grid(time, cost),
+        *grid(time, cost),
         *limits,
         Polyline(tuple((dots[p.index].x, dots[p.index].y) for p in front.points), "line", 1.5),
         *(dots[p.index] for kind in LOOKS for p in front.points if p.kind is kind),
@@ -284,11 +217,11 @@ def front_drawing(front: PlottedFront, workload: WorkloadPart) -> Drawing:
     return Drawing(WIDTH, HEIGHT, title, _description(front, workload), tuple(shapes))
 
 
-def _x(axis: ChartAxis, value: float) -> float:
+def x_of(axis: ChartAxis, value: float) -> float:
     return PLOT.left + axis.clipped(value) * (PLOT.right - PLOT.left)
 
 
-def _y(axis: ChartAxis, value: float) -> float:
+def y_of(axis: ChartAxis, value: float) -> float:
     return PLOT.bottom - axis.clipped(value) * (PLOT.bottom - PLOT.top)
 
 
@@ -300,7 +233,7 @@ def _dot(
     about = f"plan {point.plan.rank}: {_facts(front, point)}"
     if point.marks:
         about += f" ({', '.join(point.marks)})"
-    return Dot(_x(time, point.seconds), _y(cost, point.cost), size, form, role, about)
+    return Dot(x_of(time, point.seconds), y_of(cost, point.cost), size, form, role, about)
 
 
 def _facts(front: PlottedFront, point: PlottedPoint) -> str:
@@ -315,20 +248,20 @@ def _likely(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[S
     chosen = front.chosen
     if chosen is None or chosen.part.train_seconds_interval is None:
         return
-    early, late = (_x(time, bound) for bound in chosen.part.train_seconds_interval)
+    early, late = (x_of(time, bound) for bound in chosen.part.train_seconds_interval)
     low, high = PLOT.bottom, PLOT.top
     if front.priced and chosen.part.usd_interval is not None:
-        low, high = (_y(cost, bound) for bound in chosen.part.usd_interval)
+        low, high = (y_of(cost, bound) for bound in chosen.part.usd_interval)
     yield Box(early, high, late, low, "spread")
 
 
-def _grid(time: ChartAxis, cost: ChartAxis) -> Iterator[Shape]:
+def grid(time: ChartAxis, cost: ChartAxis) -> Iterator[Shape]:
     for value, label in time.ticks:
-        x = _x(time, value)
+        x = x_of(time, value)
         yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), "grid")
         yield Label(x, PLOT.bottom + 20, label, TEXT_SIZE, "middle")
     for value, label in cost.ticks:
-        y = _y(cost, value)
+        y = y_of(cost, value)
         yield Polyline(((PLOT.left, y), (PLOT.right, y)), "grid")
         yield Label(PLOT.left - GAP, y + 0.35 * TEXT_SIZE, label, TEXT_SIZE, "end")
     corner = (PLOT.left, PLOT.bottom)
@@ -346,12 +279,12 @@ def _limits(front: PlottedFront, time: ChartAxis, cost: ChartAxis) -> Iterator[S
     """Lines for budget and deadline, each with its words beside it."""
     words = front.limit_words()
     if front.budget_usd is not None and cost.holds(front.budget_usd):
-        y = _y(cost, front.budget_usd)
+        y = y_of(cost, front.budget_usd)
         yield Polyline(((PLOT.left, y), (PLOT.right, y)), "limit", 1.5, dashed=True)
         text = f"budget {words['budget']}"
         yield Label(PLOT.left + GAP, y - 6, text, TEXT_SIZE, role="limit")
     if front.deadline_seconds is not None and time.holds(front.deadline_seconds):
-        x = _x(time, front.deadline_seconds)
+        x = x_of(time, front.deadline_seconds)
         yield Polyline(((x, PLOT.top), (x, PLOT.bottom)), "limit", 1.5, dashed=True)
         text = f"deadline {words['deadline']}"
         place = (x - 6, PLOT.bottom - GAP)

@@ -12,13 +12,14 @@ import numpy as np
 from astrarium.catalog import describe_gpu, sources
 from astrarium.catalog.prices import ANY_REGION
 from astrarium.catalog.records import STALE_AFTER_DAYS
+from astrarium.catalog.runtimes import DEFAULT
 from astrarium.cluster import Cluster, Pool
 from astrarium.cluster.types import CLUSTER_FILE
 from astrarium.cost.measured import nearest_measured
 from astrarium.cost.uncertainty import chance_within
 from astrarium.errors import flag
 from astrarium.model.blocks import CustomBlock, Model, Timings
-from astrarium.model.workload import Workload
+from astrarium.model.workload import Numerics, Workload
 from astrarium.plans.document import (
     SCHEMA,
     AlonePart,
@@ -35,12 +36,13 @@ from astrarium.plans.document import (
     pareto_part,
     with_ties,
 )
+from astrarium.report.tables import dollars
 from astrarium.report.wording import strategy_words
 from astrarium.search.formats import runnable
-from astrarium.search.money import money_of, time_of
-from astrarium.search.outcome import Limits
+from astrarium.search.money import keeps, money_of, rank_key, time_of
+from astrarium.search.outcome import Limits, Objective
 from astrarium.search.planner import Planned
-from astrarium.search.recommended import is_tied
+from astrarium.search.recommended import is_tied, unmeasured
 from astrarium.units import HOUR, format_bytes, format_seconds
 from astrarium.value import replace
 
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from astrarium.search.money.sensitivity import Change
 
 
+LEAST_CHANCE = 0.1  # to keep the limits, of a plan that is worth a word
 MOST_LEFT_OUT = 6  # pools that are named one by one
 LITTLE_ROOM = 0.97  # share of a GPU's memory above which a small misjudgement does not fit
 
@@ -82,16 +85,19 @@ def document_of(
         faster_alone=_alone_part(planned.faster_alone),
         left_out=planned.left_out,
     )
+    planned = replace(planned, front=_as_listed(planned))
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
     plans = tuple(_ranked(plan, rank, limits) for rank, plan in enumerate(every, start=1))
     found = (
         *format_notes(planned.workload, planned.cluster, planned.plans[0]),
         *measured_notes(planned.workload.model, planned.plans[0]),
+        *limit_notes(plans, limits, Objective(objective)),
         *left_out_notes(planned),
         *alone_notes(planned),
         *idle_notes(planned),
         *room_notes(plans),
         *runtime_notes(plans),
+        *doubt_notes(planned),
     )
     return PlanDocument(
         SCHEMA,
@@ -104,6 +110,15 @@ def document_of(
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
         choice=_choice_part(planned, experts=planned.workload.model.max_experts > 0),
+    )
+
+
+def _as_listed(planned: Planned) -> tuple[Plan, ...]:
+    """The points of the front; a plan of the list is the same with the twins that it has there."""
+    bare = {i: replace(plan, twins=()) for i, plan in enumerate(planned.plans)}
+    return tuple(
+        next((planned.plans[i] for i in bare if bare[i] == replace(point, twins=())), point)
+        for point in planned.front
     )
 
 
@@ -291,6 +306,29 @@ def idle_notes(planned: Planned) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def limit_notes(plans: Sequence[Plan], limits: Limits, objective: Objective) -> Iterator[str]:
+    """A better plan than the first that a limit excludes as predicted, but not surely."""
+    best = plans[0]
+    chances = {
+        plan.rank: min(run.deadline_chance or 1.0, run.budget_chance or 1.0)
+        for plan in plans
+        if (run := plan.run) is not None and not keeps(plan, limits)
+    }
+    better = [one for one in plans if rank_key(one, objective) < rank_key(best, objective)]
+    near = [one for one in better if chances.get(one.rank, 0.0) > LEAST_CHANCE]
+    if near:
+        one = max(near, key=lambda one: chances[one.rank])
+        gpus = " + ".join(f"{number:,} x {name}" for name, number in one.gpus.items())
+        takes, first = (
+            f"{format_seconds(time_of(plan))} and {dollars(plan.usd_total)}" for plan in (one, best)
+        )
+        yield (
+            f"plan {one.rank} ({gpus}) may also keep the limits (chance"
+            f" {100 * chances[one.rank]:.0f} %): it is predicted to take {takes}, plan {best.rank}"
+            f" takes {first}"
+        )
+
+
 def left_out_notes(planned: Planned) -> tuple[str, ...]:
     """The pools that the best plan does without, and why if it must."""
     used = planned.plans[0].strategy.gpus_of_pools()
@@ -317,6 +355,19 @@ def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
     return {
         room.pool.name: f": {room.text}" for room in pools_without_room(workload, Cluster(pools))
     }
+
+
+def doubt_notes(planned: Planned) -> tuple[str, ...]:
+    """Names what the best plan does that nobody measured, for want of a plan without."""
+    best, workload = planned.plans[0], planned.workload
+    doubt = unmeasured(best, experts=workload.model.max_experts > 0)
+    if not doubt:
+        return ()
+    instead = ""
+    strict = workload.numerics is Numerics.STRICT and workload.optimizer == "adamw"
+    if best.strategy.offload_optimizer and DEFAULT in best.runtimes and strict:
+        instead = f"; {flag('numerics', 'reduced')} takes less memory"
+    return (f"plan 1 rests on {doubt}{instead}",)
 
 
 def room_notes(plans: Sequence[Plan]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a user's configuration means: the document `astrarium.import/1`, and the same as text."""
+"""The meaning of a user's configuration: the document `astrarium.import/1`, also as text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec import to_builtins
 from rich.console import RenderableType
 from rich.text import Text
 
-from astrarium.configs.imported import AsIf, Imported, Unknown, Used
+from astrarium.configs.imported import AsIf, Fate, Imported, Unknown, Used
 from astrarium.plans.document import ClusterPart, PlanDocument, WorkloadPart, to_dict
 from astrarium.report.explain.text import bullets, money_words, plan_lines
-from astrarium.report.plan.compare import compare_section
+from astrarium.report.plan.compare import compare_section, differ
 from astrarium.report.plan.fit import FitDocument, changes_section
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
@@ -93,7 +93,9 @@ def import_to_dict(document: ImportDocument) -> dict[str, Any]:
 
 def import_report(document: ImportDocument, width: int) -> Iterator[RenderableType]:
     """The options, whether it runs, its time and memory, and the gain of a better plan."""
-    yield header(document.workload, document.cluster, document.notes)
+    plans = () if document.fit is None or document.fit.plan is None else (document.fit.plan,)
+    trains = {plan.finetune for plan in plans}
+    yield header(document.workload, document.cluster, document.notes, trains=trains)
     yield title(f"{document.source}, read for {document.program}")
     yield from _options(document.options)
     yield from _judgement(document, width)
@@ -102,7 +104,7 @@ def import_report(document: ImportDocument, width: int) -> Iterator[RenderableTy
         yield indented(f"there is none: {document.error}")
         return
     compare = document.answer.compare
-    if compare is not None:
+    if compare is not None and compare.plan is not None:
         yield from compare_section(document.answer, compare)
     if document.fit is None or document.fit.plan is None:
         best = document.answer.plans[0]
@@ -122,7 +124,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
         return
     plan = document.fit.plan
     yield title("If that were fixed" if document.conflicts else "Would it run?")
-    of_a_fork = [one.option for one in document.options.unknown if one.of_a_fork]
+    of_a_fork = [one.option for one in document.options.unknown if one.fate is Fate.FORKED]
     if of_a_fork:
         words = f"would not run with {document.program} as it is: {', '.join(of_a_fork)}"
         yield Text(words, style="yellow")
@@ -142,8 +144,11 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
 
 
 def _gain(document: ImportDocument) -> Iterator[RenderableType]:
-    if document.faster is None or document.faster == 1:  # the comparison says so
+    answer, own = document.answer, document.fit and document.fit.plan
+    if document.faster is None or document.faster == 1 or answer is None or own is None:
         return
+    if not differ(own, answer.plans[0], experts=document.workload.has_experts):
+        return  # the comparison says so
     words = f"plan 1 is {document.faster:.2f} times as fast"
     if document.faster < 1:
         words = "no better plan was found: yours is faster"

@@ -10,19 +10,12 @@ from rich.console import RenderableType
 from astrarium.cost.uncertainty import chance_within
 from astrarium.plans.document import ClusterPart, Plan, Run
 from astrarium.report.tables import WIDE, dollars, indented, percent, shares_table
-from astrarium.report.wording import unit_price
-from astrarium.units import HOUR, format_count, format_seconds
+from astrarium.report.wording import WORDS, unit_price
+from astrarium.units import HOUR, format_count, format_energy, format_seconds
 
 FULL_BAR, SHORT_BAR = 40, 20
+NOTHING: Final = 5e-4  # a share that is written as 0.0 %
 
-CAUSES: Final = {
-    "train": "iterations",
-    "ramp": "ramp of the batch",
-    "evaluation": "evaluations",
-    "checkpoints": "checkpoints",
-    "lost": "done again after interruptions",
-    "restarts": "restarts",
-}
 FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
@@ -31,15 +24,19 @@ def run_section(plan: Plan, run: Run, cluster: ClusterPart, width: int) -> Itera
     yield indented(run_words(plan, run))
     for line in _assumptions(plan, run, cluster):
         yield indented(line)
-    if sum(seconds > 0 for seconds in run.breakdown_seconds.values()) > 1:
-        yield _causes(run, width)
+    total = sum(run.breakdown_seconds.values())
+    spent = [
+        (WORDS.run[cause], s) for cause, s in run.breakdown_seconds.items() if s > NOTHING * total
+    ]
+    if len(spent) > 1:
+        yield shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)
 
 
 def run_words(plan: Plan, run: Run) -> str:
     words = [format_seconds(sum(run.breakdown_seconds.values()))]
     if plan.usd_total is not None:
         words.append(dollars(plan.usd_total))
-    words.append(f"{format_count(run.kwh)} kWh")
+    words.append(format_energy(run.kwh))
     if run.co2_kilograms is not None:
         words.append(f"{format_count(run.co2_kilograms)} kg of CO2")
     if run.goodput < 1:
@@ -76,9 +73,3 @@ def _at_upper_end(plan: Plan) -> float:
     """The chance of a limit at the upper end of the likely interval."""
     ends = plan.interval_seconds
     return chance_within(ends[1], plan.iteration_seconds, ends)
-
-
-def _causes(run: Run, width: int) -> RenderableType:
-    total = sum(run.breakdown_seconds.values())
-    spent = [(CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > 0]
-    return shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)

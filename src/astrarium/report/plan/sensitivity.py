@@ -1,4 +1,4 @@
-"""What would change the answer, in words: prices, networks, and the next plans on the front."""
+"""Changes of the answer, in words: prices, networks, and the next plans on the front."""
 
 from __future__ import annotations
 

@@ -24,8 +24,9 @@ from astrarium.plans.document import (
 from astrarium.report import tables, wording
 from astrarium.report.plan.stages import FULL_NAMES, memory_table
 from astrarium.strategy.estimate import TWINS
-from astrarium.units import DAY, format_count, format_rate, format_seconds
+from astrarium.units import DAY, HOUR, format_count, format_rate, format_seconds
 
+NOTHING = 5e-4  # a share of the iteration that is written as 0.0 %
 SMALL_SHARE = 0.005  # causes below this share of the iteration are summed up
 REASONS_SHOWN = 3
 LEAST_GAP = 0.001  # the smallest gap that is shown as a number
@@ -36,6 +37,7 @@ EXPERT_MESSAGES = {
 }
 ADAPTERS: Mapping[str | None, str] = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
 CERTAIN = 0.995  # chance above which more digits say nothing
+EVEN = 0.5
 MANY_POOLS = 6  # beyond which only those in use are described
 KEY_HEADS = ("trains", "runtime", "cloud", "type", "GPUs")  # columns that distinguish plans
 # Targets of `astrarium export` by runtime; others are Megatron's relatives.
@@ -226,12 +228,16 @@ def price_words(pool: PoolPart) -> str:
 
 
 def verdict(plan: Plan) -> RenderableType:
-    """Whether a strategy fits, as a prominent line."""
-    stage = plan.fullest
+    """Whether a strategy fits, and how surely, as a prominent line."""
+    stage, lacks = plan.fullest, lacking_words(plan)
+    surely = "" if plan.fit_chance is None else chance(plan.fit_chance)
     if plan.fits:
         free = f"stage {stage.stage} has {tables.gib(stage.free_bytes)} GiB to spare"
-        return Text(f"FITS: {free}", style="bold green")
-    return Text(f"DOES NOT FIT: {lacking_words(plan)}", style="bold red")
+        return Text(f"FITS: {free}{surely and f' (chance {surely})'}", style="bold green")
+    if plan.fit_chance is not None and plan.fit_chance > EVEN:
+        why = f"such predictions are often too high, and the chance to fit is {surely}"
+        return Text(f"NOT SURE whether it fits: {lacks}; {why}", style="bold yellow")
+    return Text(f"DOES NOT FIT: {lacks}{surely and f' (chance to fit {surely})'}", "bold red")
 
 
 def lacking_words(plan: Plan) -> str:
@@ -283,7 +289,19 @@ def _tables(groups: Sequence[Sequence[tables.Field]]) -> RenderableType:
 def _packed(
     first: Sequence[tables.Field], fields: Sequence[tables.Field], width: int
 ) -> list[list[tables.Field]]:
-    """Fields in groups that fit the width, each after the fields of `first`."""
+    """Fields in as few groups as the width allows, even ones; each begins with `first`."""
+    groups = _filled(first, fields, width)
+    while len(groups) > 1:
+        widest = max(tables.width_of(group, tables.GAP) for group in groups)
+        if widest > width or len(narrower := _filled(first, fields, widest - 1)) > len(groups):
+            break
+        groups = narrower
+    return groups
+
+
+def _filled(
+    first: Sequence[tables.Field], fields: Sequence[tables.Field], width: int
+) -> list[list[tables.Field]]:
     groups = [[*first]]
     for field in fields:
         if len(groups[-1]) > len(first) and not tables.fits(
@@ -315,7 +333,7 @@ def choices(plans: Sequence[Plan], cluster: ClusterPart, experts: bool) -> list[
         fields.insert(5, of("etp", lambda p: str(p.strategy.etp)))
     if len({plan.runtimes for plan in plans}) > 1:
         fields.insert(0, of("runtime", lambda p: ", ".join(p.runtimes), prose=True))
-    if any(plan.finetune for plan in plans):
+    if len({plan.finetune for plan in plans}) > 1:
         fields.insert(0, of("trains", lambda p: p.finetune or "full", prose=True))
     if len({plan.precision for plan in plans}) > 1:
         fields.append(of("format", lambda p: p.precision or ""))
@@ -343,7 +361,9 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
         "$/h": lambda p: tables.dollars(p.usd_per_hour),
     }
     if all(plan.train_seconds is not None for plan in plans):
-        texts["days"] = lambda p: f"{(p.train_seconds or 0) / DAY:,.1f}"
+        is_long = any((plan.train_seconds or 0) >= DAY for plan in plans)
+        head, unit, digits = ("days", DAY, 1) if is_long else ("hours", HOUR, 2)
+        texts[head] = lambda p: f"{(p.train_seconds or 0) / unit:,.{digits}f}"
         texts["in all"] = lambda p: tables.dollars(p.usd_total)
     return [
         tables.Field(head, [text(p) for p in plans], right=True) for head, text in texts.items()
@@ -351,7 +371,7 @@ def results(plans: Sequence[Plan]) -> list[tables.Field]:
 
 
 def choice_words(choice: ChoicePart) -> str:
-    """Why the first plan is recommended, and what it costs; "" if there is nothing to say."""
+    """The reason why the first plan is recommended, and its cost; "" if there is none."""
     slower = tables.percent(choice.slower)
     if not choice.why or (choice.fastest is None and slower == tables.percent(0.0)):
         return ""
@@ -379,7 +399,9 @@ def twins_words(plan: Plan) -> str:
 
 
 def chance(share: float) -> str:
-    """A chance in whole per cent; 100 % is never shown."""
+    """A chance in whole per cent; 0 and 100 % are never shown."""
+    if share < 1 - CERTAIN:
+        return "<1 %"
     return ">99 %" if share > CERTAIN else f"{100 * share:.0f} %"
 
 
@@ -399,6 +421,7 @@ def time_table(plan: Plan, width: int) -> RenderableType:
     rest = [(wording.time_cause(key).title, s) for key, s in ranked if 0 < s / total < SMALL_SHARE]
     if len(rest) > 1:
         rest = [(f"{len(rest)} smaller causes", sum(seconds for _, seconds in rest))]
+    rest = [(name, seconds) for name, seconds in rest if seconds / total >= NOTHING]
     return tables.shares_table([*large, *rest], total, 40 if width >= FULL_NAMES else 20)
 
 

@@ -1,1 +1,1 @@
-"""What runs inside a rank: `worker` trains with megatron-core, the other modules are its parts."""
+"""The inside of a rank: `worker` trains with megatron-core, the other modules are its parts."""

@@ -1,4 +1,4 @@
-"""What cases of a mixed search take at least, before the cost model is asked about their stages.
+"""Bounds cases of a mixed search before the cost model is asked about their stages.
 
 First whatever is recomputed: rows with each way to keep optimizer states. Only what could still
 be better than the plans kept is looked at with its own options.
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from astrarium.arrays import Floats, Ints, distinct_rows
-from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed.kept_plans import KeptPlans
 from astrarium.search.mixed.layer_room import (
     AnyOptionRoom,
@@ -21,7 +20,7 @@ from astrarium.search.mixed.layer_room import (
 )
 from astrarium.search.mixed.nodes import PlacedRow, Refined, gathered, least_of_links
 from astrarium.search.mixed.space import MixedSpace
-from astrarium.search.mixed.updates import UpdateRoom, update_seconds, way_of
+from astrarium.search.mixed.updates import UpdateRoom, Updates, way_of
 from astrarium.search.split.arrangements import Arrangement
 from astrarium.search.split.contents import places_in_flight
 from astrarium.strategy.columns import Options
@@ -35,7 +34,7 @@ class CaseBounds:
 
     def __init__(
         self,
-        model: ClusterModel,
+        updates: Updates,
         space: MixedSpace,
         plans: KeptPlans,
         numbers: Floats,
@@ -57,8 +56,8 @@ class CaseBounds:
         if self._alike and np.isfinite(self._worst):
             degrees = self._rows.degrees
             first, place = distinct_rows(*degrees.columns())  # chunks change nothing here
-            seconds, probes = update_seconds(model, degrees.take(first), self._gpus, classes)
-            self._updates = seconds[place], probes
+            seconds = updates.seconds(degrees.take(first), self._gpus, classes)
+            self._updates = seconds[place], updates.numbers
 
     @property
     def _worst(self) -> float:

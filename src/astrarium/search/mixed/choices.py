@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from astrarium.arrays import Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints
 from astrarium.search.mixed.kept_plans import KeptPlans
 from astrarium.search.mixed.nodes import Choice, GpuChoice, Key, Row, StraddledChoice, by_pool
 from astrarium.search.mixed.rows import RowBounds
@@ -60,30 +60,45 @@ class GpuChoices:
         used = taken > 0
         possible = used.copy()
         possible[:, rest] = (left > 0)[:, None]
-        nearest = nearest_pools(row.hop[None], used, possible)
-        chosen = taken.copy()
+        nearest = nearest_pools(row.hop[None], possible, possible)
+        chosen, own = taken.copy(), np.diagonal(row.hop)
+        others = possible & ~used
         for pool in rest:
             added = np.minimum(left, int(numbers[pool][-1]))
             taken[:, pool], left = added, left - added
-        links = self._least_of_links(choice, taken, chosen, nearest)
-        return self._bounds_of_stages(choice, taken, hourly, nearest.max(axis=1), links)
+        links = self._least_of_links(choice, taken, chosen, others, own, nearest)
+        slowest = np.where(used, nearest, 0.0).max(axis=1)
+        return self._bounds_of_stages(choice, taken, hourly, slowest, links)
 
     def _least_of_links(
-        self, choice: GpuChoice, counts: Floats, chosen: Floats, nearest: Floats
+        self,
+        choice: Choice,
+        counts: Floats | Ints,
+        chosen: Floats | Ints,
+        others: Bools,
+        own: Floats,
+        nearest: Floats,
     ) -> Floats:
-        """With the links of the pools chosen so far: (rows x numbers,)."""
-        row, own = choice.row, np.diagonal(choice.row.hop)
+        """Seconds of all passes because of links to the next stage: (rows x numbers,).
+
+        counts: the fastest stages; chosen: whole stages of pools, each of which has a link to
+        another pool; others: pools that all other stages may lie on; own, nearest: seconds of links
+        within a pool and to another one.
+        """
+        row, used = choice.row, chosen > 0
         stages, batches, virtual = row.num_stages, row.batches, choice.virtual(len(counts))
-        inside = np.maximum(chosen - 1, 0.0) * own
-        around = (inside + nearest).sum(axis=1)
-        longest = np.maximum(nearest, np.where(inside > 0, own, 0.0)).max(axis=1)
+        least = np.where(others, np.minimum(own, nearest), np.inf).min(axis=1, keepdims=True)
+        least = np.where(np.isfinite(least), least, 0.0)
+        inside, border = np.where(used, own, least), np.where(used, nearest, least)
+        of_chosen = np.where(used, (chosen - 1) * own + nearest, 0.0).sum(axis=1)
+        around = of_chosen + (stages - chosen.sum(axis=1)) * least[:, 0]
+        longest = np.maximum(border, np.where(chosen > 1, own, least)).max(axis=1)
         once = 1 / np.where(counts > 0, row.speed, 0.0).max(axis=1)
         around, longest, once = (choice.each(of) for of in (around, longest, once))
-        numbers = np.array(stages), np.array(batches), virtual
-        ring = ring_bound(around, longest, once, *numbers)
+        ring = ring_bound(around, longest, once, np.array(stages), np.array(batches), virtual)
         if not self._rules.single_chunks_wait:
             return np.where(virtual > 1, ring, 0.0)
-        turn = waiting_bound(row.speed[None], counts, np.where(chosen > 0, own, 0.0), nearest)
+        turn = waiting_bound(row.speed[None], counts, inside, border)
         return np.where(virtual > 1, ring, choice.each(batches * turn))
 
     def _bounds_of_stages(
@@ -140,22 +155,25 @@ class GpuChoices:
         left = np.full(len(tried), row.num_stages)
         earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
         hourly = np.full(len(tried), row.num_stages * self._plans.prices.min())
-        slowest = np.zeros(len(tried))  # link that a pool in use cannot do without
+        chosen = np.zeros(taken.shape, np.int64)
+        rest = list(order[len(choice.chosen) + 1 :])
         for place, pool in enumerate(order):
-            if place < len(choice.chosen):
-                chosen = np.full(len(tried), choice.chosen[place])
-            elif place == len(choice.chosen):
-                chosen = tried
-            else:
+            if pool in rest:
                 taken[:, pool] = np.minimum(left, (int(slots[pool].max()) + 1) // 2)
                 left = left - taken[:, pool]
                 continue
-            slowest = np.where(chosen > 0, np.maximum(slowest, row.crossing[pool]), slowest)
-            hourly += chosen // 2 * (self._plans.prices[pool] - self._plans.prices.min())
-            taken[:, pool] = np.minimum(left, chosen // 2 + earlier * (chosen % 2))
+            chosen[:, pool] = tried if place == len(choice.chosen) else choice.chosen[place]
+            whole, part = np.divmod(chosen[:, pool], 2)
+            hourly += whole * (self._plans.prices[pool] - self._plans.prices.min())
+            taken[:, pool] = np.minimum(left, whole + earlier * part)
             left = left - taken[:, pool]
-            earlier = earlier | (chosen % 2 == 1)
-        return self._bounds_of_stages(choice, taken, hourly, slowest)
+            earlier = earlier | (part == 1)
+        others, nearest = chosen > 0, np.broadcast_to(row.crossing, taken.shape)
+        others[:, rest] = True
+        own = np.minimum(np.diagonal(row.hop), row.crossing)
+        links = self._least_of_links(choice, taken, chosen // 2, others, own, nearest)
+        slowest = np.where(chosen > 0, nearest, 0.0).max(axis=1)
+        return self._bounds_of_stages(choice, taken, hourly, slowest, links)
 
     def laid_over_slots(self, choice: StraddledChoice) -> tuple[list[Key], bool]:
         """GPUs that have the slots chosen, as few as stand for all; whether they do."""

@@ -1,4 +1,4 @@
-"""What stages on several pools take at least, whatever nodes of the pools they lie on.
+"""The least time of stages on several pools, whatever nodes of the pools they lie on.
 
 A pipeline in which a pool is used and another one, too, has two links between stages of unlike
 classes that this pool has a part in: those at both ends of its stages, as the last stage hands on

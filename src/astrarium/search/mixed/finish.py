@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import lcm
+from math import factorial, lcm
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,8 +19,9 @@ import numpy as np
 from astrarium.cost.mixed import ClusterModel
 from astrarium.search.mixed.kept_plans import KeptPlans
 from astrarium.search.mixed.nodes import Key, PendingBundle
+from astrarium.search.mixed.rows import MOST_ORDERS
 from astrarium.search.mixed.space import MixedSpace
-from astrarium.search.split.arrangements import Arrangement, turned
+from astrarium.search.split.arrangements import Arrangement, laid, turned
 from astrarium.search.split.cases import Bundle, PricedCase, dealt_cases
 
 OF_EACH_SHAPE = 3
@@ -49,7 +50,7 @@ class Near(NamedTuple):
 
 
 class Searching(Protocol):
-    """What finishing needs of a search."""
+    """The parts of a search that finishing needs."""
 
     model: ClusterModel
     space: MixedSpace
@@ -82,10 +83,12 @@ class Finish:
     def _regroup(self, start: Near) -> None:
         """Blocks more, fewer or of another pool, one after another."""
         gpus, one = start.gpus, _row_of(start.bundle, start.case[1])
+        parts = one.arrangements[start.case[0]].parts
+        order = list(dict.fromkeys(pool for stage in parts for pool, _ in stage))
         for _ in range(STEPS):
             before, best = self._plans.best_score, None
             for other in self._neighbours(gpus, one):
-                bundle = self._with_stages(one, other)
+                bundle = self._with_stages(one, other, order)
                 if bundle is None:
                     continue
                 self._solve(other, bundle, bundle.arrangements)
@@ -112,8 +115,11 @@ class Finish:
             if sum(other):
                 yield tuple(other)
 
-    def _with_stages(self, one: Bundle, gpus: Key) -> Bundle | None:
-        """The same degrees and options with as many stages as the GPUs make; None if impossible."""
+    def _with_stages(self, one: Bundle, gpus: Key, order: Sequence[int]) -> Bundle | None:
+        """The same degrees and options with as many stages as the GPUs make; None if impossible.
+
+        In all orders of the pools, or of very many pools in about this one.
+        """
         d = one.degrees
         stages = sum(gpus) // int((d.tp * d.cp * d.dp)[0])
         fits = 2 <= stages <= self._space.planner.num_layers
@@ -121,12 +127,16 @@ class Finish:
         if not fits or not whole:
             return None
         block = sum(gpus) // stages
+        used = [pool for pool, taken in enumerate(gpus) if taken]
+        old, new = [p for p in order if p in used], [p for p in used if p not in order]
+        few = factorial(len(used)) <= MOST_ORDERS
+        laid_out = [laid([*old, *new], gpus, block), laid([*new, *old], gpus, block)]
         return Bundle(
             one.model,
             replace(d, pp=np.array([stages])),
             one.virtual,
             one.options,
-            self._space.arrangements.of(gpus, block),
+            self._space.arrangements.of(gpus, block) if few else laid_out,
             one.model.contents,
             one.work_of_kind,
         )

@@ -127,7 +127,7 @@ class KeptPlans(Score):
 
     @property
     def limit(self) -> float:
-        """What is still worth a look: anything until a list is full, then only a new first.
+        """The worst score worth a look: any until a list is full, then only a new first.
 
         A longer list that was asked for changes nothing about the search.
         """

@@ -1,4 +1,4 @@
-"""How many layers stages can hold if each could choose its own recomputation: a bound.
+"""A bound on the layers of stages if each could choose its own recomputation.
 
 Seconds and bytes of a stage grow with its layers. A stage on a pool with f micro-batches in flight
 may hold n layers in T seconds only if
@@ -9,7 +9,7 @@ may hold n layers in T seconds only if
 - or all of them in groups, which keep next to nothing: n (t + a) <= T and n w <= room.
 
 Every pool is looked at as if it were last in the pipeline, where least is in flight, and stages go
-to whatever pool can hold most. So no order of the pools, no choice of GPUs and no option does
+to the pool that can hold most. So no order of the pools, no choice of GPUs and no option does
 better, and nothing of it has to be listed.
 """
 
@@ -97,7 +97,7 @@ class LayerFigures(Value, frozen=True):
 
 
 class LayerRoom:
-    """How many layers stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
+    """The layers that stages of rows can hold, whatever is recomputed: arrays of (rows, classes,
     places), or with policies in front.
 
     in_flight: (2, rows, places), micro-batches and what to take off (`places_in_flight`); held:
@@ -230,7 +230,7 @@ def _figures(
 
 
 def _of_ends(values: Floats) -> Floats:
-    """What the embedding, and the head, add to few or many layers at least: (2, rows, classes)."""
+    """The least that embedding and head add to few or many layers: (2, rows, classes)."""
     inner, ended = values[:-1, ..., ENDED], values[:-1, ..., len(PROBES) :]
     more = ended.reshape(*ended.shape[:-1], 2, len(ENDED)) - inner[..., None, :]
     return np.moveaxis(np.maximum(more.min(axis=(0, 3, 5)), 0.0), -1, 0)
@@ -330,7 +330,7 @@ def least_longest(
 
 
 def layers_beside_head(head: Floats, turn: Floats, least: Floats) -> Floats:
-    """How many layers a last stage holds if it takes so long: (rows, classes)."""
+    """Layers that a last stage holds if it takes so long: (rows, classes)."""
     alone, with_one, each = head
     held = np.floor((turn - with_one) / each * (1 + 1e-9) + 1e-9) + 1.0
     held = np.where((held < 1) & (turn * (1 + 1e-9) >= alone), 0.0, held)
@@ -471,7 +471,7 @@ class AnyOptionRoom:
 
 
 def _at_the_ends(of_ends: Floats, places: int) -> Floats:
-    """What embedding and head have at the first and the last place: (rows, pools, places)."""
+    """Embedding and head at the first and the last place: (rows, pools, places)."""
     found = np.zeros((*of_ends.shape[1:], places))
     found[..., 0], found[..., -1] = of_ends
     return found
@@ -495,7 +495,7 @@ def _with_head(most: Floats, turn: Floats, held: OptionRoom | AnyOptionRoom) -> 
 
 
 def _beside_head(turn: Floats, held: OptionRoom | AnyOptionRoom) -> Floats:
-    """What the head leaves of the turn of the last stage: (cases, pools, stages)."""
+    """The rest of the last stage's turn beside the head: (cases, pools, stages)."""
     left = np.repeat(turn, held.least.shape[2] // turn.shape[2], axis=2)
     left = left + np.zeros_like(held.ends[1])[..., None]
     left[..., -1] -= held.ends[1]
@@ -503,7 +503,7 @@ def _beside_head(turn: Floats, held: OptionRoom | AnyOptionRoom) -> Floats:
 
 
 class OptionRoom:
-    """How many layers stages of cases can hold: arrays of (cases, pools, 1 or stages).
+    """Layers that stages of cases can hold: arrays of (cases, pools, 1 or stages).
 
     figures: without and with offload, `place` being the row of each case; in_flight: (2, cases,
     stages) from the first on; work: (cases, kinds), what a layer of each kind counts.

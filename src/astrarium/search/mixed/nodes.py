@@ -128,7 +128,7 @@ def gathered(rows: Sequence[Row]) -> Refined:
 
 
 def least_of_links(rows: Refined, orders: Sequence[Arrangement]) -> Floats:
-    """Seconds that transfers make pipelines take in whatever order: (not overlapped or, rows)."""
+    """Seconds that transfers make pipelines take in any order: (not overlapped or, rows)."""
     classes = sorted({of for order in orders for of in order.classes})
     hop, layer = rows.hop, rows.layer
     between = np.zeros((len(layer), len(classes), len(classes)))
@@ -166,7 +166,7 @@ class Choice(Value, frozen=True):
         return self.rows[0]
 
     def each(self, values: Floats) -> Floats:
-        """What is the same for all rows, (numbers, ...), one row after another."""
+        """Figures that all rows share, (numbers, ...), one row after another."""
         return np.tile(values, (len(self.rows), *(1,) * (values.ndim - 1)))
 
     def virtual(self, times: int) -> Ints:
@@ -177,15 +177,19 @@ class Choice(Value, frozen=True):
 
         (rows x numbers,); infinite where it is more than the worst.
         """
-        row, every = self.row, self.each(counts)
-        ramps = row.table.ramps
+        row, ramps = self.row, self.row.table.ramps
         if ramps is None or row.num_stages == 1 or not np.isfinite(worst):
             return passes
-        ramps = ramps.take(np.repeat([row.at for row in self.rows], len(counts)))
+        found, able = np.full(len(passes), np.inf), np.flatnonzero(passes <= worst)
+        if not len(able):
+            return found
+        every = self.each(counts)[able]
+        ramps = ramps.take(np.repeat([row.at for row in self.rows], len(counts))[able])
         rest = row.fastest_first[len(self.chosen) + 1 :]
         ramps = ramps.with_any_of(rest) if len(rest) > 1 else ramps
         after = ramps.least_update(every)
-        return ramps.least_seconds(every, passes, after, worst, STEPS_OF_CHOICE)
+        found[able] = ramps.least_seconds(every, passes[able], after, worst, STEPS_OF_CHOICE)
+        return found
 
     def branches(
         self, numbers: Ints, bounds: Floats, limit: float
@@ -277,7 +281,7 @@ class Cases(Value, frozen=True, dict=True):
         return order[first], order[others]
 
     def outdone(self, cases: Ints, fitting: Ints) -> Bools:
-        """Which of the cases only recompute more than one that fits whatever a stage holds."""
+        """Cases that only recompute more than one that fits whatever a stage holds."""
         least = np.full(len(self), np.inf)
         np.minimum.at(least, self._like[fitting], self._redone[fitting])
         return self._redone[cases] > least[self._like[cases]]
@@ -309,12 +313,12 @@ def spread(row_of: Ints, number: int) -> Ints:
 
 
 def by_pool(order: Sequence[int], chosen: Key) -> Key:
-    """What was chosen in this order of the pools."""
+    """The choice in this order of the pools."""
     return tuple(chosen[order.index(pool)] for pool in range(len(order)))
 
 
 def ramp_left_out(row: Row) -> float:
-    """What a score may be, over its bound: what is not in it of the ramp of even chunks."""
+    """The part of the ramp of even chunks that the bound of a score lacks."""
     ramp = (row.num_stages - 1) / (row.virtual * row.batches)
     if row.virtual == 1:
         return 1 + ramp / 2

@@ -1,4 +1,4 @@
-"""What a mixed search leaves open: cases with several chunks per rank, dealt in a few ways only.
+"""Bounds what a mixed search leaves open: cases with several chunks, dealt in a few ways only.
 
 Their bounds are lifted by linear programs (`dealing_bounds`), the least first. What could still be
 better is dealt as well as can be; the least bound of all says how far the best plan can be from the
@@ -29,7 +29,7 @@ OpenCase = tuple[float, PendingBundle, Case]  # with what it could reach
 
 
 class Searched(Protocol):
-    """What is asked of a search: cases with several chunks that it looked at are `dealt`."""
+    """A search as asked; `dealt` are the cases with several chunks that it looked at."""
 
     model: ClusterModel
     plans: KeptPlans

@@ -1,4 +1,4 @@
-"""What pipelines of layers that are alike take at least, wherever their stages are: a bound.
+"""A bound on pipelines of layers that are alike, wherever their stages are.
 
 Known are the seconds of a layer on every pool and how many stages lie there. With one chunk per
 rank the stage at place j has to do all but its warm-up after the first micro-batch has come back
@@ -86,7 +86,7 @@ class Ramps(Value, frozen=True):
         return np.where(self._filled(counts) > 0, self.update[:, :, 0], 0.0).max(axis=1)
 
     def _filled(self, counts: Floats) -> Floats:
-        """How many stages have a layer for sure: (rows, pools)."""
+        """The number of stages that surely have a layer: (rows, pools)."""
         outer = np.where(self.virtual[:, None] > 1, self.outer, 0)
         return np.maximum(counts - outer, 0.0)
 

@@ -1,4 +1,4 @@
-"""Degrees of a mixed search: what they take at least, on whatever GPUs, with whatever options."""
+"""Degrees of a mixed search: what they take at least, on any GPUs, with any options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from astrarium.search.mixed.nodes import Key, Row
 from astrarium.search.mixed.ramps import Ramps, ramps_of
 from astrarium.search.mixed.rules import MixedRules
 from astrarium.search.mixed.space import MixedSpace
-from astrarium.search.mixed.updates import update_seconds
+from astrarium.search.mixed.updates import Updates
 from astrarium.search.outcome import Objective, Rejection
 from astrarium.search.rule_filter import Lost
 from astrarium.search.split.contents import places_in_flight
@@ -46,8 +46,8 @@ MOST_ORDERS = 24  # orders of pools in one case
 NO_PRICE = 1e-9  # USD that nothing costs, where it is divided by
 OF_EACH_PP = 8  # rows of every number of stages that are looked at first
 # What a unit of work counts: so that they can be added up. The same on every machine.
-SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 5e-4, 1.2e-3, 1.5e-2
-SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 3e-7, 3e-8, 1.5e-3
+SECONDS_OF_ROW, SECONDS_OF_CHOICE, SECONDS_OF_GROUP = 4e-4, 9e-4, 5e-3
+SECONDS_OF_CONTENT, SECONDS_OF_PLACE, SECONDS_OF_SPLIT = 5e-7, 5e-8, 1.5e-3
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class State:
 
     @property
     def work(self) -> float:
-        """What was done, counted as about the seconds it takes; never measured."""
+        """The work done, counted as about the seconds it takes; never measured."""
         return (
             SECONDS_OF_ROW * self.rows
             + SECONDS_OF_CHOICE * (self.choices + self.straddled)
@@ -95,7 +95,7 @@ class RowTable(Value, frozen=True):
 
 
 class ShardParts(Value, frozen=True):
-    """What layers take on every pool, of shards that many rows share."""
+    """Costs of layers on every pool, of shards that many rows share."""
 
     of_pools: Sequence[Sequence[LayerParts]]  # one for each size of fast domain
     shard_of: Ints  # of every row
@@ -132,6 +132,7 @@ class RowBounds:
         kinds = np.array(model.workload.model.kind_of_layer)
         number = len(model.workload.model.kinds)
         self.numbers = np.bincount(kinds, minlength=number).astype(float)
+        self.updates = Updates(model)
 
     def table(self) -> tuple[RowTable, int]:
         """All degrees that rules and memory leave, the most promising first."""
@@ -201,7 +202,7 @@ class RowBounds:
         return np.asarray(degrees.num_micro_batches * block * cheapest)
 
     def _shards(self, degrees: Degrees) -> ShardParts:
-        """What layers take on all sizes of fast domains that a part of each pool can have."""
+        """Costs of layers on all sizes of fast domains that a part of each pool can have."""
         d = degrees
         columns = (d.tp, d.cp, d.ep, d.etp, d.micro_batch, d.sequence_parallel)
         first, shard_of = distinct_rows(*columns)
@@ -245,7 +246,7 @@ class RowBounds:
         return self._scores_of_rows(degrees, speed, seconds)
 
     def _fastest(self, degrees: Degrees, speed: Floats) -> Floats:
-        """How many stages lie on each pool if the fastest are taken: (rows, pools)."""
+        """Stages on each pool if the fastest are taken: (rows, pools)."""
         block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
         apart = fastest_stages(speed, sizes // block, degrees.pp)
@@ -254,7 +255,7 @@ class RowBounds:
         return apart
 
     def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
-        """What all stages do together if every GPU is used: blocks on two pools go as the slower.
+        """Speed of all stages if every GPU is used: blocks on two pools go as the slower.
 
         Infinite where fewer are used, or where there are more orders than are looked at.
         """
@@ -284,7 +285,7 @@ class RowBounds:
         return straddle(tp_cp, tp_cp * degrees.dp, nodes)
 
     def _scores_of_rows(self, degrees: Degrees, speed: Floats, seconds: Floats) -> Floats:
-        """What the objective is at least, whatever GPUs are chosen."""
+        """The least score of rows, whatever GPUs are chosen."""
         if self.space.exact:
             hourly = float(np.array(self.space.arrangements.sizes) @ self.plans.prices)
             usd = seconds * hourly
@@ -323,7 +324,7 @@ class RowBounds:
         score = np.where(possible & (degrees.pp > 1), np.maximum(score, rows.bound), np.inf)
         best = np.argsort(score, kind="stable")
         best = best[score[best] <= self.plans.limit]
-        used = rank_within((taken[best] > 0).sum(axis=1)) < number // 4
+        used = rank_within((taken[best] > 0).sum(axis=1)) < number // max(len(sizes), 4)
         # Ramps are estimated as if stages were alike: some of every number of stages are tried.
         each = rank_within(degrees.pp[best]) < OF_EACH_PP
         return best[(np.arange(len(best)) < number) | used | each]
@@ -407,17 +408,17 @@ class RowBounds:
         first, place = distinct_rows(*degrees.columns())
         few = degrees.take(first)
         pools = [(number,) for number in range(len(self.cluster.pools))]
-        parts = [update_seconds(self.model, few, gpus, pools) for gpus in self._parts_of_pools]
-        update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds, _ in parts])
+        parts = [self.updates.seconds(few, gpus, pools) for gpus in self._parts_of_pools]
+        update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds in parts])
         # A block on several pools may hide more behind its slowest GPUs.
         across = self._straddle(few)
         update[across] = update[across].min(axis=1, keepdims=True)
-        layers = self.space.planner.num_layers
-        return ramps_of(degrees, virtual, layer, figures, (update[place], parts[0][1]), layers)
+        layers, of_probes = self.space.planner.num_layers, (update[place], self.updates.numbers)
+        return ramps_of(degrees, virtual, layer, figures, of_probes, layers)
 
     @property
     def worst_seconds(self) -> float:
-        """Of an iteration, on whatever GPUs, that is still worth a look."""
+        """Of an iteration, on any GPUs, that is still worth a look."""
         limited = self.objective in TIMES
         return (self.plans.limit if limited else self.plans.longest) * (1 + 1e-9)
 
@@ -440,7 +441,7 @@ class RowBounds:
         return crossing_bound(hop, degrees.pp, batches, virtual, single_waits=waits)
 
     def _least_of_crossings(self, degrees: Degrees, virtual: Ints, crossing: Floats) -> Floats:
-        """With the pools that are in use for sure, on whatever nodes."""
+        """With the pools that are in use for sure, on any nodes."""
         sizes, gpus = self.space.arrangements.sizes, degrees.gpus
         fewest = 1 + (self._several | (gpus > max(sizes)))
         hop = crossing_in_use(crossing, np.minimum(fewest, len(sizes)), sizes, gpus)

@@ -65,7 +65,7 @@ class MixedRules:
     def options(
         self, degrees: Degrees, virtual: Ints, chunk_layers: Ints, gpus: Sequence[int]
     ) -> tuple[Ints, Options, Lost]:
-        """What is left for rows of degrees on chosen GPUs: which row, with which options.
+        """The rows of degrees on chosen GPUs that rules leave, with their options.
 
         Overlap is switched on as far as permitted.
         """

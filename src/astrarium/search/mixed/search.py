@@ -390,7 +390,8 @@ class PartitionSearch:
         if chosen[0].row.num_stages == 1:
             return gathered([one.row for one in chosen]).bound[index]
         orders = self._orders(chosen[0])
-        bounds = CaseBounds(self.model, self.space, self.plans, self.rows.numbers, chosen, orders)
+        updates, numbers = self.rows.updates, self.rows.numbers
+        bounds = CaseBounds(updates, self.space, self.plans, numbers, chosen, orders)
         return bounds.scores(index, options)
 
     def _orders(self, opened: PlacedRow) -> list[Arrangement]:

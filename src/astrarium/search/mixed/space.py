@@ -7,15 +7,13 @@ are the same for all stages. Models whose layers are not equal have one chunk pe
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
-from astrarium.arrays import Bools, Ints, distinct, distinct_rows
+from astrarium.arrays import Bools, Ints, distinct_rows
 from astrarium.cluster import Cluster
 from astrarium.cost.stages import StagePlanner
 from astrarium.model.workload import Workload
-from astrarium.search.space import Layout, Space, divisors
+from astrarium.search.space import Layout, Space
 from astrarium.search.split.arrangements import Arrangements
 from astrarium.strategy.columns import Degrees
 from astrarium.strategy.types import LayerSplit
@@ -78,13 +76,9 @@ class MixedSpace(Space):
         arrangements = self._arrangement_counts(*(column[first] for column in columns))
         return (arrangements * self.counts(degrees.pp[first]).astype(object))[index]
 
-    @cached_property
-    def _expert_degrees(self) -> dict[str, Ints]:
-        found = dict(super()._expert_degrees)
-        if self.workload.model.max_experts:
-            per_node = [divisors(pool.gpus_per_node) for pool in self.cluster.pools]
-            found["etp"] = distinct(np.concatenate(per_node))
-        return found
+    @property
+    def _nodes(self) -> list[int]:
+        return [pool.gpus_per_node for pool in self.cluster.pools]
 
     def most_chunks(self, pp: Ints) -> Ints:
         alike = len(self.workload.model.kinds) == 1

@@ -1,4 +1,4 @@
-"""How many layers stages can hold if what follows the passes may take only so long: a bound.
+"""A bound on the layers of stages if what follows the passes may take only so long.
 
 Gradients are reduced, parameters updated and gathered by every stage for all that it holds, and an
 iteration waits for the longest of them. So passes and update share the seconds of an iteration:
@@ -61,21 +61,45 @@ def way_of(options: Options) -> Ints:
     return 2 * divided + options.offload_optimizer
 
 
-def update_seconds(
-    model: ClusterModel, degrees: Degrees, gpus: Sequence[int], classes: Sequence[StageClass]
-) -> tuple[Floats, Ints]:
-    """`seconds` and `numbers` of UpdateRoom: of rows of degrees on so many GPUs of each pool."""
-    numbers = _numbers(len(model.workload.model.kind_of_layer))
-    rows = np.repeat(np.arange(len(degrees)), WAYS)
-    found = model.seconds_after(
-        degrees.take(rows),
-        _ways(len(degrees)),
-        classes,
-        np.tile(gpus, (len(rows), 1)),
-        _probes(numbers),
-    ).reshape(len(degrees), WAYS, len(classes), 3, len(numbers))
-    # More layers never take less; where a figure says so, the lower one counts.
-    return np.minimum.accumulate(found[..., ::-1], axis=-1)[..., ::-1], numbers
+class Updates:
+    """Seconds once an iteration, of stages of every class: what was asked once is remembered.
+
+    They depend on the GPUs of a class by its fast domain alone.
+    """
+
+    def __init__(self, model: ClusterModel) -> None:
+        self._model = model
+        self._known: dict[tuple[StageClass, int], dict[bytes, Floats]] = {}
+        self.numbers = _numbers(len(model.workload.model.kind_of_layer))
+
+    def seconds(
+        self, degrees: Degrees, gpus: Sequence[int], classes: Sequence[StageClass]
+    ) -> Floats:
+        """`UpdateRoom.seconds` of rows of degrees on so many GPUs of each pool."""
+        keys = [row.tobytes() for row in np.stack(degrees.columns(), axis=1)]
+        found = np.empty((len(keys), WAYS, len(classes), 3, len(self.numbers)))
+        for number, of in enumerate(classes):
+            domain = self._model.domain_of(of, gpus)
+            known = self._known.setdefault((of, domain), {})
+            first = {key: row for row, key in enumerate(keys) if key not in known}
+            if first:
+                new = self._asked(degrees.take(np.array([*first.values()])), gpus, of)
+                known.update(zip(first, new, strict=True))
+            for row, key in enumerate(keys):
+                found[row, :, number] = known[key]
+        return found
+
+    def _asked(self, degrees: Degrees, gpus: Sequence[int], of: StageClass) -> Floats:
+        rows = np.repeat(np.arange(len(degrees)), WAYS)
+        found = self._model.seconds_after(
+            degrees.take(rows),
+            _ways(len(degrees)),
+            [of],
+            np.tile(gpus, (len(rows), 1)),
+            _probes(self.numbers),
+        ).reshape(len(degrees), WAYS, 3, len(self.numbers))
+        # More layers never take less; where a figure says so, the lower one counts.
+        return np.minimum.accumulate(found[..., ::-1], axis=-1)[..., ::-1]
 
 
 def _numbers(most: int) -> Ints:

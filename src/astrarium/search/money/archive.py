@@ -20,7 +20,7 @@ ON_THE_FRONT = 1.0 - 1e-12  # of the seconds below which a plan would be: no mor
 
 
 class PaymentWays(Value, frozen=True):
-    """How GPUs can be paid for: (rows, ways).
+    """Ways to pay for GPUs: (rows, ways).
 
     A run takes `stretch` times its iterations and costs `hourly` USD per hour; `spot` (rows, ways)
     are nodes that may be taken away. Rows with fewer ways than others repeat their last.

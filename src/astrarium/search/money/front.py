@@ -19,17 +19,17 @@ from astrarium.model.blocks import CustomBlock
 from astrarium.search.money.archive import ON_THE_FRONT, Archive, PaymentWays
 from astrarium.search.outcome import Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import RejectingRule
-from astrarium.search.single import DegreeRows, Search
+from astrarium.search.single import DegreeRows, Search, strategy_of_row
 from astrarium.search.space import Space, Wave
-from astrarium.strategy.columns import Degrees, Options
+from astrarium.strategy.columns import Options
 
-MOST_AT_ONCE = 64  # degrees of one number of GPUs that are expanded together
+MOST_AT_ONCE = 256  # degrees of one number of GPUs that are expanded together
 
 WaysOf = Callable[[Ints], PaymentWays]  # how so many GPUs can be paid for
 
 
 class PoolFront(Search):
-    """Enters into an archive whatever the GPUs of one pool, by its number, can add to the front."""
+    """Enters into an archive all that the GPUs of one pool, by its number, can add to the front."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class PoolFront(Search):
         seconds *= min(model.tuning.compute, 1.0)
         return float((seconds / self._limits[inside]).min())
 
-    def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
+    def score(self, seconds: Floats, peak: Floats, gpus: Ints) -> Floats:
         """Seconds over those below which the plan would be on the front."""
-        return seconds / self._limits[np.searchsorted(self._gpus, degrees.gpus)]
+        return seconds / self._limits[np.searchsorted(self._gpus, gpus)]
 
     def _worst_kept(self) -> float:
         return ON_THE_FRONT
@@ -84,14 +84,14 @@ class PoolFront(Search):
     def _visit(self, rows: DegreeRows) -> None:
         """Some degrees of every number of GPUs at a time: early plans leave most others out."""
         waiting = np.argsort(rows.seconds, kind="stable")
-        at_once = 1
+        at_once = 4
         while len(waiting):
             seconds, least = rows.seconds[waiting], rows.least_bytes[waiting]
-            degrees = rows.degrees.take(waiting)
-            alive = self.score(seconds, least, degrees) <= self._worst_kept()
+            gpus = rows.degrees.gpus[waiting]
+            alive = self.score(seconds, least, gpus) <= self._worst_kept()
             self.state.rejected[Rejection.BOUND] += int(rows.counts[waiting[~alive]].sum())
             waiting = waiting[alive]
-            now = rank_within(degrees.gpus[alive]) < at_once
+            now = rank_within(gpus[alive]) < at_once
             if now.any():
                 self._expand(rows.take(waiting[now]))
             waiting = waiting[~now]
@@ -112,7 +112,9 @@ class PoolFront(Search):
     ) -> None:
         """Enter strategies, with their seconds, into the archive."""
         found = [
-            Found(self._strategy(layouts, rows, options, at), time, 0.0, float(peak[at]))
+            Found(
+                strategy_of_row(self.model, layouts, rows, options, at), time, 0.0, float(peak[at])
+            )
             for at, time in zip(chosen.tolist(), seconds.tolist(), strict=True)
         ]
         counts = layouts.gpus[rows[chosen]]

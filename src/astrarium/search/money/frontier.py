@@ -264,7 +264,7 @@ def check_headway(plans: Sequence[Plan]) -> None:
 
 
 def nearest(front: Sequence[Plan], limits: Limits) -> NoFeasiblePlanError:
-    """What would be enough, where no plan of a front keeps the limits."""
+    """Limits that would be enough, where no plan of a front keeps those given."""
     late, dear = limits.deadline_seconds, limits.budget_usd
     in_time = [plan for plan in front if keeps(plan, replace(limits, budget_usd=None))]
     paid_for = [plan for plan in front if keeps(plan, replace(limits, deadline_seconds=None))]

@@ -1,4 +1,4 @@
-"""What pools could do together at best: which of them are worth a search of their own.
+"""Bounds pools together: which of them are worth a search of their own.
 
 Every GPU works all the time at the speed of the best degrees for it, and the cheapest work is done
 first. No pipeline over the pools is faster or cheaper than that.
@@ -80,7 +80,7 @@ class Prospects:
         return sorted(found, key=lambda one: one[1])
 
     def gpu_seconds(self, pool: Pool) -> float:
-        """What the GPUs of a pool work on an iteration at least, all together."""
+        """The least work of a pool's GPUs on an iteration, all together."""
         if pool.name not in self._gpu_seconds:
             workload = runnable(self.runs.workload, pool)
             model = CostModel(workload, pool, self.runs.runtime, self.runs.tuning)

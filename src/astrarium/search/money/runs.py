@@ -59,7 +59,7 @@ class Runs:
 
     @property
     def rules(self) -> tuple[UserRule, ...]:
-        """What the ramp of the batch asks of a strategy: Megatron divides every batch of it."""
+        """The rules of a growing batch: Megatron divides every size of it."""
         ramp = self.terms.ramp
         if ramp is None:
             return ()
@@ -67,7 +67,7 @@ class Runs:
         return user_rules([f"{ramp.start} % {at_once} != 0", f"{ramp.increment} % {at_once} != 0"])
 
     def limits_of_search(self, limits: Limits) -> Limits:
-        """What a search that knows on-demand prices alone may hold plans to."""
+        """Limits for plans of a search that knows on-demand prices alone."""
         if self.terms.spot is Spot.NEVER:
             return limits
         return replace(limits, budget_usd=None)
@@ -146,7 +146,7 @@ class Runs:
         return np.array([-(-spot.get(p.name, 0) // p.gpus_per_node) for p in self._pools])
 
     def usd_per_hour_of_pools(self, plan: Plan) -> Floats:
-        """What a plan pays for the nodes of every pool."""
+        """Dollars an hour that a plan pays for the nodes of every pool."""
         used = plan.strategy.gpus_of_pools()
         rental = self._rental(np.array([used[pool.name] for pool in self._pools]))
         return rental.usd_per_hour_of_pools(self.spot_nodes(plan))

@@ -1,4 +1,4 @@
-"""How far the answer is from another one: which price or network, changed by how much, changes it.
+"""The distance to another answer: which price or network changes it, and by how much.
 
 The answer is the GPUs, by pool, of the best plan under the objective and the limits.
 
@@ -61,7 +61,7 @@ class What(StrEnum):
 
 
 class Change(Value, frozen=True):
-    """What changes the answer, or (without a factor) how far it was changed in vain.
+    """A change of the answer, or (without a factor) how far a value was changed in vain.
 
     `value` is USD per GPU and hour, or bytes per second and node. `gpus_then` is by pool; empty if
     no plan keeps the limits.
@@ -107,7 +107,7 @@ class Sensitivity(Value, frozen=True):
     known: Sequence[Plan]
 
     def changes(self) -> tuple[Change, ...]:
-        """What would change the answer: prices, networks, then the links of a mix."""
+        """Changes of the answer by prices, networks, then the links of a mix."""
         pools, used = self.runs.cluster.pools, self._pools_of(self.known[0])
         instead = self._instead([pool for pool in pools if pool not in used])
         if len(used) > 1:  # each of them by itself may come next
@@ -141,7 +141,7 @@ class Sensitivity(Value, frozen=True):
         )
 
     def _found(self, runs: Runs, pools: Sequence[Pool], archive: Archive) -> list[Plan]:
-        """What pools add to an archive."""
+        """Points that pools add to an archive."""
         models = models_of(runs)
         offload = self.known[0].strategy.offload_optimizer or offloads(runs.runtime, self.rules)
         for pool in pools:
@@ -176,7 +176,7 @@ class Sensitivity(Value, frozen=True):
         return self._found(self.runs, [pool], window)
 
     def _instead(self, pools: Sequence[Pool]) -> list[Plan]:
-        """What the pools that the answer does without would have in its place."""
+        """Points with the pools that the answer does without, in its place."""
         if self.objective is Objective.COST:
             return [plan for pool in pools for plan in self._near(pool)]
         window = self._window(self.objective, None, self.limits.budget_usd)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
-from astrarium.cost.layouts import Layouts, ShardCosts
+from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.search.families import Shared
 from astrarium.search.single.degree_bounds import LeastSeconds
 from astrarium.strategy.columns import (
@@ -56,6 +56,14 @@ class LayoutRows(Value, frozen=True):
     seconds: Floats
 
 
+class Expanded(Value, frozen=True):
+    """Degrees in the order of their bounds, and the layouts of so many of them."""
+
+    rows: DegreeRows
+    number: int
+    blocks: tuple[LayoutRows, ...]
+
+
 def twin_of(layouts: Layouts, row: int, seconds: float) -> Twin:
     d = layouts.degrees
     return Twin(
@@ -72,13 +80,22 @@ def shared_of_row(options: Options, row: int) -> Shared:
     )
 
 
-def strategy_of_row(layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
-    """The strategy of one row of layouts with its row of the options."""
+def strategy_of_row(
+    model: CostModel, layouts: Layouts, rows: Ints, options: Options, at: int
+) -> Strategy:
+    """One row of layouts with its row of the options; stages of a split without a name as well."""
     row = int(rows[at])
     code = int(layouts.split[row])
     split = SPLITS[code] if code < len(SPLITS) else LayerSplit.FREE
     one, chosen = layouts.degrees.take(np.array([row])), options.take(np.array([at]))
-    return strategy_at(one, chosen, 0, int(layouts.virtual[row]), split)
+    plain = strategy_at(one, chosen, 0, int(layouts.virtual[row]), split)
+    if split is not LayerSplit.FREE:
+        return plain
+    from astrarium.search.single.redealing import with_cuts
+
+    return with_cuts(
+        plain, model.planner.bounds_of_code(plain.pp, plain.virtual_stages, code), model.pool
+    )
 
 
 def taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:

@@ -1,4 +1,4 @@
-"""What degrees take at least, whatever their layouts and options.
+"""The least time of degrees, whatever their layouts and options.
 
 No less than their micro-batches with perfectly even ranks, the shortest ramp and no exposed message
 that could be hidden; and no less than what scarce memory makes them recompute.
@@ -12,20 +12,31 @@ ranks where it helps most.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
-from astrarium.arrays import Bools, Floats, Ints
+from astrarium.arrays import Bools, Floats, Ints, distinct_rows
 from astrarium.cost.dealings import Turns, least_passes
 from astrarium.cost.groups import data_ranks
 from astrarium.cost.layouts import CostModel, ShardCosts
 from astrarium.cost.memory import always_reserved, least_parameter_bytes
+from astrarium.cost.units import Units
 from astrarium.cost.update import update_on_host
+from astrarium.search.fields import Fields, Rows
+from astrarium.search.rule_filter import CausedRules, apply_rules
+from astrarium.search.space import Space
 from astrarium.strategy.columns import RECOMPUTE_MODULES, Degrees
 from astrarium.value import Value
 
+SHARD_FIELDS = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel")
+AT_ONCE = 256  # grids whose shards are priced together: bounds memory
+ROUNDING = 1e-9
+
 
 class DegreeWork(Value, frozen=True):
-    """What degrees do for every micro-batch, on all ranks together: seconds, (rows,)."""
+    """Work of degrees for every micro-batch, on all ranks together: seconds, (rows,)."""
 
     degrees: Degrees
     device: Floats
@@ -66,6 +77,67 @@ class DegreeWork(Value, frozen=True):
         return least_passes(Turns(*turns, head=self.head))
 
 
+class LeastWork:
+    """GPU-seconds that an iteration takes at least, by what decides the shard of its degrees.
+
+    All ranks of all stages together do the work of every micro-batch, however many they are.
+    """
+
+    def __init__(
+        self, model: CostModel, space: Space, rules: CausedRules, constants: Mapping[str, Any]
+    ) -> None:
+        self._model, self._space, self._constants = model, space, constants
+        known = {*SHARD_FIELDS, *constants}
+        self._rules = [rule for rule in rules if rule[0].names <= known]
+        self._place: dict[tuple[int, ...], int] = {}
+        self._found = np.zeros((0, len(space.choices["ep"])))
+
+    def within(self, grids: dict[str, Ints], latest: Floats, step: tuple[float, float]) -> Bools:
+        """Choices of grids that may take so many seconds, by their work over the least of it."""
+        work = self.of(grids)
+        above, most = (part * max(work.min(), np.finfo(np.float64).tiny) for part in step)
+        return (work > above) & (work <= np.minimum(latest * grids["gpus"], most)[:, None])
+
+    def of(self, grids: dict[str, Ints]) -> Floats:
+        """Of grids with all their choices; infinite where a rule about the shard rejects."""
+        columns = [grids[name] for name in ("tp", "cp", "micro_batch")]
+        first, index = distinct_rows(*columns, self._model.pool.domain_of(grids["gpus"]))
+        of_first = [column[first].tolist() for column in columns]
+        domains = self._model.pool.domain_of(grids["gpus"][first]).tolist()
+        keys = list(zip(*of_first, domains, strict=True))
+        new = [row for row, key in zip(first.tolist(), keys, strict=True) if key not in self._place]
+        for start in range(0, len(new), AT_ONCE):
+            rows = np.array(new[start : start + AT_ONCE])
+            found = self._priced({name: column[rows] for name, column in grids.items()})
+            self._found = np.concatenate([self._found, found])
+        missing = (key for key in keys if key not in self._place)
+        self._place.update({key: len(self._place) + n for n, key in enumerate(list(missing))})
+        return self._found[np.array([self._place[key] for key in keys])[index]]
+
+    def _priced(self, grids: dict[str, Ints]) -> Floats:
+        space, number, choices = self._space, len(grids["tp"]), self._space.choices
+        found = np.full((number, len(choices["ep"])), np.inf)
+        most = (grids["tp"] * grids["cp"] * space.workload.global_batch)[:, None]
+        row, choice = np.nonzero(most % (choices["ep"] * choices["etp"]) == 0)
+        every = Degrees.of(
+            {name: column[row] for name, column in grids.items()}
+            | {name: column[choice] for name, column in choices.items()}
+        )
+        fields = Fields(self._constants, Rows(every))
+        alive = apply_rules(self._rules, fields, np.ones(len(every), np.int64))[0]
+        degrees = every.take(alive)
+        work = DegreeWork.of(self._model, degrees, self._model.shard_costs(degrees), degrees.pp)
+        seconds = np.maximum(work.device * self._least_pace / work.pace, work.launches)
+        once = space.workload.global_batch * degrees.tp * degrees.cp / degrees.micro_batch
+        found[row[alive], choice[alive]] = seconds * once * (1 - ROUNDING)
+        return found
+
+    @property
+    def _least_pace(self) -> float:
+        """Of any number of GPUs, whatever their work."""
+        return float(self._model.tuning.compute * self._model.pool.slowdown)
+
+
 class LeastSeconds(Value, frozen=True):
     """No strategy with some degrees is faster: arrays of (rows,).
 
@@ -97,7 +169,7 @@ class LeastSeconds(Value, frozen=True):
 
 
 class ScarceMemory:
-    """What degrees have to do at least because the memory of a GPU is limited."""
+    """The least extra work of degrees because the memory of a GPU is limited."""
 
     def __init__(
         self, model: CostModel, degrees: Degrees, shards: ShardCosts, modules: int
@@ -117,6 +189,10 @@ class ScarceMemory:
         if len(model.layers_of_kind) == 1:
             self._of_last = np.where(several, np.minimum(self._of_chunk, 1 + pp), 1)
         moving = runtime.workspace_bytes + c.transient.min(axis=1)[s]
+        if runtime.own_unit_memory:
+            head = np.maximum(shards.ends.head_parameters, shards.ends.frozen_head)[s]
+            units = Units(c.unit.max(axis=1)[s], head, head, model.workload.adapters is None)
+            moving = moving + np.where(pp == 1, units.of_backward(runtime), 0.0)
         reserved = always_reserved(runtime, model.tuning)
         free = model.pool.usable_bytes - reserved - (1 + runtime.fragmentation) * moving
         self._free = np.maximum(free, 0.0)
@@ -225,7 +301,7 @@ class _Savings(Value, frozen=True):
         )
 
     def seconds(self, by_layers: Floats, by_modules: Floats) -> Floats:
-        """What it takes at least to save so many bytes in one way or the other."""
+        """The least time to save so many bytes in one way or the other."""
         share = by_layers / np.maximum(self.layers, 1.0)[self.shard_of]
         redone = np.where(
             share < 1, share * self.seconds_layers[self.shard_of], self.seconds_all[self.shard_of]

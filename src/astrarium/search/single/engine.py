@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +28,7 @@ from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
 from astrarium.cost.replay import executed_totals
 from astrarium.cost.step import (
     launched_passes,
+    least_after,
     least_device_passes,
     least_passes_of,
     total_seconds,
@@ -33,29 +36,29 @@ from astrarium.cost.step import (
 )
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.families import Shared, family_of, with_twins
-from astrarium.search.fields import Fields, Rows, constant_fields
+from astrarium.search.fields import RECOMPUTE_FIELDS, Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.single.blocks import (
     DegreeRows,
+    Expanded,
     LayoutRows,
     shared_of_row,
     strategy_of_row,
     taken,
     twin_of,
 )
-from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds
-from astrarium.search.single.open_layouts import Candidates, OpenRows, left_open
+from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds, LeastWork
+from astrarium.search.single.open_layouts import OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
-from astrarium.search.space import Space, Wave
+from astrarium.search.space import OVERLAP_SWITCHES, Space, Wave
 from astrarium.strategy.columns import (
     SPLITS,
     Degrees,
     Options,
 )
 from astrarium.strategy.estimate import TWINS, Twin
-from astrarium.strategy.types import LayerSplit, Strategy
 from astrarium.units import HOUR
 
 if TYPE_CHECKING:
@@ -65,17 +68,21 @@ FIRST_BLOCK = 64  # degrees expanded at first; each further block is twice as la
 LARGEST_BLOCK = 4096
 # Strategies priced together: few at first, for an early bound; then as many as memory allows.
 FIRST_ROWS, MOST_ROWS = 30_000, 240_000
-FEW_ROWS, GROWTH = 2_000, 8
+GROWTH = 8
 # Pipelines executed together: at first about as many as plans are kept.
 FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
+# Degrees are looked at in these steps, by their least work over that of the best.
+WORK_STEPS = (-1.0, 1.5, 3.0, np.inf)
 ROUNDING = 1e-9
+# Read by rules that cannot be applied before it is known what is redone and what overlaps.
+UNDECIDED = RECOMPUTE_FIELDS | {f"overlap_{name}" for name in OVERLAP_SWITCHES}
 WIDE = 0.05  # of the best score: what is left open promises so much that bounds come first
 UNPROVED = (Claim.NONE, Claim.ANY_PLAN)
 
 
 @dataclass(slots=True)
 class _State:
-    """Where the search stands."""
+    """The state of the search."""
 
     rejected: Counter[Rejection] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -113,8 +120,8 @@ class Search:
         self.state = _State()
         self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
-        self._expanded: list[LayoutRows] | None = None  # where layouts are only to be found
-        self._first_rows = FIRST_ROWS
+        self._begun: list[Expanded] = []
+        self._finds_only = False  # layouts, without their prices
         self._size = 0  # strategies of the waves so far
 
     def run(
@@ -128,15 +135,26 @@ class Search:
         self.compare()
         return self.dealt()
 
-    def expanded(self) -> list[LayoutRows]:
-        """Layouts whose bounds do not exceed what is known, for searches under more rules."""
-        self._expanded = []
-        self.compare()
-        return self._expanded
+    def expanded(self, begun: Sequence[Expanded] | None = None) -> list[Expanded]:
+        """Layouts whose bounds do not exceed what is known, for searches under more rules.
+
+        begun: those that a search met which knew less.
+        """
+        self._finds_only = True
+        if begun is None:
+            self.compare()
+        for one in begun or ():
+            self._go_on(one)
+        return self._begun
+
+    @property
+    def begun(self) -> list[Expanded]:
+        """The layouts that this search has expanded so far."""
+        return self._begun
 
     def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
         """Any plan that keeps all rules, some of which the layouts were not chosen by."""
-        self._claim, self._first_rows = Claim.ANY_PLAN, FEW_ROWS
+        self._claim = Claim.ANY_PLAN
         more = RuleSteps([(rule, Rejection.RULE) for rule in rules], self.space.expanded_overlaps)
         for block in blocks:
             layouts = block.layouts
@@ -148,12 +166,14 @@ class Search:
     def compare(self) -> None:
         """Strategies whose layers are dealt evenly or balanced."""
         waves = sorted(self.space.waves(), key=self._least_score)
+        steps = [*pairwise(WORK_STEPS)] if len(waves) > 1 and self._is_timed else [None]
         for wave in waves:
             self._size += wave.size
-            if self._least_score(wave) > self._worst_kept():
-                self.state.rejected[Rejection.BOUND] += wave.size
-            else:
-                self._search(wave.degrees)
+            self.state.rejected[Rejection.BOUND] += wave.size  # as long as it is not looked at
+            for step in steps:
+                if self._least_score(wave) <= self._worst_kept():
+                    for degrees in wave.degrees(step and partial(self._hopeful, step)):
+                        self._search(degrees)
 
     def dealt(self) -> SearchResult:
         """The result, with layers dealt in other ways where that could be better."""
@@ -187,8 +207,15 @@ class Search:
         seconds *= min(model.tuning.compute, 1.0)  # a tuned model may promise more than the peak
         return seconds if self.objective is Objective.COST else seconds / wave.most_gpus
 
+    def _hopeful(self, step: tuple[float, float], grids: dict[str, Ints]) -> Bools:
+        """Choices of grids that could be kept, by what all GPUs work at least."""
+        with np.errstate(divide="ignore"):
+            latest = self._worst_kept() / self.per_second(grids["gpus"])
+        return self._work.within(grids, latest, step)
+
     def _search(self, degrees: Degrees) -> None:
         counts = self.space.counts(degrees.pp)
+        self.state.rejected[Rejection.BOUND] -= int(counts.sum())
         kept = self._passes(self.rules.of_degrees, Rows(degrees), counts)
         degrees, counts = degrees.take(kept), counts[kept]
         model, space = self.model, self.space
@@ -198,7 +225,7 @@ class Search:
         )
         hopeful = self._fitting(least, counts)
         work = DegreeWork.of(model, degrees, shards, space.most_chunks(degrees.pp))
-        within = self.score(work.least_passes(), least, degrees) <= self._worst_kept()
+        within = self.score(work.least_passes(), least, degrees.gpus) <= self._worst_kept()
         self.state.rejected[Rejection.BOUND] += int(counts[hopeful & ~within].sum())
         hopeful &= within
         work, shards = work.take(hopeful), taken(shards, hopeful)
@@ -209,31 +236,48 @@ class Search:
         self._visit(every.take(np.flatnonzero(in_time)))
 
     def _visit(self, rows: DegreeRows) -> None:
-        bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees)
+        bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees.gpus)
         order = np.lexsort((np.arange(len(bounds)), bounds))
-        start, size = 0, FIRST_BLOCK
-        while start < len(order):
-            block = order[start : start + size]
-            within = bounds[block] <= self._worst_kept()
-            self.state.rejected[Rejection.BOUND] += int(rows.counts[block[~within]].sum())
-            if not within.any():
-                self.state.rejected[Rejection.BOUND] += int(
-                    rows.counts[order[start + size :]].sum()
-                )
-                return
-            self._expand(rows.take(block[within]))
-            start += size
-            size = min(2 * size, LARGEST_BLOCK) if self._expanded is None else LARGEST_BLOCK
+        self._go_on(Expanded(rows.take(order), 0, ()))
 
-    def score(self, seconds: Floats, peak: Floats, degrees: Degrees) -> Floats:
-        """What the objective minimises, from seconds of an iteration and peak bytes."""
+    def _go_on(self, begun: Expanded) -> None:
+        """Expand further degrees, as long as their bounds do not exceed the plans kept."""
+        rows, start, blocks = begun.rows, begun.number, [*begun.blocks]
+        bounds = self.score(rows.seconds, rows.least_bytes, rows.degrees.gpus)
+        # Where nothing is priced, blocks do not narrow what follows.
+        size = LARGEST_BLOCK if self._finds_only else FIRST_BLOCK
+        while start < len(bounds):
+            within = int((bounds[start : start + size] <= self._worst_kept()).sum())
+            if within:
+                blocks += self._expand(rows.take(np.arange(start, start + within)))
+            start += within
+            if within < size:
+                break
+            size = min(2 * size, LARGEST_BLOCK)
+        self.state.rejected[Rejection.BOUND] += int(rows.counts[start:].sum())
+        self._begun.append(Expanded(rows, start, tuple(blocks)))
+
+    def _expand(self, rows: DegreeRows) -> list[LayoutRows]:
+        """The layouts of these degrees, if rules permit any; prices them where prices count."""
+        block = self._block(rows)
+        if block is None:
+            return []
+        if not self._finds_only:
+            self._compare(block, np.ones(len(block.layouts), bool))
+        return [block]
+
+    def _bound(self, block: LayoutRows) -> Floats:
+        return self.score(block.seconds, block.least_bytes, block.layouts.gpus)
+
+    def score(self, seconds: Floats, peak: Floats, gpus: Ints) -> Floats:
+        """The figure that the objective minimises, from seconds of an iteration and peak bytes."""
         if self.objective is Objective.MEMORY:
             return peak
         if self.objective is Objective.COST:
-            return seconds * self.model.pool.billed_gpus(degrees.gpus)
+            return seconds * self.model.pool.billed_gpus(gpus)
         if self.objective is Objective.GPUS:
             # Seconds only break ties between equal counts.
-            return degrees.gpus + seconds / (1.0 + seconds)
+            return gpus + seconds / (1.0 + seconds)
         return seconds
 
     def _passes(self, rules: CausedRules, rows: Rows, counts: Ints) -> Bools:
@@ -247,21 +291,10 @@ class Search:
             self.state.rejected[cause] += count * times
             self.state.reasons[name] += count * times
 
-    def _expand(self, rows: DegreeRows) -> None:
-        """Price everything behind these degrees."""
-        block = self._block(rows)
-        if block is None:
-            return
-        if self._expanded is None:
-            self._compare(block, np.ones(len(block.layouts), bool))
-        else:
-            self._expanded.append(block)
-
     def _compare(self, block: LayoutRows, asked: Bools) -> None:
         """Price some layouts with all their options."""
         layouts, chunk_layers, least = block.layouts, block.chunk_layers, block.least_bytes
-        seconds = block.seconds
-        bound = self.score(seconds, least, layouts.degrees)
+        seconds, bound = block.seconds, self._bound(block)
         option_counts = self._option_counts(chunk_layers)
         within = asked & (bound <= self._worst_kept())
         copies = self.space.overlap_copies
@@ -273,13 +306,13 @@ class Search:
         within[within] = self._fitting(least[within], option_counts[within] * copies)
         candidates = np.flatnonzero(within)
         candidates = candidates[np.lexsort((candidates, bound[candidates]))]
-        start, at_once = 0, MOST_ROWS if self.state.best else self._first_rows
+        start, at_once = 0, MOST_ROWS if self.state.best else FIRST_ROWS
         while start < len(candidates):
             total = np.cumsum(option_counts[candidates[start:]])
             stop = start + max(1, int(np.searchsorted(total, at_once)))
             at_once = min(GROWTH * at_once, MOST_ROWS)
             chosen = candidates[start:stop]
-            again = self.score(seconds[chosen], least[chosen], layouts.degrees.take(chosen))
+            again = self.score(seconds[chosen], least[chosen], layouts.gpus[chosen])
             alive = again <= self._worst_kept()
             lost = int(option_counts[chosen[~alive]].sum()) * copies
             self.state.rejected[Rejection.BOUND] += lost
@@ -291,16 +324,36 @@ class Search:
         """Other cuts of unequal layers: the splits compared here are two of many."""
         layouts, least = block.layouts, block.least_bytes
         cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
-        seconds = self._seconds_of_any_cuts(layouts, block.least)
-        rows = cut[self.score(seconds, least, layouts.degrees)[cut] <= self._worst_kept()]
+        seconds = self._passes_of_any_cuts(layouts, block.least) + block.least.after
+        seconds = np.maximum(seconds, block.least.iteration)
+        rows = cut[self.score(seconds, least, layouts.gpus)[cut] <= self._worst_kept()]
         self._open.add(layouts, rows, seconds, block.chunk_layers)
 
-    def _seconds_of_any_cuts(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
+    def _passes_of_any_cuts(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
         """At least, however layers are dealt: redone as little, all hidden that can be."""
         every, overlapped = np.arange(len(layouts)), np.ones(len(layouts), bool)
         device, launches = least_device_passes(layouts.on_rank), layouts.on_rank.launch
-        passes = least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
-        return np.maximum(passes + of_all.after, of_all.iteration)
+        return least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
+
+    def _least_after(self, layouts: Layouts, rows: Ints, most_layers: int) -> Floats:
+        """The least seconds after the passes, with any ZeRO stage and offload that rules permit."""
+        rules = self.rules
+        sharding = valid_options(self.space, rules.of_options, self.constants, most_layers).sharding
+        pairs = np.repeat(rows, len(sharding))
+        options = sharding.take(np.tile(np.arange(len(sharding)), len(rows)))
+        on: dict[str, Any] = {
+            f"overlap_{name}": np.ones(len(pairs), bool) for name in OVERLAP_SWITCHES
+        }
+        options = replace(options, **on)  # overlap never costs time
+        known = [one for one in rules.mixed if not one[0].names & UNDECIDED]
+        at_hand = Rows(
+            layouts.degrees.take(pairs), layouts.virtual[pairs], layouts.split[pairs], options
+        )
+        alive, _ = apply_rules(
+            known, Fields(self.constants, at_hand), np.ones(len(pairs), np.int64)
+        )
+        after = np.where(alive, least_after(layouts, pairs, options), np.inf)
+        return after.reshape(len(rows), len(sharding)).min(axis=1, initial=np.inf)
 
     def _block(self, given: DegreeRows) -> LayoutRows | None:
         """Layouts of some degrees, if rules permit any."""
@@ -321,21 +374,27 @@ class Search:
             repeated.take(alive), virtual[alive], split[alive], taken(given.shards, rows[alive])
         )
         least = given.least.take(rows[alive])
-        seconds = self._layout_seconds(layouts, least)
+        seconds = self._layout_seconds(layouts, least, int(chunk_layers[alive].max()))
         return LayoutRows(layouts, chunk_layers[alive], least, least_bytes(layouts), seconds)
 
     def _option_counts(self, chunk_layers: Ints) -> Ints:
         distinct, index = np.unique(chunk_layers, return_inverse=True)
         return np.array([self.space.num_options(int(n)) for n in distinct])[index]
 
-    def _layout_seconds(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
+    def _layout_seconds(self, layouts: Layouts, of_all: LeastSeconds, most_layers: int) -> Floats:
         """At least, redone as little, all hidden that can be; layers dealt as they may be."""
         if self._deals_freely:
-            return self._seconds_of_any_cuts(layouts, of_all)
+            passes = self._passes_of_any_cuts(layouts, of_all)
+            seconds = np.maximum(passes + of_all.after, of_all.iteration)
+            score = self.score(seconds, np.zeros(len(layouts)), layouts.gpus)
+            rows = np.flatnonzero(score <= self._worst_kept())
+            after = self._least_after(layouts, rows, most_layers)
+            seconds[rows] = np.maximum(seconds[rows], passes[rows] + after)
+            return seconds
         on_rank, every = layouts.on_rank, np.arange(len(layouts))
         device, overlapped = least_device_passes(on_rank), np.ones(len(layouts), bool)
-        passes = zip(device, launched_passes(on_rank.launch), strict=True)
-        forward, backward = (np.maximum(computed, launched) for computed, launched in passes)
+        both = zip(device, launched_passes(on_rank.launch), strict=True)
+        forward, backward = (np.maximum(computed, launched) for computed, launched in both)
         walked = walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
         return np.maximum(walked + of_all.after, of_all.iteration)
 
@@ -368,7 +427,7 @@ class Search:
             self._price_fitting(layouts, fitting, Options.joined(options), np.concatenate(peaks))
 
     def _fitting(self, peak: Floats, counts: Ints) -> Bools:
-        """Which peaks (or the least they can be) the GPU holds; the others are counted out."""
+        """Rows whose (least) peaks the GPU holds; the others are counted out."""
         fits = peak <= self.model.pool.usable_bytes
         self.state.rejected[Rejection.MEMORY] += int(counts[~fits].sum())
         least = float(peak[~fits].min(initial=np.inf))
@@ -410,7 +469,7 @@ class Search:
         waiting = np.flatnonzero(self._within_limits(least, degrees, once))
         at_once = FIRST_EXECUTED
         while len(waiting):
-            score = self.score(least[waiting], peak[waiting], degrees.take(waiting))
+            score = self.score(least[waiting], peak[waiting], degrees.gpus[waiting])
             alive = (score <= self._worst_kept()) & (
                 self._cost(least, peak)[waiting] < best[group[waiting]]
             )
@@ -447,14 +506,18 @@ class Search:
 
     @staticmethod
     def keys(layouts: Layouts, rows: Ints) -> Iterator[tuple[float, ...]]:
-        """What plans are told apart by."""
+        """Keys that tell plans apart."""
         d = layouts.degrees
         columns = (d.tp, d.pp, d.dp, d.cp, d.ep, d.etp, d.micro_batch)
         return map(family_of, *(column[rows].tolist() for column in columns))
 
-    def per_second(self, degrees: Degrees) -> Floats:
+    @cached_property
+    def _work(self) -> LeastWork:
+        return LeastWork(self.model, self.space, self.rules.of_degrees, self.constants)
+
+    def per_second(self, gpus: Ints) -> Floats:
         """The score of an iteration of a second."""
-        return self.score(np.ones(len(degrees)), np.zeros(len(degrees)), degrees)
+        return self.score(np.ones(len(gpus)), np.zeros(len(gpus)), gpus)
 
     @property
     def _deals_freely(self) -> bool:
@@ -463,52 +526,44 @@ class Search:
 
     @property
     def _may_deal(self) -> bool:
-        is_timed = self.objective not in (Objective.MEMORY, Objective.GPUS)
-        return is_timed and not self._names_split
+        return self._is_timed and not self._names_split
+
+    @property
+    def _is_timed(self) -> bool:
+        """Whether the score is in proportion to the seconds of an iteration."""
+        return self.objective not in (Objective.MEMORY, Objective.GPUS)
 
     def _deal(self) -> None:
         """Deal the layers anew of what could be better than the best plan, then say by how much."""
         if not self._may_deal or (self._claim is Claim.ANY_PLAN and self.state.best):
             return
-        if not self._deals_freely:
-            self._move_cuts()
-        table = self._open.below(self._best_score(), self.score)
-        if table is None:
-            return
-        best = self._best_score()
-        self.state.least_open, chosen = left_open(self, table, best)
-        if chosen is None:
-            return
-        # Scarce memory makes much seem possible: linear programs tell what is.
-        proves = self._claim not in UNPROVED
-        is_wide = self._deals_freely and bool(chosen.score[0] < best * (1 - WIDE))
-        if proves and is_wide:
-            chosen = self._lifted(chosen, best)
-        if self._deals_freely:
-            chosen = self._dealt_anew(chosen, best, is_wide=is_wide)
-        if proves and self._lifts and not is_wide:
-            chosen = self._lifted(chosen, self._best_score())
-        self.state.least_open = min(self.state.least_open, float(chosen.score.min()))
-
-    def _move_cuts(self) -> None:
-        if any(found.strategy.virtual_stages > 1 for found in self.state.best.values()):
+        best = self.state.best.values()
+        if not self._deals_freely and any(one.strategy.virtual_stages > 1 for one in best):
             from astrarium.search.single.redealing import with_moved_cuts
 
             self._keep_redealt(with_moved_cuts(self))
+        table = self._open.below(self._best_score(), self.score)
+        if table is None:
+            return
+        least = self._best_score()
+        self.state.least_open, chosen = left_open(self, table, least)
+        if chosen is None:
+            return
+        from astrarium.search.single.redealing import redealt, with_better_bounds
 
-    def _dealt_anew(self, chosen: Candidates, best: float, *, is_wide: bool) -> Candidates:
-        """Keeps what is better; returns the same with scores as they are then."""
-        from astrarium.search.single.redealing import redealt
-
-        seconds = chosen.score / self.per_second(chosen.degrees)
-        found = redealt(self, chosen, best, is_wide=is_wide)
-        self._keep_redealt([] if found is None else [found])
-        return replace(chosen, score=seconds * self.per_second(chosen.degrees))
-
-    def _lifted(self, chosen: Candidates, best: float) -> Candidates:
-        from astrarium.search.single.redealing import with_better_bounds
-
-        return with_better_bounds(self, chosen, best)
+        # Scarce memory makes much seem possible: linear programs tell what is.
+        proves = self._claim not in UNPROVED
+        is_wide = self._deals_freely and bool(chosen.score[0] < least * (1 - WIDE))
+        if proves and is_wide:
+            chosen = with_better_bounds(self, chosen, least)
+        if self._deals_freely:
+            seconds = chosen.score / self.per_second(chosen.degrees.gpus)
+            self._keep_redealt(redealt(self, chosen, least, is_wide=is_wide))
+            # Its scores as they are then.
+            chosen = replace(chosen, score=seconds * self.per_second(chosen.degrees.gpus))
+        if proves and self._lifts and not is_wide:
+            chosen = with_better_bounds(self, chosen, self._best_score())
+        self.state.least_open = min(self.state.least_open, float(chosen.score.min()))
 
     def _keep_redealt(self, found: Sequence[Redealt]) -> None:
         for one in found:
@@ -527,7 +582,7 @@ class Search:
         return peak if self.objective is Objective.MEMORY else seconds
 
     def _within_limits(self, seconds: Floats, degrees: Degrees, counts: Ints) -> Bools:
-        """Which iterations (or the least they can take) keep deadline and budget; others count."""
+        """Rows whose (least) iterations keep deadline and budget; the others are counted."""
         late, dear = self._missed_limits(seconds, degrees)
         self.state.rejected[Rejection.DEADLINE] += int(counts[late].sum())
         self.state.rejected[Rejection.BUDGET] += int(counts[dear].sum())
@@ -537,7 +592,7 @@ class Search:
         return ~np.logical_or(*self._missed_limits(seconds, degrees))
 
     def _missed_limits(self, seconds: Floats, degrees: Degrees) -> tuple[Bools, Bools]:
-        """Which iterations miss the deadline, and which of the others the budget."""
+        """Iterations that miss the deadline, and those of the others that miss the budget."""
         late, dear = np.zeros(len(seconds), bool), np.zeros(len(seconds), bool)
         iterations, price = self.model.workload.iterations, self.model.pool.usd_per_gpu_hour
         if iterations is None or not len(seconds):
@@ -561,7 +616,7 @@ class Search:
     ) -> None:
         """Enter strategies, with their seconds, into the list of the best."""
         at = rows[chosen]
-        score = self.score(seconds, peak[chosen], layouts.degrees.take(at))
+        score = self.score(seconds, peak[chosen], layouts.gpus[at])
         best = self.state.best
         for i, key in enumerate(self.keys(layouts, at)):
             value = float(score[i])
@@ -573,21 +628,10 @@ class Search:
                 continue
             if len(best) >= self.top and key not in best and value >= self._worst_kept():
                 continue
-            strategy = self._strategy(layouts, rows, options, int(chosen[i]))
+            strategy = strategy_of_row(self.model, layouts, rows, options, int(chosen[i]))
             best[key] = Found(strategy, float(seconds[i]), value, float(peak[chosen[i]]))
             if len(best) > self.top:
                 del best[max(best, key=lambda k: (best[k].score, k))]
-
-    def _strategy(self, layouts: Layouts, rows: Ints, options: Options, at: int) -> Strategy:
-        """The strategy of one row; its stages are written out if its split has no name."""
-        plain = strategy_of_row(layouts, rows, options, at)
-        code = int(layouts.split[rows[at]])
-        if plain.split is not LayerSplit.FREE:
-            return plain
-        from astrarium.search.single.redealing import with_cuts
-
-        cuts = self.model.planner.bounds_of_code(plain.pp, plain.virtual_stages, code)
-        return with_cuts(plain, cuts, self.model.pool)
 
     def _worst_kept(self) -> float:
         scores = sorted([*self._known, *(found.score for found in self.state.best.values())])

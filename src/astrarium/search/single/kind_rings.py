@@ -32,7 +32,7 @@ MORE = 1.5  # times the mean work of a rank is looked at, and as much again whil
 
 
 class RankContents(Value, frozen=True):
-    """What a rank may hold: layers of each kind, as stages of the cost model.
+    """Contents of a rank: layers of each kind, as stages of the cost model.
 
     is_full: whether one layer more would be too much work to be looked at.
     """
@@ -102,7 +102,7 @@ class KindRings:
         return self._bundle.tied(0, row)
 
     def ring(self, row: int, limit: float) -> KindRing | float:
-        """Where no rank takes longer than the limit for its passes.
+        """The region where no rank takes longer than the limit for its passes.
 
         Or what that takes at least: nothing is known, or there is no room.
         """
@@ -179,7 +179,7 @@ class KindRings:
         return np.asarray(fixed)
 
     def _kept_bytes(self, row: int) -> list[tuple[Floats, float]]:
-        """What a layer of every kind keeps of a micro-batch, less so much for each pass in flight.
+        """Bytes that a layer of every kind keeps, less so much for each pass in flight.
 
         A chunk that redoes its first layers keeps their inputs at least, and it redoes no more.
         """
@@ -191,7 +191,7 @@ class KindRings:
         return [(least, 0.0), (most, redone)]
 
     def _may_fit(self, row: int) -> Bools:
-        """What there is room for in some sizes of chunks: (stages, contents)."""
+        """Contents with room in some sizes of chunks: (stages, contents)."""
         bundle, virtual = self._bundle, int(self._chosen.virtual[row])
         if virtual == 1:
             return np.asarray(bundle.fits[:, 0, row])
@@ -212,7 +212,7 @@ class KindRings:
         layer, rest = _linear(bundle.contents.layers, self._fixed_bytes(row), possible)
         free = np.maximum(bundle.tables.capacity[0] - rest, 0.0)
         usual = int(self._model.layers_of_kind.argmax())
-        # The moment that counts is the one with most layers, of whatever kind, in flight.
+        # The moment that counts is the one with most layers, of any kind, in flight.
         bytes_each, room = [], []
         for kept, less in self._kept_bytes(row):
             lighter = np.minimum(kept - kept[usual], 0.0) * held.max(axis=0)[..., None]
@@ -245,7 +245,7 @@ def _fitted(held: Floats, values: Floats) -> Floats:
 
 
 def _linear(held: Floats, values: Floats, fits: Bools) -> tuple[Floats, Floats]:
-    """What a layer of every kind adds, and what ranks have besides: never more than is given."""
+    """Cost of a layer of every kind, and of the rest of a rank: never more than is given."""
     columns = np.hstack([held, np.ones((len(held), 1))])
     each = np.maximum(np.linalg.lstsq(columns, values, rcond=None)[0][:-1], 0.0)
     rest = np.where(fits, values - held @ each, np.inf).min(axis=1)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 SMALL_GAIN = 5e-3  # of the best score: for less nothing is dealt anew
 MOST_ROWS, ROWS_AT_ONCE = 20_000, 4_000  # layouts that are looked at with their options
-PROMISING, PROMISING_UNEQUAL = 512, 4_096  # strategies that are handed on
+PROMISING = 4_096  # strategies that are handed on
 
 
 class _Table(Value, frozen=True):
@@ -76,13 +76,13 @@ class OpenRows:
         self._parts.append(every.take(rows))
 
     def below(
-        self, score: float, score_of: Callable[[Floats, Floats, Degrees], Floats]
+        self, score: float, score_of: Callable[[Floats, Floats, Ints], Floats]
     ) -> OpenTable | None:
         """Those whose bound is less, by their bounds; what a score is may change meanwhile."""
         if not self._parts:
             return None
         every = OpenTable.joined(self._parts)
-        bound = score_of(every.bound, np.zeros(len(every.bound)), every.degrees)
+        bound = score_of(every.bound, np.zeros(len(every.bound)), every.degrees.gpus)
         order = np.argsort(bound, kind="stable")
         order = order[bound[order] < score]
         return replace(every, bound=bound).take(order) if len(order) else None
@@ -127,7 +127,7 @@ class _Pairs(Value, frozen=True):
 
 
 def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Candidates | None]:
-    """What other ways to deal the layers could reach: the most promising, and the least of others.
+    """Other ways to deal the layers: the most promising, and the least bound of others.
 
     Without candidates the gain is too small.
     """
@@ -148,9 +148,8 @@ def left_open(search: Search, table: OpenTable, best: float) -> tuple[float, Can
         return min(least, unseen), None
     every = Candidates.joined(parts)
     order = np.argsort(every.score, kind="stable")
-    most = PROMISING if len(search.model.layers_of_kind) == 1 else PROMISING_UNEQUAL
-    left = float(every.score[order[most:]].min(initial=others))
-    return min(unseen, left), every.take(order[:most])
+    left = float(every.score[order[PROMISING:]].min(initial=others))
+    return min(unseen, left), every.take(order[:PROMISING])
 
 
 def _pairs_of(search: Search, table: OpenTable, best: float) -> Iterator[_Pairs]:
@@ -177,6 +176,7 @@ def _pairs(
     """Options of some layouts: those that fit, and those that might."""
     rules, capacity = search.rules, search.model.pool.usable_bytes
     fitting, tight = list[_Options](), list[_Options]()
+    turn = _longest_turn(search, layouts, best)
     for of_options in _hopeful(search, layouts, OptionBytes.of(layouts, groups), best):
         fits = of_options.peaks() <= capacity
         needed = np.ones_like(fits)
@@ -184,7 +184,7 @@ def _pairs(
             needed = ~outdone_options(fits, of_options.valid)
         fitting.append(_Options.of(of_options, np.flatnonzero(fits & needed), None))
         # A lighter option that may not fit does not rule out a heavier one.
-        given = of_options.with_room(np.flatnonzero(~fits & needed), capacity)
+        given = of_options.with_room(np.flatnonzero(~fits & needed), capacity, turn)
         tight.append(_Options.of(of_options, *given))
     for some, covers_heavier in ((fitting, True), (tight, False)):
         if any(len(one.rows) for one in some):
@@ -212,14 +212,15 @@ def _hopeful(
 ) -> list[OptionBytes]:
     """Layouts that could be better with something recomputed and as little kept as can be."""
     capacity = search.model.pool.usable_bytes
-    leanest = _Options.joined([_Options(*group.of_leanest(capacity)) for group in groups])
+    turn = _longest_turn(search, layouts, best)
+    leanest = _Options.joined([_Options(*group.of_leanest(capacity, turn)) for group in groups])
     rows, number = leanest.rows, len(leanest.rows)
     on: dict[str, Any] = {f"overlap_{name}": np.ones(number, bool) for name in OVERLAP_SWITCHES}
     options = replace(leanest.options, **on)  # overlap never costs time
     degrees = layouts.degrees.take(rows)
     limit = _most_seconds(search, degrees, best)
     least = least_passes_with(layouts, rows, options, leanest.most, limit)
-    score = search.score(least, np.zeros(number), degrees)
+    score = search.score(least, np.zeros(number), degrees.gpus)
     hopeful = np.zeros(len(layouts), bool)
     hopeful[rows[score < best]] = True
     return [group.take(hopeful[group.rows]) for group in groups if hopeful[group.rows].any()]
@@ -236,18 +237,23 @@ def _scored(
     limit = _most_seconds(search, degrees, best)
     room = None if most is None else most[alive]
     least = least_seconds(layouts, rows, options, room, limit)
-    score = search.score(least, np.zeros(len(rows)), degrees)
+    score = search.score(least, np.zeros(len(rows)), degrees.gpus)
     score = np.where(search.keeps_limits(least, degrees), score, np.inf)
     return _Pairs(layouts, rows, options, score, covers_heavier=most is None)
 
 
+def _longest_turn(search: Search, layouts: Layouts, best: float) -> Floats:
+    """Seconds that a rank may work for a micro-batch if the plan is to be better."""
+    return best / search.per_second(layouts.gpus) / layouts.degrees.num_micro_batches
+
+
 def _most_seconds(search: Search, degrees: Degrees, best: float) -> float:
     """Whatever the degrees, what takes longer has no better score."""
-    return best / float(search.per_second(degrees).min(initial=np.inf))
+    return best / float(search.per_second(degrees.gpus).min(initial=np.inf))
 
 
 def may_be_free(search: Search, degrees: Degrees, virtual: Ints, options: Options) -> Bools:
-    """Which strategies keep all rules with layers dealt in ways that have no name."""
+    """Strategies that keep all rules with layers dealt in ways that have no name."""
     free = np.full(len(virtual), SPLITS.index(LayerSplit.FREE))
     columns = Fields(search.constants, Rows(degrees, virtual, free, options))
     once, alive = np.ones(len(virtual), np.int64), np.ones(len(virtual), bool)

@@ -31,7 +31,7 @@ OptionGroup = tuple[Ints, ValidOptions]  # rows of layouts, and the options that
 
 
 def outdone_options(fits: Bools, valid: ValidOptions) -> Bools:
-    """What recomputes more than another option that fits the same layout: never faster."""
+    """Options that recompute more than another that fits the same layout: never faster."""
     table = fits.reshape(-1, len(valid.options))
     outdone = np.zeros_like(table)
     for lighter in valid.lighter.T:
@@ -133,42 +133,37 @@ class OptionBytes(Value, frozen=True, dict=True):
     def options_of(self, pairs: Ints) -> Options:
         return self.valid.options.take(pairs % len(self.valid.options))
 
-    def with_room(self, pairs: Ints, capacity: float) -> tuple[Ints, Floats]:
+    def with_room(self, pairs: Ints, capacity: float, turn: Floats) -> tuple[Ints, Floats]:
         """Pairs whose ranks have room for all layers, and for how many each, at most.
 
-        (pairs,), and (pairs, runs) on average over the ranks of a run.
+        (pairs,), and (pairs, runs) on average over the ranks of a run. turn: of every layout, the
+        seconds that a rank may work for a micro-batch.
         """
         place, which = np.divmod(pairs, len(self.valid.options))
         choice, sharding = self.valid.recompute_of[which], self.valid.sharding_of[which]
         if self._has_several_kinds:
-            given = (self._kept[place, choice], self._layer_bytes[place, sharding])
-            fits = self._fits_on_all(place, *given, capacity)
+            layer = self._layer_bytes[place, sharding]
+            fits = self._fits_on_all(place, choice, layer, capacity, turn)
             return pairs[fits], np.zeros((int(fits.sum()), self.recompute.shape[2]))
-        kept, steepest = self.recompute[place, choice], self._steepest[place, choice]
-        least, held = kept * self._least[place, choice], self.sharding[place, sharding]
-        chosen, most = self._with_room(self.rows[place], least, steepest, held, capacity)
+        chosen, most = self._with_room(place, choice, self.sharding[place, sharding], capacity)
         return pairs[chosen], most
 
-    def of_leanest(self, capacity: float) -> tuple[Ints, Options, Floats]:
+    def of_leanest(self, capacity: float, turn: Floats) -> tuple[Ints, Options, Floats]:
         """Layouts and what they recompute, where there is room if least is kept besides.
 
         Rows of the layouts, options of which only recomputation counts, and the layers that ranks
         have room for.
         """
         number = self.recompute.shape[1]
-        rows = np.repeat(self.rows, number)
+        place, choice = np.divmod(np.arange(len(self.rows) * number), number)
         if self._has_several_kinds:
-            place = np.repeat(np.arange(len(self.rows)), number)
             layer = self._layer_bytes.min(axis=1)[place]
-            kept = self._kept.reshape(len(rows), -1)
-            chosen = np.flatnonzero(self._fits_on_all(place, kept, layer, capacity))
+            chosen = np.flatnonzero(self._fits_on_all(place, choice, layer, capacity, turn))
             most = np.zeros((len(chosen), self.recompute.shape[2]))
         else:
-            held = np.repeat(self.sharding.min(axis=1), number, axis=0)
-            least = (self.recompute * self._least).reshape(len(rows), -1)
-            steepest = self._steepest.reshape(len(rows), -1)
-            chosen, most = self._with_room(rows, least, steepest, held, capacity)
-        return rows[chosen], self.valid.recompute.take(chosen % number), most
+            held = self.sharding.min(axis=1)[place]
+            chosen, most = self._with_room(place, choice, held, capacity)
+        return self.rows[place[chosen]], self.valid.recompute.take(choice[chosen]), most
 
     @property
     def _has_several_kinds(self) -> bool:
@@ -177,23 +172,35 @@ class OptionBytes(Value, frozen=True, dict=True):
 
     @cached_property
     def _kept(self) -> Floats:
-        """What a layer of each kind keeps of a micro-batch, at least: (layouts, choices, kinds)."""
+        """Bytes of a layer of each kind: (layouts, choices, figures, kinds).
+
+        What it keeps of a micro-batch, redone or not where that differs, what comes and goes, and
+        the seconds of its device at least.
+        """
         runtime = self.layouts.runtime
         lasting = (1 + runtime.fragmentation) * (1 - runtime.activations_on_host)
 
         def kept(layouts: Layouts, rows: Ints, options: Options) -> Floats:
-            shard = layouts.shard[rows, :1]
-            return lasting * kept_by_layers(layouts.costs, shard, options, runtime)[0]
+            shard, costs = layouts.shard[rows, :1], layouts.costs
+            least, most = kept_by_layers(costs, shard, options, runtime)
+            is_block = (options.method == METHODS.index(Method.BLOCK))[:, None, None]
+            is_full = (options.granularity == GRANULARITIES.index(Granularity.FULL))[:, None, None]
+            back = costs.activations[shard] - np.where(is_full, costs.inputs[shard], least)
+            moving = (1 + runtime.fragmentation) * (back + costs.transient[shard])
+            most = np.where(is_block, most, least)
+            seconds = least_layer_seconds(layouts, rows, options)[:, None]
+            return np.stack([lasting * least, lasting * most, moving, seconds], axis=1)[:, :, 0]
 
-        return _priced(self.layouts, self.rows, self.valid.recompute, kept)
+        pairs = _pairs(self.rows, self.valid.recompute)
+        found = kept(self.layouts, *pairs)
+        return found.reshape(len(self.rows), -1, *found.shape[1:])
 
     @cached_property
     def _layer_bytes(self) -> Floats:
         """Of the parameters of a layer of each kind: (layouts, choices of sharding, kinds)."""
         layouts, many = self.layouts, 1e9
         none = np.zeros_like(layouts.dense_parameters)
-        unit = np.zeros_like(layouts.largest_unit)
-        few = replace(layouts, scaled_weights=none, largest_unit=unit)
+        few = replace(layouts, scaled_weights=none, whole_units=none, unit_messages=none)
 
         def of(dense: float, expert: float) -> Floats:
             given = replace(few, dense_parameters=none + dense, expert_parameters=none + expert)
@@ -206,7 +213,7 @@ class OptionBytes(Value, frozen=True, dict=True):
 
     @cached_property
     def _steepest(self) -> Floats:
-        """What would be kept if all layers kept as much as the one that keeps most, as `recompute`.
+        """Bytes kept if all layers kept as much as the one that keeps most, as `recompute`.
 
         Where a chunk redoes its first few layers, only further ones keep everything.
         """
@@ -215,46 +222,58 @@ class OptionBytes(Value, frozen=True, dict=True):
         return np.where(is_block[:, None], most, self.recompute)
 
     def _with_room(
-        self, rows: Ints, kept: Floats, steepest: Floats, held: Floats, capacity: float
+        self, place: Ints, choice: Ints, held: Floats, capacity: float
     ) -> tuple[Ints, Floats]:
-        """Which of some rows have room for all layers, and how many ranks of each run can hold."""
+        """The pairs with room for all layers, and the layers that ranks of each run can hold."""
         whole = int(self.layouts.stages.chunk_layers[0].sum())
-        chosen, most = np.arange(len(rows)), np.zeros(kept.shape)
+        chosen, most = np.arange(len(place)), np.zeros(held.shape)
         for only_ends in (True, False):  # first a figure that needs little
-            at = rows[chosen]
-            given = (at, kept[chosen], steepest[chosen], held[chosen], capacity, float(whole))
+            given = (place[chosen], choice[chosen], held[chosen], capacity, float(whole))
             most = self._most_layers(*given, only_ends=only_ends)
-            count = self.layouts.stages.count[self.layouts.stage_row[at]]
+            count = self.layouts.stages.count[self.layouts.stage_row[self.rows[place[chosen]]]]
             enough = (count * most).sum(axis=1) >= whole
             chosen, most = chosen[enough], most[enough]
         return chosen, most
 
-    def _fits_on_all(self, place: Ints, kept: Floats, layer: Floats, capacity: float) -> Bools:
-        """Whether all ranks together have room for layers of several kinds, however dealt.
+    def _fits_on_all(
+        self, place: Ints, choice: Ints, layer: Floats, capacity: float, turn: Floats
+    ) -> Bools:
+        """Whether all ranks together have room and time for layers of several kinds, however dealt.
 
         Counted in layers of the usual kind: one of another kind counts as much as on the rank where
-        it counts least. kept, layer: (pairs, kinds), bytes in flight and of parameters.
+        it counts least. layer: (pairs, kinds), bytes of parameters.
         """
         rows, whole = self.rows[place], self.layouts.stages.chunk_layers[0].sum(axis=(0, 1))
         pp, usual = self.layouts.degrees.pp[rows], int(whole.argmax())
         runtime = self.layouts.runtime
-        free = capacity - always_reserved(runtime, self.layouts.tuning)
-        free -= (1 + runtime.fragmentation) * runtime.workspace_bytes
-        (least, most), index = self._range_in_flight(rows)
+        capacity -= always_reserved(runtime, self.layouts.tuning)
+        capacity -= (1 + runtime.fragmentation) * runtime.workspace_bytes
+        figures, index = self._range_in_flight(rows)
         fits = np.zeros(len(rows), bool)
         by_ranks = np.argsort(pp, kind="stable")
         for start in range(0, len(rows), FEW_PAIRS):
             some = by_ranks[start : start + FEW_PAIRS]
-            of_pairs = least[index[some]], most[index[some]]
-            room, each = _room_of_ranks(pp[some], *of_pairs, kept[some], layer[some], usual)
-            fits[some] = (each * whole).sum(axis=1) <= free * room * (1 + 1e-9)
+            for is_redone in (False, True):  # where chunks redo some layers, a second figure
+                kept, most, moving, work = np.moveaxis(self._kept[place[some], choice[some]], 1, 0)
+                redone = self._redone_layers[choice[some]] * (most - kept).max(axis=1) * is_redone
+                free = np.maximum(capacity - moving.min(axis=1), 0.0)
+                given = (pp[some], figures[:, index[some]], most if is_redone else kept)
+                work = work / turn[rows[some], None]
+                held, each = _room_of_ranks(*given, layer[some], free, redone, work, usual)
+                fits[some] = (each * whole).sum(axis=1) <= held * (1 + 1e-9)
+                some = some[fits[some] & (self._redone_layers[choice[some]] > 0)]
         return fits
+
+    @cached_property
+    def _redone_layers(self) -> Ints:
+        """Of every chunk at most, by choice, where chunks redo their first few."""
+        o = self.valid.recompute
+        return np.where(o.method == METHODS.index(Method.BLOCK), o.recompute_layers, 0)
 
     def _most_layers(
         self,
-        rows: Ints,
-        kept: Floats,
-        steepest: Floats,
+        place: Ints,
+        choice: Ints,
         held: Floats,
         capacity: float,
         whole: float,
@@ -265,21 +284,27 @@ class OptionBytes(Value, frozen=True, dict=True):
 
         A rank that is too full has to give up as many layers as hold what is too much, if each
         holds as much as the one that holds most. Later ranks of a run have fewer micro-batches in
-        flight; with `only_ends` the last of a run stands for all. kept: at least, as micro-batches
-        are in flight here.
+        flight; with `only_ends` the last of a run stands for all.
         """
+        rows, steepest = self.rows[place], self._steepest[place, choice]
         layers = self.layouts.layer_counts[rows]
         count = self.layouts.stages.count[self.layouts.stage_row[rows]]
         first = np.cumsum(count, axis=1) - count
-        at_first, (in_flight, index) = self._in_flight(rows), self._range_in_flight(rows)
+        at_first, (figures, index) = self._in_flight(rows), self._range_in_flight(rows)
         reserved = always_reserved(self.layouts.runtime, self.layouts.tuning)
         fixed = reserved + (held - reserved) * self._share_of_ends(rows)
+        kept = self.recompute[place, choice] * self._least[place, choice]
+        least, most, moving, _ = self._kept[place, choice, :, 0].T[..., None]
+        redone = self._redone_layers[choice][:, None] * (most - least)
 
         def room(step: Ints | int) -> Floats:
             """Of the rank so many behind the first of its run."""
-            ranks = np.minimum(first + step, in_flight.shape[2] - 1)
-            alive = in_flight[0, index[:, None], ranks] / at_first
-            peak = held + kept * alive
+            ranks = np.minimum(first + step, figures.shape[2] - 1)
+            in_flight, _, passes = figures[:, index[:, None], ranks]
+            alive = in_flight / at_first
+            whole_kept = most * layers * in_flight - redone * passes
+            at_once = moving + np.maximum(least * layers * in_flight, whole_kept)
+            peak = held + np.maximum(kept * alive, np.where(layers > 0, at_once, 0.0))
             each = np.maximum(held + steepest * alive - fixed, 1.0) / np.maximum(layers, 1.0)
             return np.where(
                 peak > capacity, np.maximum(layers - (peak - capacity) / each, 0), whole
@@ -294,7 +319,7 @@ class OptionBytes(Value, frozen=True, dict=True):
         return total / np.maximum(count, 1)
 
     def _share_of_ends(self, rows: Ints) -> Floats:
-        """What part of a rank's parameters is not of layers: (rows, runs)."""
+        """The share of a rank's parameters that is not of layers: (rows, runs)."""
         layouts = self.layouts
         every = layouts.dense_parameters[rows] + layouts.expert_parameters[rows]
         every = every + (layouts.frozen_dense[rows] + layouts.frozen_expert[rows])
@@ -311,22 +336,19 @@ class OptionBytes(Value, frozen=True, dict=True):
         return np.divide(every, layers, out=np.full_like(every, np.inf), where=layers > 0)
 
     def _range_in_flight(self, rows: Ints) -> tuple[Floats, Ints]:
-        """The same at every rank, at least and at most, however layers are dealt.
-
-        (2, shapes, ranks), and the shape of every row; at most of a chunk.
-        """
+        """`range_in_flight` of rows: (3, shapes, ranks), and the shape of every row."""
         degrees = self.layouts.degrees
         columns = degrees.pp[rows], self.layouts.virtual[rows], degrees.num_micro_batches[rows]
         first, index = distinct_rows(*columns)
         each = zip(*(column[first].tolist() for column in columns), strict=True)
-        found = np.zeros((2, len(first), int(columns[0].max(initial=1))))
+        found = np.zeros((3, len(first), int(columns[0].max(initial=1))))
         for number, (pp, virtual, batches) in enumerate(each):
             found[:, number, :pp] = range_in_flight(pp, virtual, batches)
         return found, index
 
     @cached_property
     def _least(self) -> Floats:
-        """What part of what is kept a layer keeps at least, wherever it lies: as `recompute`.
+        """The least share of what is kept that a layer keeps, wherever it lies: as `recompute`.
 
         Of a chunk that redoes its first layers that is an input, of a group a share of one.
         """
@@ -334,23 +356,34 @@ class OptionBytes(Value, frozen=True, dict=True):
 
 
 def _room_of_ranks(
-    pp: Ints, least: Floats, most: Floats, kept: Floats, layer: Floats, usual: int
+    pp: Ints,
+    in_flight: Floats,
+    kept: Floats,
+    layer: Floats,
+    free: Floats,
+    redone: Floats,
+    work: Floats,
+    usual: int,
 ) -> tuple[Floats, Floats]:
-    """Layers of the usual kind that ranks have room for, by byte, and what each kind counts.
+    """Layers of the usual kind that ranks have room for, and what each kind counts.
 
-    least, most: micro-batches in flight, (pairs, ranks). Pairs of fewest ranks come first.
+    in_flight: `range_in_flight` of (pairs, ranks); redone: bytes that are free again for every
+    micro-batch of a chunk; work: part of the time of a rank that a layer takes. Pairs of fewest
+    ranks come first.
     """
-    each, room = np.full(kept.shape, np.inf), np.zeros(len(pp))
+    each, room = np.full(kept.shape, np.inf), np.zeros((len(pp), int(pp.max(initial=0))))
     of_usual, lighter = kept[:, [usual]], np.minimum(kept - kept[:, [usual]], 0.0)
-    for rank in range(int(pp.max(initial=0))):
-        held = layer + of_usual * least[:, [rank]] + lighter * most[:, [rank]]
+    for rank in range(room.shape[1]):
+        least, most, passes = in_flight[:, :, rank]
+        held = layer + of_usual * least[:, None] + lighter * most[:, None]
         share = 1 / np.maximum(held[:, usual], 1.0)
         counts = share[:, None] * held
         if pp[0] <= rank:
             counts[pp <= rank], share[pp <= rank] = np.inf, 0.0
-        room += share
+        room[:, rank] = share * (free + redone * passes)
         np.minimum(each, counts, out=each)
-    return room, each
+    in_time = np.divide(each, work, out=np.full_like(each, np.inf), where=work > 0).max(axis=1)
+    return np.minimum(room, in_time[:, None]).sum(axis=1), each
 
 
 def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
@@ -362,10 +395,26 @@ def _least_part(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     return np.broadcast_to(part, layouts.layer_counts[rows].shape)
 
 
+def least_layer_seconds(layouts: Layouts, rows: Ints, options: Options) -> Floats:
+    """Both passes of a layer of each kind on its device at least: (pairs, kinds)."""
+    c, shard = layouts.costs, layouts.shard[rows, 0]
+    messages = np.minimum(
+        c.tp_forward + c.tp_backward, c.tp_forward_overlapped + c.tp_backward_overlapped
+    )
+    messages = messages + c.cp_forward + c.cp_backward + c.ep_forward + c.ep_backward
+    again = c.forward + c.tp_forward + c.cp_forward + c.ep_forward - c.forward_once - c.sent_once
+    is_full = options.granularity == GRANULARITIES.index(Granularity.FULL)
+    is_all = is_full & (options.method == METHODS.index(Method.UNIFORM))
+    modules = sum_over_modules(c.module_recompute, shard[:, None], options.recompute_modules)[:, 0]
+    redone = np.where(is_all[:, None], again[shard], np.where(is_full[:, None], 0.0, modules))
+    done = (c.forward + c.backward)[shard] + redone
+    return done * layouts.pace[rows][:, None] + messages[shard]
+
+
 def kept_by_layers(
     costs: LayerCosts, shard: Ints, options: Options, runtime: Runtime
 ) -> tuple[Floats, Floats]:
-    """What a layer of each kind keeps of a micro-batch, at least and at most in some chunk.
+    """The least and most that a layer of each kind keeps of a micro-batch in some chunk.
 
     Of a chunk that redoes its first layers that is an input, of a group a share of one. shard:
     (rows, ranks), and (kinds,).

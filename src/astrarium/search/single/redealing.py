@@ -34,7 +34,7 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.search.single.engine import Search
 
-MOST_LIFTING, MOST_LIFTING_UNEQUAL = 6_500, 14_000  # work on better bounds
+MOST_LIFTING = 14_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
 # Strategies that are filled, and those whose layers are moved until nothing is gained: where little
 # is left open, and where much is.
@@ -58,11 +58,10 @@ class Redealt(Value, frozen=True):
 
 
 def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
-    """What is left open, with better bounds of what promises most: the least first."""
-    bounds, per_second = DealingBounds(), search.per_second(chosen.degrees)
-    most_work, enough_of_all = MOST_LIFTING, best * (1 - SMALL_GAIN)
+    """Open layouts with better bounds of the most promising: the least first."""
+    bounds, per_second = DealingBounds(), search.per_second(chosen.degrees.gpus)
+    enough_of_all = best * (1 - SMALL_GAIN)
     if len(search.model.layers_of_kind) > 1:
-        most_work = MOST_LIFTING_UNEQUAL
         enough_of_all = min(enough_of_all, search.state.least_open)
     alike = {number: rows for rows in _of_one_size(chosen.degrees) for number in rows.tolist()}
     known: dict[int, tuple[KindRings, int]] = {}
@@ -80,13 +79,13 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
         return float((ring + tied) * per_second[number])
 
     score = chosen.score.tolist()
-    score = lifted(score, lift, enough_of_all, lambda: bounds.work < most_work)
+    score = lifted(score, lift, enough_of_all, lambda: bounds.work < MOST_LIFTING)
     found = replace(chosen, score=np.array(score))
     return found.take(np.argsort(found.score, kind="stable"))
 
 
-def redealt(search: Search, chosen: Candidates, best: float, *, is_wide: bool) -> Redealt | None:
-    """What is left open and what is kept, dealt anew; None if nothing fits.
+def redealt(search: Search, chosen: Candidates, best: float, *, is_wide: bool) -> list[Redealt]:
+    """Open layouts and kept plans, dealt anew; nothing if nothing fits.
 
     is_wide: whether much is left open; otherwise fewer are looked at.
     """
@@ -97,7 +96,8 @@ def redealt(search: Search, chosen: Candidates, best: float, *, is_wide: bool) -
     kept = [_candidate(found) for found in near if found.strategy.pp > 1]
     free = [one for one in kept if may_be_free(search, one.degrees, one.virtual, one.options)[0]]
     every = Candidates.joined([hopeful, *free])
-    return _dealt_anew(search, every, best * (1 + MOST_GAIN), most_dealt) if len(every) else None
+    found = _dealt_anew(search, every, best * (1 + MOST_GAIN), most_dealt) if len(every) else None
+    return [] if found is None else [found]
 
 
 def with_moved_cuts(search: Search) -> list[Redealt]:
@@ -172,7 +172,7 @@ def _dealt_anew(search: Search, chosen: Candidates, limit: float, most: int) -> 
     num_layers, planner = model.planner.num_layers, model.planner
     best = _best(search, degrees, every, limit)[:most]
     # Where memory is scarce, slower ways may be those that fit.
-    once = search.per_second(degrees)
+    once = search.per_second(degrees.gpus)
     to_beat = np.where(chosen.covers_heavier, limit / (1 + MOST_GAIN) / once, np.inf)
     ways = dealt_together([every[row] for row in best], num_layers, to_beat[best].tolist())
     found = [
@@ -193,7 +193,7 @@ def _best(search: Search, degrees: Degrees, every: Sequence[Ring], limit: float)
     found_seconds = seconds_of([every[row] for row in able], [filled[row] for row in able])
     seconds = np.full(len(every), np.inf)
     seconds[able] = [own.min() for own in found_seconds]
-    score = search.score(seconds, np.zeros(len(every)), degrees)
+    score = search.score(seconds, np.zeros(len(every)), degrees.gpus)
     found: dict[tuple[object, ...], int] = {}
     for row in np.argsort(score, kind="stable").tolist():
         if score[row] < limit:

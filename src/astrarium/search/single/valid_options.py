@@ -1,4 +1,4 @@
-"""Which recomputation, ZeRO stage and offload may be used at all; remembered between searches."""
+"""Permitted recomputation, ZeRO stages and offload; remembered between searches."""
 
 from __future__ import annotations
 

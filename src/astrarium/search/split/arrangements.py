@@ -1,4 +1,4 @@
-"""How the stages of one pipeline can be laid over the pools of a cluster.
+"""Ways to lay the stages of one pipeline over the pools of a cluster.
 
 A stage is a whole block of tp * cp * dp GPUs. All stages of a pool follow each other, or lie on
 both sides of another pool (`turned`, tried for the best pipelines); the order of the pools along
@@ -9,7 +9,7 @@ cluster can do, the whole can do as well; a part of a node that divides it may b
 straddles. Which GPUs to take for blocks that do is the matter of `straddling`.
 
 Pools are numbered by their content, not by their place in the input: equal clusters give equal
-plans, in whatever order they are written.
+plans, in any order in which they are written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_TURNED = 8  # ways to have a pool on both sides of another one
 
 
 class Arrangement(Value, frozen=True, dict=True):
-    """Where the stages lie, along the pipeline, and the GPUs taken of each pool."""
+    """Places of the stages along the pipeline, and the GPUs taken of each pool."""
 
     parts: tuple[Parts, ...]
     gpus: tuple[int, ...]
@@ -56,7 +56,7 @@ def _content(pool: Pool) -> tuple[object, ...]:
 
 
 def _likeness(pool: Pool) -> tuple[object, ...]:
-    """What decides cost and memory on a pool, its size aside."""
+    """Figures of a pool that decide cost and memory, its size aside."""
     price = pool.usd_per_gpu_hour
     return (
         pool.gpu.name,

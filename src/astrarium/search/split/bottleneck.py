@@ -1,4 +1,4 @@
-"""What pipelines of equal layers must take at least, for many pipelines at once.
+"""The least time of pipelines of equal layers, for many pipelines at once.
 
 Stage s with n layers takes `fixed[s] + n * layer[s]` a micro-batch. Every chain of 1F1B that waits
 on one stage is a sum over all stages plus so many turns of this one (see `split_bounds`). With the
@@ -68,7 +68,7 @@ def _least_sum(layer: Floats, fixed: Floats, most: Ints, num_layers: int) -> Flo
 
 
 def _least_rest(layer: Floats, fixed: Floats, most: Ints, num_layers: int) -> Floats:
-    """What the stages behind each one take at least: they hold what those before cannot."""
+    """The least time of the stages behind each one: they hold what those before cannot."""
     least = (layer + fixed)[:, ::-1].cumsum(axis=1)[:, ::-1] - (layer + fixed)
     stages = layer.shape[1]
     over = num_layers - most.cumsum(axis=1) - (stages - 1 - np.arange(stages))

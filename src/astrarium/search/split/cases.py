@@ -147,7 +147,7 @@ class Bundle(Value, frozen=True, dict=True):
 
     @cached_property
     def fits(self) -> Bools:
-        """What is at each place if chunks are alike: (stages, classes, rows, contents)."""
+        """Contents that fit each place if chunks are alike: (stages, classes, rows, contents)."""
         return self._fitting(self._in_flight[:, :, None, :] * self.tables.flight_bytes)
 
     def links(self, row: int) -> Floats:
@@ -484,7 +484,7 @@ class Bundle(Value, frozen=True, dict=True):
         )
 
     def _after_each_layer(self, row: int, classes: Ints) -> Floats:
-        """What a layer more adds once an iteration: that does not begin at nothing."""
+        """The added time of a layer once an iteration, which does not begin at nothing."""
         layers, plain = self._num_layers, self._usual_contents[1]
         more = self._nearest(2 * self._mean_layers, begins=False, ends=False)
         added = max(float(layers[more] - layers[plain]), 1.0)
@@ -503,7 +503,7 @@ class Bundle(Value, frozen=True, dict=True):
 
     @cached_property
     def _contents_by_place(self) -> Bools:
-        """What the first stage may hold, those within the pipeline, the last one: (3, contents)."""
+        """Contents of the first stage, of those within the pipeline, of the last: (3, contents)."""
         c = self.contents
         found = [c.has_embedding & ~c.has_head, ~c.has_embedding & ~c.has_head]
         found.append(c.has_head & ~c.has_embedding)

@@ -1,4 +1,4 @@
-"""What stages may hold, and the micro-batches in flight there."""
+"""Contents of stages, and the micro-batches in flight there."""
 
 from __future__ import annotations
 
@@ -73,14 +73,16 @@ def moments_in_flight(pp: int, virtual: int, batches: int) -> Floats:
 
 @cache
 def range_in_flight(pp: int, virtual: int, batches: int) -> Floats:
-    """Micro-batches in flight, at least and at most, however chunks are dealt: (2, stages).
+    """Micro-batches in flight, however chunks are dealt: (3, stages).
 
-    At least of all layers of a rank when it holds most, at most of any chunk.
+    At least of all layers of a rank when it holds most, at most of any chunk, and of all chunks of
+    a rank together, which is the same at every moment.
     """
     step = max(pp // MOMENTS, 1)
     held = _held(pp, virtual, batches, step)
     least = np.maximum(held.min(axis=1).max(axis=0), held.mean(axis=0).min(axis=0))
-    return np.stack([least, held.max(axis=(0, 1)) + step - 1.0])
+    most = held.max(axis=(0, 1)) + step - 1.0
+    return np.stack([least, most, held.sum(axis=1).max(axis=0)])
 
 
 def _held(pp: int, virtual: int, batches: int, step: int) -> Ints:

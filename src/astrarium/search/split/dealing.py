@@ -201,7 +201,7 @@ class _Beam:
         self.ways, self.seconds = every[order], seconds[order]
 
     def slopes(self) -> Generator[Floats | Ints, Floats, Floats]:
-        """How the time changes with a layer more, and less, on a chunk: (ways, 1 or 2, chunks)."""
+        """Change of time with a layer more, and less, on a chunk: (ways, 1 or 2, chunks)."""
         new = [place for place, way in enumerate(self.ways) if way.tobytes() not in self._slopes]
         if new:
             asked = _stepped(self.ways[new])
@@ -336,7 +336,7 @@ def _stepped(ways: Ints) -> Floats:
 
 
 def _gains(ways: Ints, slopes: Floats) -> Floats:
-    """How the time changes if a layer moves from one chunk to another: (ways, chunks, chunks)."""
+    """Change of time if a layer moves from one chunk to another: (ways, chunks, chunks)."""
     number = ways[0].size
     less = slopes[:, 1] if slopes.shape[1] > 1 else -slopes[:, 0]
     gain = less[:, :, None] + slopes[:, 0, None, :]

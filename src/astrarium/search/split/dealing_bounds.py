@@ -1,4 +1,4 @@
-"""What a pipeline takes at least, however its layers are dealt to its chunks.
+"""The least time of a pipeline, however its layers are dealt to its chunks.
 
 The time of a pipeline is that of its longest chain of passes (`cost.chains`), and every chain is a
 sum over chunks. So the least time over all sizes of chunks is a linear program with a row per
@@ -171,16 +171,18 @@ def lifted(
 ) -> list[float]:
     """Bounds of which the least are lifted, one after another, as long as that is worth it.
 
-    `lift` takes a number and the rounds in which to look for chains: first none, then many. It ends
-    when the least of all can be lifted no more, or is enough.
+    `lift` takes a number and the rounds in which to look for chains: first none, then many. Where
+    they are of no more use, no other bound has to be higher.
     """
     found = list(bounds)
-    queue = [(bound, 0, number) for number, bound in enumerate(found)]
+    queue = [(bound, number) for number, bound in enumerate(found)]
     heapq.heapify(queue)
-    while queue and queue[0][0] < enough and queue[0][1] < len(ROUNDS) and goes_on():
-        bound, times, number = queue[0]
-        found[number] = max(bound, lift(number, ROUNDS[times]))
-        heapq.heapreplace(queue, (found[number], times + 1, number))
+    while queue and queue[0][0] < enough and goes_on():
+        _, number = heapq.heappop(queue)
+        for rounds in ROUNDS:
+            if found[number] < enough:
+                found[number] = max(found[number], lift(number, rounds))
+        enough = min(enough, found[number])
     return found
 
 
@@ -189,7 +191,7 @@ def _shape(ring: KindRing) -> Shape:
 
 
 def _figures(ring: KindRing) -> Floats:
-    """What the bound of a pipeline never falls with."""
+    """Figures with which the bound of a pipeline never falls."""
     columns = [ring.forward, ring.backward, ring.links, ring.after, ring.fixed, -ring.turns[-1][1]]
     columns += [ring.bytes_each, -ring.most_bytes]
     return np.concatenate([*(column.reshape(-1) for column in columns), ring.ends])

@@ -98,7 +98,7 @@ class Rounds(Value, frozen=True):
         return self.trip[:, -1] + trips.longest(last, spare[last])
 
     def open(self, spare: Ints, longest: Floats, both: Floats) -> Floats:
-        """What is settled of chains that make rounds up from a later stage: (labels, chains).
+        """The settled part of chains that make rounds up from a later stage: (labels, chains).
 
         One entry for each stage so far, later stage, and way to spend the turns that are left
         over (`RoundTrips.longest`). A chain is raised to where it matters beside `both`: no step to
@@ -420,7 +420,7 @@ class LabelSearch:
 
 @lru_cache(maxsize=32)
 def _shifts(stages: int) -> Ints:
-    """What moving one layer between two stages adds to the bounds; near stages first."""
+    """Changes of the bounds if one layer moves between two stages; near stages first."""
     rows = []
     for far in range(1, stages):
         for first in range(1, stages - far + 1):

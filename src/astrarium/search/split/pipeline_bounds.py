@@ -1,4 +1,4 @@
-"""What pipelines over several pools take at least: pure functions on arrays.
+"""The least time of pipelines over several pools: pure functions on arrays.
 
 Everything rests on four chains of passes that no pipeline is shorter than (`cost.walks`). Let t
 be the seconds of one micro-batch on each of P stages, T the longest, S their sum, K the number of
@@ -25,6 +25,7 @@ from functools import cached_property
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.chains import zigzag_seconds, zigzags
 from astrarium.cost.groups import slowest_of
 from astrarium.cost.layouts import CostModel
 from astrarium.cost.ramps import least_ramp
@@ -81,7 +82,7 @@ def least_seconds_of_layers(model: CostModel, degrees: Degrees, gpus: Ints) -> F
 
 
 def speeds(seconds: Floats, numbers: Floats) -> Floats:
-    """How much of the model a stage does per second at most: (rows, pools).
+    """The most of the model that a stage does per second: (rows, pools).
 
     `seconds` (rows, pools, kinds + 2) of one layer of each kind, the embedding, the head; `numbers`
     of them in the model. Pools may be good at different kinds. Any price per kind gives a bound: a
@@ -99,7 +100,7 @@ def speeds(seconds: Floats, numbers: Floats) -> Floats:
 
 
 def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:
-    """How many of so many stages lie on each pool if the fastest are taken: (rows, pools).
+    """Stages on each pool if the fastest of so many are taken: (rows, pools).
 
     `most` says for how many each pool has room.
     """
@@ -209,7 +210,7 @@ def interleaved_speed(
     *,
     ramps: bool = True,
 ) -> Floats:
-    """What stages do together, from speeds and numbers of stages by class: (rows,).
+    """Speed of stages together, from speeds and numbers of stages by class: (rows,).
 
     Speeds, micro-batches and chunks may be those of all rows. `interleaved_bound` is the
     micro-batches over it if the fastest stages come first. hop: the fastest link; ramps: whether
@@ -247,14 +248,16 @@ def round_trip_bound(
     virtual: Ints,
     head: Floats | float = 0.0,
 ) -> Floats:
-    """Seconds of all passes with several chunks per rank, of whatever sizes: (rows,).
+    """Seconds of all passes with several chunks per rank, of any sizes: (rows,).
 
     once: of one micro-batch on all ranks; hop: the fastest link; head: seconds of the last chunk,
-    part of `once`. Two figures out of the chains of `cost.chains.plain_chains` for the last chunks:
-    that of the last rank, which is the way of a micro-batch to the end and back, with the last
-    chunks of all others in between, and the mean over all ranks.
+    part of `once`. Figures out of the chains of `cost.chains.plain_chains`: the way of one
+    micro-batch to the end and back, with the heads of all others in between, or with ways down and
+    up; and the mean over all ranks.
     """
-    there_and_back = once + 2 * (virtual * stages - 1) * hop + (batches - 1) * head
+    there_and_back = once + 2 * (virtual * stages - 1) * hop
+    between = zigzag_seconds(once, (stages - 1) * hop, stages, batches, virtual)
+    there_and_back = there_and_back + np.maximum((batches - 1) * head, between)
     mean = batches / stages * once + (2 * (virtual - 1) * stages + stages - 1) * hop
     busy = least_ramp(np.asarray(stages), batches, virtual) * batches / stages * once
     return np.maximum(np.maximum(there_and_back, mean), busy)
@@ -288,7 +291,7 @@ def least_iteration(
 def links_bound(
     stage: Floats, links: Floats, batches: Ints, virtual: Ints, overlapped: Bools
 ) -> Floats:
-    """What pipelines take because of their links: (rows, ...).
+    """The least time of pipelines because of their links: (rows, ...).
 
     stage: (rows, ..., stages), seconds of a stage for one micro-batch at least; links: the same,
     one transfer to the next stage, behind the last one to the first. Transfers that do not overlap
@@ -296,13 +299,18 @@ def links_bound(
     delay whatever goes round.
     """
     rows = (-1, *(1,) * (links.ndim - 2))
-    k, v, hidden = (values.reshape(rows) for values in (batches, virtual, overlapped))
+    k, v, hidden = batches.reshape(rows), virtual.reshape(rows), overlapped.reshape(rows)
     out, into = links.copy(), np.roll(links, 1, axis=-1)
     out[..., -1] = into[..., 0] = 0.0
     held = np.where(v[..., None] > 1, v[..., None] * np.maximum(out, into), out + into)
     at_work = k * (stage + held).max(axis=-1)
     once, around = out.sum(axis=-1), links.sum(axis=-1)
-    rounds = 2 * (once + (v - 1) * around) + (k / links.shape[-1] - 1) * (v - 1) * around
+    stages = links.shape[-1]
+    rounds = np.maximum(
+        (k / stages - 1) * (v - 1) * around,
+        zigzag_seconds(stage.sum(axis=-1), once, stages, k, v),
+    )
+    rounds = rounds + 2 * (once + (v - 1) * around)
     passing = np.maximum(np.where(v > 1, rounds, 0.0), k * stage.max(axis=-1))
     return np.where(hidden, passing, at_work)
 
@@ -326,7 +334,7 @@ def nearest_pools(hop: Floats, used: Bools, possible: Bools) -> Floats:
 def crossing_bound(
     hop: Floats, stages: Ints, batches: Ints, virtual: Ints, *, single_waits: bool
 ) -> Floats:
-    """What pipelines take if some link takes so long, whatever overlaps: arrays of (rows,).
+    """The least time of pipelines if some link takes so long: arrays of (rows,).
 
     single_waits: transfers do not overlap where a rank has a single chunk.
     """
@@ -335,12 +343,14 @@ def crossing_bound(
     rounds = 1 + np.maximum(batches - stages + 1, 0) // 2
     single = (batches if single_waits else np.minimum(batches, 2 * rounds)) * hop
     # A ring of chunks comes back over another link of the same pool.
-    around = 2 * (1 + 2 * (virtual - 1)) + 2 * virtual * (batches / stages - 1)
+    rounds = 2 * zigzags(1, stages, batches, virtual)[0]
+    around = 2 * (1 + 2 * (virtual - 1))
+    around = around + np.maximum(2 * virtual * (batches / stages - 1), rounds)
     several = np.minimum(batches * virtual, around) * hop
     return np.where(virtual > 1, several, single)
 
 
-def waiting_bound(speed: Floats, counts: Floats, own: Floats, nearest: Floats) -> Floats:
+def waiting_bound(speed: Floats, counts: Floats | Ints, own: Floats, nearest: Floats) -> Floats:
     """Seconds of a turn where transfers keep both partners busy: (rows,), one chunk per rank.
 
     speed, own, nearest: (rows or 1, pools), the share of the model that a stage does per second, a
@@ -363,7 +373,9 @@ def ring_bound(
     whole group.
     """
     there_and_back = once + 2 * (virtual * around - longest)
-    return there_and_back + (batches / stages - 1) * ((virtual - 1) * around + once / 2)
+    in_groups = (batches / stages - 1) * ((virtual - 1) * around + once / 2)
+    zigzag = zigzag_seconds(once, around - longest, stages, batches, virtual)
+    return there_and_back + np.maximum(in_groups, zigzag)
 
 
 def warm_up_passes(stages: int, batches: Ints) -> Ints:
@@ -372,7 +384,7 @@ def warm_up_passes(stages: int, batches: Ints) -> Ints:
 
 
 def least_sum(rate: Floats, most: Floats, fewest: Floats, whole: Floats | int) -> Floats:
-    """What layers take together at least if the slowest hold as few as they can: (rows, orders).
+    """The least time of layers together if the slowest hold as few as they can: (rows, orders).
 
     rate: (rows, classes), of one layer; most: (rows, orders, classes), layers of all stages of a
     class; fewest: (orders, classes).
@@ -397,7 +409,7 @@ def fastest_first(speed: Floats, counts: Floats, stages: int) -> Floats:
 
 
 class StageRoom(Value, frozen=True, dict=True):
-    """How much work stages can hold in how many seconds, for many orders of stages and cases.
+    """Work that stages can hold in so many seconds, for many orders of stages and cases.
 
     seconds: (classes, cases, contents), ascending along the contents.
     most: (stages, classes, cases, contents + 1), the most work among so many of the first of
@@ -410,7 +422,7 @@ class StageRoom(Value, frozen=True, dict=True):
     class_of: Ints
 
     def work(self, longest: Floats) -> Floats:
-        """What all stages hold together if none takes longer: (orders, cases)."""
+        """The work that all stages hold if none takes longer: (orders, cases)."""
         stages, _, cases, _ = self.most.shape
         case, of = np.arange(cases)[None, None, :], self.class_of[:, :, None]
         index = self._fast(longest)[np.arange(len(longest))[:, None, None], of, case]
@@ -418,7 +430,7 @@ class StageRoom(Value, frozen=True, dict=True):
         return self.most[stage, of, case, index].sum(axis=1)
 
     def _fast(self, longest: Floats) -> Ints:
-        """How many of the contents take no longer: (orders, classes, cases).
+        """The number of contents that take no longer: (orders, classes, cases).
 
         All are looked up in one row, where those of each class and case come one after another.
         """

@@ -1,4 +1,4 @@
-"""What any layer split of a pipeline must take at least, from each stage and layer on.
+"""The least time of every layer split of a pipeline, from each stage and layer on.
 
 The seconds of 1F1B are the longest of a few chains (`cost.walks`). With `slot` the turn of a stage
 (both passes and the links it holds) and `step` what passing it adds to a way down the pipeline, a
@@ -43,14 +43,14 @@ class SplitProblem(Value, frozen=True):
 
     @property
     def shape(self) -> tuple[int, int, int, int, bool]:
-        """What problems that are bounded together have in common."""
+        """The shape that problems bounded together share."""
         stages, cuts = self.most_layers.shape
         width = self.forward.shape[2]
         return stages, cuts, width, self.num_micro_batches, self.overlap_p2p
 
 
 class Position(Value, frozen=True):
-    """What the schedule fixes for the stage at one position."""
+    """Figures that the schedule fixes for the stage at one position."""
 
     held_in: Floats  # the link into the stage, if it is busy in every turn: (problems, L + 1)
     held_out: Floats  # the link out of it, by the cut behind the stage
@@ -233,7 +233,7 @@ class Bounds:
         self.chain[stage, :, window] = chain.min(axis=2)
 
     def least(self) -> Floats:
-        """What every split of each problem takes at least."""
+        """The least time of every split of each problem."""
         return self.chain[0, :, 0] + self.after[0, :, 0]
 
     def continued(self, problem: int, stage: int, cut: int) -> list[int]:
@@ -255,7 +255,7 @@ def _windows(most: Ints, cuts: int) -> tuple[Ints, Ints]:
 
 
 def _least_rounds(place: Position, slot: Floats, rest: Floats) -> Floats:
-    """What round trips from the last stage up to this one take at least, the way there included."""
+    """The least time of round trips from the last stage up to this one, the way there included."""
     reach = place.behind + 1
     rounds, left = divmod(place.steady - 2 + reach, reach)
     if rounds == 0:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import combinations
 from math import factorial, gcd, lcm, prod
 
 import numpy as np
@@ -23,6 +22,7 @@ from astrarium.cluster import Pool
 Key = tuple[int, ...]
 
 MOST_NUMBERS = 5_000  # of nodes that are told apart for given slots
+MOST_LOOKS = 40_000  # slots of sets of pools that are compared for it
 FEW_POOLS = 3  # of which sets have the slots that follow from those of single pools
 
 
@@ -82,10 +82,12 @@ class Straddling:
         total, regular = block * num_stages, self._alike and block % self._nodes[0] == 0
         if regular and sum(chosen > 0 for chosen in slots) <= FEW_POOLS:
             return _greedy(every, total, preferred), True
-        if prod(len(of) for of in every[:-1]) > MOST_NUMBERS:
+        numbers = prod(len(of) for of in every[:-1])
+        looks = numbers * 2 ** (len(every) - 1) if regular else 0
+        if numbers > MOST_NUMBERS or looks > MOST_LOOKS:
             return _greedy(every, total, preferred), False
         found = _with_sum(every, total, preferred)
-        if regular:
+        if regular and len(found) > 1:
             found = found[_first_of_look(found, block)]
         return [tuple(row) for row in found.tolist()], True
 
@@ -128,10 +130,10 @@ def _with_sum(every: Sequence[Ints], total: int, preferred: Sequence[int]) -> In
 
 def _first_of_look(gpus: Ints, block: int) -> Ints:
     """Of rows in which all sets of pools have the same slots the first."""
-    pools = gpus.shape[1]
     # The slots of a set are those of its complement, too: sets without the first pool.
-    sets = [of for size in range(1, pools) for of in combinations(range(1, pools), size)]
-    looks = np.stack([slot(gpus[:, list(of)].sum(axis=1), block) for of in sets], axis=1)
+    pools = gpus.shape[1] - 1
+    members = np.arange(1, 2**pools) >> np.arange(pools)[:, None] & 1
+    looks = slot(gpus[:, 1:] @ members, block)
     return np.sort(np.unique(looks, axis=0, return_index=True)[1])
 
 

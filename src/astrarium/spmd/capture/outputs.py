@@ -1,4 +1,4 @@
-"""What a module gives: its one loss, and the values that its buffers have afterwards.
+"""Outputs of a module: its one loss, and the values that its buffers have afterwards.
 
 `torch.export` keeps what is computed forward and nothing else: gradients that a module changes by
 itself (a `torch.autograd.Function`, a hook) are refused here, by name.

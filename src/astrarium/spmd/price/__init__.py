@@ -1,4 +1,4 @@
-"""What programs take on devices: seconds and bytes, instruction by instruction."""
+"""Prices of programs on devices: seconds and bytes, instruction by instruction."""
 
 from astrarium.spmd.price.cut import Cut as Cut
 from astrarium.spmd.price.cut import Keys as Keys

@@ -1,4 +1,4 @@
-"""What prices need of a division: the share that every device has, and what is priced alike.
+"""The share of every device in a division, and devices that are priced alike.
 
 Devices of one class with equal shares of all axes are alike; prices are computed for one of
 each kind (a column) and read by all. Shares need not be whole granules: prices of divisions in

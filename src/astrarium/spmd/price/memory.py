@@ -15,9 +15,11 @@ most one of sqrt(n) parts of all bytes.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from math import isqrt
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -25,7 +27,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats
 from astrarium.spmd.graph import DTYPE_BYTES, GETITEM, KEEP, PARAMETER, Graph
 from astrarium.spmd.price.messages import bucket_elements
-from astrarium.spmd.price.work import LocalCall, Size, is_view, operator_name, words
+from astrarium.spmd.price.work import LocalCall, Size, is_view, operator_name
 from astrarium.spmd.program import DeviceProgram, Instruction
 from astrarium.value import Value
 
@@ -39,34 +41,11 @@ NOTHING: Final = "nothing"
 
 # What an operator keeps of its operands and result; the default is all operands.
 _KEEPS: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        words(
-            "add sub rsub add_ sub_ neg clone sum mean cat stack to _to_copy type_as float"
-            " masked_fill index_add scatter_add where div_scalar pad constant_pad_nd roll"
-            " dropout repeat repeat_interleave cumsum index_select gather index embedding topk"
-            " feature_dropout im2col pixel_shuffle pixel_unshuffle select_scatter slice_scatter"
-            " unfold upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d"
-            " upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d"
-        ),
-        (NOTHING,),
-    ),
-    **dict.fromkeys(
-        words(
-            "relu tanh sigmoid exp sqrt rsqrt softmax _softmax log_softmax _log_softmax reciprocal"
-            " relu_"
-        ),
-        (OUTPUT,),
-    ),
-    **dict.fromkeys(
-        words(
-            "layer_norm native_layer_norm rms_norm group_norm batch_norm gelu silu pow max_pool2d"
-            " avg_pool2d adaptive_avg_pool2d abs log leaky_relu elu instance_norm"
-        ),
-        (FIRST,),
-    ),
-    "scaled_dot_product_attention": (INPUTS, OUTPUT),
-    "cross_entropy_loss": (NOTHING,),
-    "nll_loss_nd": (NOTHING,),
+    name: tuple(kept.split())
+    for kept, names in json.loads(
+        (Path(__file__).parent / "data" / "keeps.json").read_bytes()
+    ).items()
+    for name in names.split()
 }
 
 _STORED_SCORES: Final = 2.0  # beside the mask: after the softmax, and what is left of that

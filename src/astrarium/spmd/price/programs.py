@@ -64,7 +64,7 @@ class GradientSum(Value, frozen=True):
 
 
 class _Clock(Value, frozen=True):
-    """When the last instruction of a pass is done, by the clock of the slowest device."""
+    """The end of the last instruction of a pass, by the clock of the slowest device."""
 
     done: Floats  # [instruction]: when the backward pass is through with it
     passes: float  # when both passes are done
@@ -121,7 +121,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
 
     @cached_property
     def _clock(self) -> _Clock:
-        """When the passes end, on a machine whose devices wait for each other at messages alone."""
+        """Ends of the passes on a machine whose devices wait for each other at messages alone."""
         forward, backward = self.compute_passes
         count = len(forward)
         messages = np.concatenate((self.message_passes[0], self.message_passes[1][::-1]))
@@ -146,7 +146,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
 
     @cached_property
     def _together(self) -> float:
-        """When passes and sums of gradients are done."""
+        """Ends of passes and of sums of gradients."""
         return max(self._clock.passes, self._sums_come())
 
     @cached_property
@@ -154,7 +154,7 @@ class ProgramPrice(Value, frozen=True, dict=True):
         return float(self.update.sum(axis=0).max(initial=0.0))
 
     def _sums_come(self) -> float:
-        """When all sums of gradients have come; they leave in buckets, one after another."""
+        """The arrival of the last sum of gradients; they leave in buckets, one after another."""
         seconds, end, done = self.message_passes[2], self._clock.passes, self._clock.done
         if not self.hides:
             return end + float(seconds.sum())

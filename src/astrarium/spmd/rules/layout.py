@@ -1,4 +1,4 @@
-"""How a tensor is spread over devices, operators on such tensors, and ways from one to another.
+"""Layouts of tensors over devices, operators on such tensors, and ways from one to another.
 
 A value and its gradient are spread as a pair, so that both passes of training are decided at once:
 

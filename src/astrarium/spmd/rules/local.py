@@ -1,4 +1,4 @@
-"""What a device has of a tensor: which piece, of which shape.
+"""The piece of a tensor on a device, and its shape.
 
 A tensor is spread once for each level of the mesh, the outermost first. Where two levels divide
 the same dimension, the inner one deals out the granules of the piece that the outer one gave, in

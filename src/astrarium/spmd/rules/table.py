@@ -1,4 +1,4 @@
-"""Which layouts an operator can work on, and what comes out.
+"""Layouts that an operator can work on, and those of its results.
 
 A rule is valid on any devices and for any ratios: run on the local parts of its inputs, the
 operator gives the local part of its result. Most operators are described by naming the axes of

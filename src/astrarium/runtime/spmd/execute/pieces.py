@@ -1,4 +1,4 @@
-"""Where a rank is in the mesh, and which part of every tensor is its own."""
+"""The place of a rank in the mesh, and its own part of every tensor."""
 
 from __future__ import annotations
 

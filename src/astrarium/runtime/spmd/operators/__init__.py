@@ -1,4 +1,4 @@
-"""How a device runs an operator on the pieces that it has."""
+"""Operators on the pieces that a device has."""
 
 from astrarium.runtime.spmd.operators.context import Context as Context
 from astrarium.runtime.spmd.operators.positions import attention_of as attention_of

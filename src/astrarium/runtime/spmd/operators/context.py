@@ -1,4 +1,4 @@
-"""What an operator can ask of the device that runs it: where it is, and what others have."""
+"""Facts of a device for its operators: where it is, and what others have."""
 
 from __future__ import annotations
 

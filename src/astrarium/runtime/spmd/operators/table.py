@@ -1,4 +1,4 @@
-"""How one device runs an operator on the pieces of tensors that it has.
+"""Operators on the pieces of tensors that one device has.
 
 Mostly as it stands: a rule is chosen so that the operator on pieces gives a piece. What differs:
 sizes among the arguments are those of the piece; dropout looks at places in the whole tensor; rules

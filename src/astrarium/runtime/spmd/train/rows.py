@@ -1,4 +1,4 @@
-"""Which rows of a batch each rank reads, and how it gets its pieces of inputs from them.
+"""The rows of a batch that each rank reads, and its pieces of inputs from them.
 
 Every row is read by one rank, so that random changes of a data set are made once. Where
 the program divides an input in another way than rows are read, ranks exchange what they read.
