@@ -24,7 +24,7 @@ def test_every_cause_has_words() -> None:
     assert set(wording.WORDS.memory) == set(MEMORY_CAUSES)
     assert set(MEMORY_KEYS) == set(MEMORY_CAUSES)
     assert set(wording.WORDS.rejections) == {cause.value for cause in Rejection}
-    assert set(wording.MODULES) == set(RecomputeModule)
+    assert set(wording.WORDS.modules) == set(RecomputeModule)
 
 
 def test_an_unknown_cause_is_shown_under_its_key() -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 from astrarium.report import program_parts, tables
 from astrarium.report.program_parts import reason_words, size_words
 from astrarium.report.tables import runs
+from astrarium.report.wording import WORDS
 from astrarium.spmd.capture import called
 from astrarium.spmd.graph import PARAMETER
 from astrarium.spmd.program import (
@@ -39,11 +40,6 @@ MIB = 2**20
 TRIED_BYTES = 2 * tables.GIB  # of all devices: what cores can be asked to train
 WORKER = "astrarium.runtime.spmd.worker"
 MANY_DEVICES = 8  # beyond which pieces are those of runs of devices
-CAUSES = {
-    "compute": ("compute", "operators of both passes, on the slowest device"),
-    "communication": ("communication", "messages that devices wait for"),
-    "update": ("optimizer step", "once a step, of what each device stores"),
-}
 
 
 def program_report(
@@ -314,7 +310,7 @@ def _times(document: ProgramDocument, width: int) -> RenderableType:
     total = document.program.seconds
     rows = []
     for key, seconds in document.breakdown_seconds.items():
-        name, meaning = CAUSES.get(key, (key, ""))
+        name, meaning = WORDS.program.get(key, (key, ""))
         rows.append((name, format_seconds(seconds), seconds / total, meaning))
     return tables.terms_table(rows, width)
 

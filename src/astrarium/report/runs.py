@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from astrarium.report.tables import Field, indented, labelled, listing, percent, table, title
+from astrarium.report.wording import WORDS
 from astrarium.units import format_bytes, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -272,14 +273,6 @@ def _dry_verdict(run: DryRun) -> str:
     return f"The peak of stage {worst} has the largest error: {errors[worst]:+.1%}."
 
 
-_HOST = {
-    "launch_seconds": "between two kernels",
-    "kernel_seconds": "the host for one kernel",
-    "layer_forward_seconds": "the host for a plain layer, forward",
-    "layer_backward_seconds": "the host for a plain layer, backward",
-}
-
-
 def calibration_report(
     header: Mapping[str, Any], file: str, left: int, warnings: Sequence[str], width: int
 ) -> Iterator[RenderableType]:
@@ -330,7 +323,7 @@ def _host(host: Mapping[str, float]) -> Iterator[RenderableType]:
     if not host:
         return
     yield title("Gaps")
-    for name, text in _HOST.items():
+    for name, text in WORDS.host.items():
         if name in host:
             yield indented(f"{format_seconds(host[name]):>9}  {text}")
 

@@ -33,7 +33,7 @@ from astrarium.report.front.picture import (
 )
 from astrarium.report.front.points import axis_of, duration
 from astrarium.report.tables import Field, indented, listing, table, title
-from astrarium.report.wording import strategy_words
+from astrarium.report.wording import WORDS, strategy_words
 from astrarium.validate import metrics
 from astrarium.validate.metrics import measured_seconds, sweeps
 from astrarium.validate.predictions import GB, Prediction
@@ -230,15 +230,15 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
         yield Text(_profile_words(document.profile))
     yield title("Time of an iteration: errors in % of the measured")
     by, groups = document.by, (*document.groups, whole)
-    yield from listing(list(_fields(by, groups, TIME_COLUMNS)), width)
+    yield from listing(list(_fields(by, groups, WORDS.validation_time)), width)
     if any(map(_of_memory, document.groups)):
         yield title("Memory: errors in % of the measured; out of memory foretold")
         weighed = [*filter(_of_memory, groups)]
-        yield from listing(list(_fields(by, weighed, MEMORY_COLUMNS)), width)
+        yield from listing(list(_fields(by, weighed, WORDS.validation_memory)), width)
     if document.sweeps:
         yield title("Sweeps: what trusting the first plan costs, in % of the best measured time")
         swept = [group for group in groups if group.sweeps]
-        yield from listing(list(_fields(by, swept, SWEEP_COLUMNS)), width)
+        yield from listing(list(_fields(by, swept, WORDS.validation_sweeps)), width)
     if document.largest_errors:
         yield title("Largest errors")
         yield from _errors(document.largest_errors)
@@ -248,33 +248,6 @@ def validation_report(document: ValidationDocument, width: int) -> Iterator[Rend
     if document.unmodelled:
         yield title("Not modelled")
         yield from _reasons(document.unmodelled)
-
-
-# Columns of tables of groups: head, figure of `Metrics`, its format, and what goes first.
-TIME_COLUMNS: Final = (
-    ("rows", "rows", ",", 0),
-    ("modelled", "coverage", "%", 0),
-    ("scored", "timed", ",", 0),
-    ("MAPE", "mape", "%", 0),
-    ("median", "median_ape", "%", 1),
-    ("mean", "mean_signed_error", "%", 2),
-    ("Spearman", "spearman", ".3f", 3),
-    ("inside", "interval_coverage", "%", 4),
-)
-MEMORY_COLUMNS: Final = (
-    ("peaks", "memory_rows", ",", 0),
-    ("MAPE", "memory_mape", "%", 0),
-    ("mean", "memory_signed_error", "%", 0),
-    ("failed", "out_of_memory", ",", 0),
-    ("recall", "oom_recall", "%", 0),
-    ("precision", "oom_precision", "%", 0),
-    ("false alarms", "false_alarms", ",", 0),
-)
-SWEEP_COLUMNS: Final = (
-    ("sweeps", "sweeps", ",", 0),
-    ("regret, mean", "regret_mean", "%", 0),
-    ("worst", "regret_worst", "%", 0),
-)
 
 
 def _fields(

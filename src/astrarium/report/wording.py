@@ -59,22 +59,19 @@ class ReportTexts(Value, frozen=True):
     memory: dict[str, tuple[str, str]]
     rejections: dict[str, str]
     losses: dict[str, tuple[str, str]]  # why an iteration is slower than on the ideal machine
+    run: dict[str, str]
+    program: dict[str, tuple[str, str]]
+    host: dict[str, str]  # seconds that `calibrate` measured
+    modules: dict[RecomputeModule, str]
+    # Columns of tables of groups: head, figure of `Metrics`, its format, and what goes first.
+    validation_time: list[tuple[str, str, str, int]]
+    validation_memory: list[tuple[str, str, str, int]]
+    validation_sweeps: list[tuple[str, str, str, int]]
 
 
 WORDS = msgspec.json.decode(
     (Path(__file__).parent / "data" / "words.json").read_bytes(), type=ReportTexts
 )
-
-
-MODULES: Mapping[RecomputeModule, str] = {
-    RecomputeModule.CORE_ATTN: "attention",
-    RecomputeModule.LAYERNORM: "norms",
-    RecomputeModule.MLP: "MLP",
-    RecomputeModule.MLA_UP_PROJ: "MLA up",
-    RecomputeModule.MOE_ACT: "expert act",
-    RecomputeModule.MOE: "experts",
-    RecomputeModule.SHARED_EXPERTS: "shared exp",
-}
 
 
 def time_cause(key: str) -> TimeCause:
@@ -102,7 +99,7 @@ def recompute_words(recompute: Recompute) -> str:
     if recompute.granularity is Granularity.NONE:
         return "none"
     if recompute.granularity is Granularity.SELECTIVE:
-        return ", ".join(MODULES.get(module, module.value) for module in recompute.modules)
+        return ", ".join(WORDS.modules.get(module, module.value) for module in recompute.modules)
     if recompute.method is Method.BLOCK:
         plural = "" if recompute.layers == 1 else "s"
         return f"{recompute.layers} layer{plural} per chunk"

@@ -383,7 +383,7 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
 
 
 def _told_apart(asked: Asked, space: Space) -> tuple[object, ...]:
-    """What the layouts of a search without limits depend on, beside model and pool."""
+    """The facts that decide layouts without limits, beside model and pool."""
     by_time = asked.ranks_by_time and asked.limits == Limits()
     return by_time, space.offload, asked.mode, asked.rules, asked.runtime, asked.tuning
 

@@ -273,7 +273,7 @@ class _Choice:
         return True
 
     def _price(self, plan: Plan) -> float:
-        """What a plan loses, and what it does at the price of something else, in per cent."""
+        """A plan's loss in per cent, with weights for tight memory, more stages and doubt."""
         missing = 0.0 if plan.fit_chance is None else max(ROOMY - plan.fit_chance, 0.0)
         tight = TIGHT_MEMORY * min(missing / (ROOMY - TIGHT), 1.0)
         # A longer pipeline with fewer virtual stages is no simpler, nor is more tensor parallelism

@@ -176,7 +176,7 @@ class Space:
 
     @cached_property
     def choices(self) -> dict[str, Ints]:
-        """What every grid may have besides: degrees of experts, sequence parallelism."""
+        """Values that every grid may have besides: degrees of experts, sequence parallelism."""
         experts, one = self.workload.model.max_experts, np.array([1])
         return _grid(
             ep=divisors(experts) if experts else one,

@@ -358,7 +358,7 @@ def _why_unused(workload: Workload, pools: tuple[Pool, ...]) -> dict[str, str]:
 
 
 def doubt_notes(planned: Planned) -> tuple[str, ...]:
-    """What the best plan does that nobody measured, for want of a plan without."""
+    """Names what the best plan does that nobody measured, for want of a plan without."""
     best, workload = planned.plans[0], planned.workload
     doubt = unmeasured(best, experts=workload.model.max_experts > 0)
     if not doubt:

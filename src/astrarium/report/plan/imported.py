@@ -1,4 +1,4 @@
-"""What a user's configuration means: the document `astrarium.import/1`, and the same as text."""
+"""The meaning of a user's configuration: the document `astrarium.import/1`, also as text."""
 
 from __future__ import annotations
 

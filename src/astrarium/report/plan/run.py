@@ -10,20 +10,12 @@ from rich.console import RenderableType
 from astrarium.cost.uncertainty import chance_within
 from astrarium.plans.document import ClusterPart, Plan, Run
 from astrarium.report.tables import WIDE, dollars, indented, percent, shares_table
-from astrarium.report.wording import unit_price
+from astrarium.report.wording import WORDS, unit_price
 from astrarium.units import HOUR, format_count, format_energy, format_seconds
 
 FULL_BAR, SHORT_BAR = 40, 20
 NOTHING: Final = 5e-4  # a share that is written as 0.0 %
 
-CAUSES: Final = {
-    "train": "iterations",
-    "ramp": "ramp of the batch",
-    "evaluation": "evaluations",
-    "checkpoints": "checkpoints",
-    "lost": "done again after interruptions",
-    "restarts": "restarts",
-}
 FAILURE: Final = ("a failure", "--failures")  # of machines on demand
 
 
@@ -34,7 +26,7 @@ def run_section(plan: Plan, run: Run, cluster: ClusterPart, width: int) -> Itera
         yield indented(line)
     total = sum(run.breakdown_seconds.values())
     spent = [
-        (CAUSES[cause], s) for cause, s in run.breakdown_seconds.items() if s > NOTHING * total
+        (WORDS.run[cause], s) for cause, s in run.breakdown_seconds.items() if s > NOTHING * total
     ]
     if len(spent) > 1:
         yield shares_table(spent, total, FULL_BAR if width >= WIDE else SHORT_BAR)

@@ -149,7 +149,7 @@ class Search:
 
     @property
     def begun(self) -> list[Expanded]:
-        """What this search has expanded so far."""
+        """The layouts that this search has expanded so far."""
         return self._begun
 
     def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
@@ -336,7 +336,7 @@ class Search:
         return least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
 
     def _least_after(self, layouts: Layouts, rows: Ints, most_layers: int) -> Floats:
-        """What follows the passes at least, with any ZeRO stage and offload that rules permit."""
+        """The least seconds after the passes, with any ZeRO stage and offload that rules permit."""
         rules = self.rules
         sharding = valid_options(self.space, rules.of_options, self.constants, most_layers).sharding
         pairs = np.repeat(rows, len(sharding))
