@@ -35,16 +35,16 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session")
-def warm_python() -> Iterator[tuple[str, ...]]:
-    """A command for ranks in place of Python, that has torch already."""
+def warm_python() -> Iterator[str]:
+    """A program for ranks in place of Python, that has torch already."""
     import warm_ranks
 
-    with warm_ranks.warm_python() as command:
-        yield command
+    with warm_ranks.warm_python() as program:
+        yield program
 
 
 @pytest.fixture
-def warm(warm_python: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def warm(warm_python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks of this test are forked from a process that has imported torch."""
     import warm_ranks
 

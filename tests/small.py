@@ -31,7 +31,7 @@ from astrarium.strategy.columns import SPLITS, Options
 from astrarium.strategy.types import LayerSplit
 from astrarium.strategy.validity import rules_of
 
-MOST_ROWS = 50_000  # strategies that are priced at once
+MOST_ROWS = 500_000  # strategies that are priced at once
 FEW_LEFT = 0.7  # of strategies: from there on rules are asked about the others alone
 
 
@@ -134,16 +134,21 @@ def every_layout(
     shards = model.shard_costs(space.degrees)
     for pp in np.unique(space.degrees.pp).tolist():
         every = np.flatnonzero(space.degrees.pp == pp)
+        alike: dict[int, list[tuple[int, int]]] = {}  # with the same options
         for virtual, code, chunk_layers in splits_of(model, space, pp, all_dealings=all_dealings):
+            alike.setdefault(chunk_layers, []).append((virtual, code))
+        for chunk_layers, splits in alike.items():
             options = space.options(chunk_layers)
+            virtuals, codes = np.repeat(np.array(splits), len(every), axis=0).T
+            of_degrees = np.tile(every, len(splits))
             some = max(1, MOST_ROWS // len(options))
-            for start in range(0, len(every), some):
-                rows = every[start : start + some]
+            for start in range(0, len(of_degrees), some):
+                rows = of_degrees[start : start + some]
                 yield (
                     model.layouts(
                         space.degrees.take(rows),
-                        np.full(len(rows), virtual),
-                        np.full(len(rows), code),
+                        virtuals[start : start + some],
+                        codes[start : start + some],
                         replace(shards, shard_of=shards.shard_of[rows]),
                         all_ranks=True,
                     ),

@@ -1,7 +1,7 @@
 """Ranks that are forked from a process with torch, as importing it takes longer than their work.
 
-Real ones are started by tests/runtime/test_real_runs.py, by `test_torchrun_on_two_hosts` and by
-`test_messages_between_ranks_are_timed`.
+Real ones are started by `test_ranks_learn_what_one_process_learns`, `test_torchrun_on_two_hosts`
+and `test_messages_between_ranks_are_timed`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ SECONDS = 60.0  # longer than the start takes on a busy machine
 
 
 @contextmanager
-def warm_python() -> Iterator[tuple[str, ...]]:
-    """A command that does what Python does for ranks, for as long as the block lasts."""
+def warm_python() -> Iterator[str]:
+    """A program that does what Python does for ranks, for as long as the block lasts."""
     with TemporaryDirectory(prefix="warm-") as name:  # the name of a socket must be short
         client = Path(name) / "python"
         client.write_text(warm_server.CLIENT, encoding="utf-8")
+        client.chmod(0o700)
         address = Path(f"{client}.socket")
         server = subprocess.Popen(
             [sys.executable, "-P", "-W", "ignore", warm_server.__file__, str(address)],
@@ -46,18 +47,18 @@ def warm_python() -> Iterator[tuple[str, ...]]:
                 assert server.poll() is None, "the warm process ended"
                 assert time.monotonic() < end, "the warm process does not start"
                 time.sleep(0.01)
-            yield (sys.executable, "-IS", str(client))
+            yield str(client)
         finally:
             server.stdin.close()
             server.wait()
 
 
-def started_by(python: tuple[str, ...], real: Callable[..., Any]) -> Callable[..., Any]:
-    """Start ranks with this command in place of Python."""
+def started_by(python: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Start ranks with this program in place of Python."""
 
     def started(
         number: int, ranks: int, folder: Path, command: Sequence[str], environment: Any
     ) -> Any:
-        return real(number, ranks, folder, (*python, *command[1:]), environment)
+        return real(number, ranks, folder, (python, *command[1:]), environment)
 
     return started

@@ -7,6 +7,7 @@ as Python would, and its exit code goes back.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -19,9 +20,10 @@ from contextlib import suppress
 from typing import Any
 
 # Waits as long as the fork works: who started it sees one process that ends as the rank does.
-CLIENT = """\
+CLIENT = f"""\
+#!{sys.executable} -IS
 import json, os, socket, sys
-asked = {"words": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}
+asked = {{"words": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}}
 with socket.socket(socket.AF_UNIX) as server:
     server.connect(sys.argv[0] + ".socket")
     socket.send_fds(server, [b" "], [0, 1, 2])
@@ -31,8 +33,15 @@ if code < 0:
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
-MODULE = 2  # where its name stands in what ranks are called with: -P -m MODULE FOLDER
-# What these modules import once they work.
+SPMD = (
+    "astrarium.runtime.spmd.train.checkpoint",
+    "astrarium.runtime.spmd.execute.interpreter",
+    "astrarium.runtime.spmd.model",
+    "astrarium.runtime.spmd.train.trainer",
+    "torch._dynamo",
+    "torch.distributed",
+)
+# What these modules import once they work; a script has no name of a module.
 IMPORTED = {
     "astrarium.runtime.megatron.worker": (
         "astrarium.runtime.megatron.training",
@@ -43,15 +52,9 @@ IMPORTED = {
         "torch._dynamo",
         "torch.distributed",
     ),
-    "astrarium.runtime.spmd.worker": (
-        "astrarium.runtime.spmd.train.checkpoint",
-        "astrarium.runtime.spmd.execute.interpreter",
-        "astrarium.runtime.spmd.model",
-        "astrarium.runtime.spmd.train.trainer",
-        "torch._dynamo",
-        "torch.distributed",
-        "transformers.models.gpt2.modeling_gpt2",
-    ),
+    "astrarium.runtime.spmd.worker": (*SPMD, "transformers.models.gpt2.modeling_gpt2"),
+    "torch.distributed.run": ("torch.distributed.run",),
+    "": SPMD,
 }
 
 
@@ -63,9 +66,10 @@ def main() -> None:
         while 0 not in _ready(0, server.fileno()):
             client, _ = server.accept()
             asked, streams = _heard(client)
-            for module in IMPORTED.get(asked["words"][MODULE], ()):
+            for module in IMPORTED[_called(asked["words"])[0]]:
                 with suppress(ImportError):  # the rank will say so
                     importlib.import_module(module)
+            gc.freeze()  # the end of a fork would look through all that is imported
             if os.fork() == 0:
                 server.close()
                 _stand_for(client, asked, streams)
@@ -79,6 +83,13 @@ def main() -> None:
 def _ready(*files: int) -> list[int]:
     """Those that can be read, or have come to their end; waits for the first."""
     return select.select(files, [], [])[0]
+
+
+def _called(words: list[str]) -> tuple[str, list[str]]:
+    """The module that Python is called with, or none, and the words from it or the script on."""
+    while words[0] in ("-P", "-u"):
+        words = words[1:]
+    return (words[1], words[1:]) if words[0] == "-m" else ("", words)
 
 
 def _heard(client: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -113,8 +124,12 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
-    sys.argv[1:] = asked["words"][MODULE + 1 :]
-    runpy.run_module(asked["words"][MODULE], run_name="__main__", alter_sys=True)
+    module, sys.argv = _called(asked["words"])
+    if module:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
+        runpy.run_path(sys.argv[0], run_name="__main__")
     sys.exit()
 
 

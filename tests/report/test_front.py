@@ -12,10 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
+from astrarium.cluster import parse_gpus
+from astrarium.model import load_model
+from astrarium.model.workload import Workload
 from astrarium.plans.document import ParetoPart, PlanDocument, pareto_of, with_ties
 from astrarium.report.front.points import PlottedFront, PointKind, front_of
 from astrarium.report.front.table import ROWS, FrontPlot, front_section, front_table, thinned
+from astrarium.report.plan.document import document_of
 from astrarium.report.plan.text import plan_report
+from astrarium.search import planner
+from astrarium.search.outcome import Mode
+from astrarium.strategy.estimate import Twin
 
 MakeFront = Callable[..., PlanDocument]
 
@@ -272,3 +279,16 @@ def test_the_front_of_listed_plans_has_intervals_and_ties(document: PlanDocument
     assert points[0].train_seconds_interval == pytest.approx((10e3 / 1.1, 11e3))
     assert points[0].usd_interval == pytest.approx((711.1 / 1.1, 711.1 * 1.1), rel=1e-4)
     assert points[0].usd_per_hour == 256.0
+
+
+def test_a_chosen_plan_with_twins_is_on_the_front_and_not_listed_twice() -> None:
+    """The search folds twins into the plans of the list, not into the points of the front."""
+    workload = Workload(load_model("llama-2-7b"), 4096, 64, 10**9)
+    cluster = parse_gpus("h100:8")
+    found = planner.plan(workload, cluster, mode=Mode.UP_TO, top=1)
+    point, *others = found.front
+    twin = Twin(1, 1, 8, 1, found.plans[0].iteration_seconds)
+    listed = replace(found, plans=(replace(point, twins=(twin,)),), front=(point, *others))
+    made = document_of(listed, reference="llama-2-7b", objective="time", mode="up-to")
+    assert made.pareto[0].plan == 0
+    assert len(made.plans) == 1 + len(others)

@@ -134,6 +134,7 @@ JOBS: dict[str, Callable[[], TrainingJob]] = {
 }
 
 
+@pytest.mark.usefixtures("warm")
 def test_groups_around_parts_of_sequences() -> None:
     """Processes of its own: torch keeps what it worked out for a mesh of the same shape."""
     job = small("llama-3-8b", rules="torchtitan", most=4, dp=2, cp=2, zero_stage=3, shard_groups=2)
@@ -157,6 +158,7 @@ def test_ranks_learn_what_one_process_learns() -> None:
             check_rank(job, number, rank)
 
 
+@pytest.mark.usefixtures("warm")
 def test_a_rank_may_hold_nothing_at_all() -> None:
     """Neither layers nor embedding nor head: it hands on what it gets, and updates nothing."""
     made = cut(16, 0, 16, pp=3)

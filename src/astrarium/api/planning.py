@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 QUALITY = {
     "fp8": "DeepSeek-V3 trained in fp8 with a loss within 0.25 % of bf16's, with finer scales than"
     " one a tensor (arXiv 2412.19437)",
-    "mxfp8": "NVIDIA reports losses of models up to 8B on 15T tokens that match bf16's (arXiv"
-    " 2506.08027)",
+    "mxfp8": "NVIDIA reports losses of models up to 8B on 15T tokens in MXFP8 that match bf16's"
+    " (arXiv 2506.08027)",
     "fp4": "a 12B model trained in NVFP4 on 10T tokens came close to fp8 (62.58 and 62.62 % of"
     " MMLU-Pro), with some layers left in bf16, which is not counted here (arXiv 2509.25149)",
 }

@@ -40,6 +40,7 @@ MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 
 # as its work is: one product forward, two backward. Not as the device shares its time out: a faster
 # backward pass would then lengthen the forward one.
 FORWARD_LAUNCHES = 1 / 3
+SLACK = 1e-9  # by which a bound may be rounded
 _FULL = GRANULARITIES.index(Granularity.FULL)
 _EXPERTS_AGAIN = module_mask([RecomputeModule.MOE])
 _UNIFORM, _BLOCK = METHODS.index(Method.UNIFORM), METHODS.index(Method.BLOCK)
@@ -191,8 +192,8 @@ def _least_share_redone(
 ) -> Floats:
     """The least part of its share of redone layers on a rank, with however many layers.
 
-    Chunks that redo their first few layers redo a lesser share of more layers; but more layers than
-    are done within the limit no rank has.
+    Chunks that redo their first few layers redo a lesser share of more layers; but more than are
+    done within the limit, whole ones, no rank has.
     """
     held = layouts.layer_counts[rows]
     others = sum(parts.values(), np.zeros_like(held)) - parts["recompute"]
@@ -203,6 +204,7 @@ def _least_share_redone(
     whole = float(layouts.stages.chunk_layers[0].sum())
     turn = limit / layouts.degrees.num_micro_batches[rows]
     most = np.minimum(np.divide(turn, each, out=np.full_like(each, whole), where=each > 0), whole)
+    most = np.floor(most * (1 + SLACK))
     share = np.minimum(held / np.maximum(most, 1.0)[:, None], 1.0)
     return np.where((options.method == _BLOCK)[:, None], share, 1.0)
 

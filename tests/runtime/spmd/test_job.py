@@ -244,14 +244,19 @@ def test_torchrun_on_two_hosts(mlp: ProgramDocument, tmp_path: Path) -> None:
     ],
 )
 def test_workers_say_what_is_wrong_in_a_line(
-    mlp: ProgramDocument, tmp_path: Path, flags: list[str], environment: dict[str, str], said: str
+    mlp: ProgramDocument,
+    tmp_path: Path,
+    warm_python: str,
+    flags: list[str],
+    environment: dict[str, str],
+    said: str,
 ) -> None:
     path = tmp_path / "program.json"
     save_program(mlp, path)
-    hidden = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(PACKAGES), "WORLD_SIZE": "2"}
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": "2"}
     known = {key: value for key, value in os.environ.items() if key not in ("RANK", "LOCAL_RANK")}
     done = subprocess.run(
-        [sys.executable, "-m", "astrarium.runtime.spmd.worker", str(path), *flags],
+        [warm_python, "-P", "-m", "astrarium.runtime.spmd.worker", str(path), *flags],
         env={**known, **hidden, **environment},
         capture_output=True,
         text=True,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from spmd_examples import EXAMPLES, SIZES, TOLERANCE, assert_equal, example
+from spmd_programs import drawn_program
 from spmd_ranks import Ranks
 from spmd_synthesised import CORES, NODES, cores
 from spmd_training import gradients, training_on
@@ -20,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 import astrarium
 from astrarium.runtime.spmd.execute import Peers
 from astrarium.runtime.spmd.train import Recipe
+from astrarium.spmd.graph import Graph
 from astrarium.spmd.price import ALONE, chunks_of, price_program, recomputed
 from astrarium.spmd.program import DeviceProgram, load_program
 from astrarium.spmd.synthesis import synthesize
@@ -80,15 +85,32 @@ def test_memory_falls_as_predicted() -> None:
     assert prices[1].compute.sum() > 0.8 * forward + forward + backward
 
 
-@pytest.mark.parametrize("text", [CORES[3], NODES])
-@pytest.mark.parametrize("name", [*SIZES])
-def test_results_are_those_of_the_module(ranks: Ranks, name: str, text: str) -> None:
+def found_on_three(graph: Graph) -> DeviceProgram:
+    """As the synthesis makes it for cores of three speeds."""
+    return synthesize(graph, cores(CORES[3])).program
+
+
+def found_on_nodes(graph: Graph) -> DeviceProgram:
+    return synthesize(graph, cores(NODES, levels=2)).program
+
+
+def drawn_on_nodes(graph: Graph) -> DeviceProgram:
+    """Any rules and conversions, with something between them to compute again."""
+    return drawn_program(graph, (2, 2), Random(6))
+
+
+CASES = [(name, made) for name in SIZES for made in (found_on_three, drawn_on_nodes)]
+
+
+@pytest.mark.parametrize(("name", "made"), [*CASES, ("bert", found_on_nodes)])
+def test_results_are_those_of_the_module(
+    ranks: Ranks, name: str, made: Callable[[Graph], DeviceProgram]
+) -> None:
     one = example(name, batch=7)
-    devices = cores(text, levels=1 if text == CORES[3] else 2)
-    program = replace(synthesize(one.graph, devices).program, recompute=True)
+    program = replace(made(one.graph), recompute=True)
     assert recomputed(program, chunks_of(program)) or name == "mlp"  # which is small
     arguments = (program, one.model.state(one.graph), [one.model.inputs])
-    for found in ranks.run(gradients, [arguments] * devices.count):
+    for found in ranks.run(gradients, [arguments] * prod(program.mesh)):
         assert_equal(found, (one.loss, one.gradients), TOLERANCE.get(name, 1e-11))
 
 
@@ -104,6 +126,7 @@ def test_the_same_is_dropped_again(ranks: Ranks) -> None:
     assert found[0] != pytest.approx(one.loss, rel=1e-6)
 
 
+@pytest.mark.usefixtures("warm")
 def test_chosen_where_memory_asks(tmp_path: Path) -> None:
     """What fits without is left alone; what does not is computed again, and runs equal."""
     asked: dict[str, Any] = {

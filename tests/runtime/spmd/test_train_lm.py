@@ -6,7 +6,6 @@ import os
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -18,7 +17,6 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import astrarium
-from astrarium.runtime.launch import PACKAGES
 from astrarium.runtime.spmd.alone import drawn_by_position
 from astrarium.runtime.spmd.execute import Interpreter, Peers, RankPlace
 from astrarium.runtime.spmd.operators import key_of
@@ -29,7 +27,7 @@ from astrarium.spmd.capture.factory import load_factory
 FACTORY = f"{EXAMPLES / 'language_model.py'}:make"
 LICENSE = EXAMPLES.parent / "LICENSE"  # a text that does not change
 SIZES = {"width": 128, "layers": 1, "heads": 4, "length": 128}
-BATCH, STEPS, SECONDS = 64, 10, 120.0
+BATCH, STEPS, SAVED_AT, SECONDS = 64, 6, 4, 120.0
 CLUSTER = """
 pools:
   - {name: fast, gpu: v100, nodes: 1, gpus_per_node: 2, inter_node: 100 Gb/s}
@@ -60,11 +58,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found.save(folder / "program.json")
 
 
-def _started(script: Path, *words: object, ranks: int = 4) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+def _started(
+    python: str, script: Path, *words: object, ranks: int = 4
+) -> subprocess.CompletedProcess[str]:
+    command = [python, "-P", "-m", "torch.distributed.run", "--standalone"]
     return subprocess.run(
         [*command, "--nproc-per-node", str(ranks), str(script), *map(str, words)],
-        env={**os.environ, "PYTHONPATH": str(PACKAGES), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHON_EXEC": python, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -101,18 +101,24 @@ def _alone(text: Path) -> tuple[list[float], nn.Module]:
 
 
 def test_the_loss_falls_as_on_one_device(
-    program: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: Path,
+    text: Path,
+    tmp_path: Path,
+    warm_python: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And so do the weights, which go back into the module."""
     monkeypatch.syspath_prepend(EXAMPLES)
     expected, module = _alone(text)
     assert expected[-1] < expected[0] - 0.5
     weights = tmp_path / "weights.safetensors"
-    flags = ("--steps", STEPS, "--every", 6, "--checkpoint", tmp_path / "six", "--weights", weights)
-    done = _started(EXAMPLES / "train_lm.py", program, text, *flags)
+    checkpoint = tmp_path / "checkpoint"
+    flags = ("--steps", STEPS, "--every", SAVED_AT)
+    files = ("--checkpoint", checkpoint, "--weights", weights)
+    done = _started(warm_python, EXAMPLES / "train_lm.py", program, text, *flags, *files)
     assert done.returncode == 0, done.stderr
     assert _losses(done.stdout) == pytest.approx(expected, abs=2e-5)
-    assert Reader(tmp_path / "six").manifest.step == 6
+    assert Reader(checkpoint).manifest.step == SAVED_AT
     loaded, _ = load_factory(FACTORY)(batch=BATCH, **SIZES)
     load_model(loaded, weights)
     for name, tensor in module.state_dict().items():
@@ -143,13 +149,13 @@ trainer.step(batch)
 """
 
 
-def test_a_rank_that_fails_ends_all_with_its_message(tmp_path: Path) -> None:
+def test_a_rank_that_fails_ends_all_with_its_message(tmp_path: Path, warm_python: str) -> None:
     script = tmp_path / "failing.py"
     script.write_text(FAILING.format(examples=str(EXAMPLES)))
     program = astrarium.synthesize(
         FACTORY, batch=4, gpus="v100:1,t4:1", sizes=SIZES, all_devices=True
     )
-    done = _started(script, program.save(tmp_path / "program.json"), ranks=2)
+    done = _started(warm_python, script, program.save(tmp_path / "program.json"), ranks=2)
     assert done.returncode != 0
     said = re.findall(r"^(?:\[rank\d\]:)? ?(astrarium\.\S+: .*)$", done.stderr, re.MULTILINE)
     assert len(said) >= 1, done.stderr

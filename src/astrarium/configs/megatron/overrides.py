@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from astrarium.configs.imported import Imported, Unknown
+from astrarium.configs.imported import Imported, Unknown, Used
 from astrarium.configs.megatron.importing import of_settings
 from astrarium.configs.pipeline import layout_chunks, layout_text
 from astrarium.configs.settings import Settings
@@ -29,6 +29,7 @@ _FOLLOWS: Final = (
     *("packed_sequence_size", "pad_seq_to_mult"),
 )
 _ADAPTERS: Final = ("lora", "dora")
+_DECIDING_ADAPTERS: Final = ("peft.dim", "peft.target_modules")
 _USUAL_RANK: Final = 32  # of Megatron-Bridge's LoRA and DoRA
 _LAYOUT: Final = "pipeline_model_parallel_layout"
 _UNSET: Final = ("null", "None", "")
@@ -64,7 +65,8 @@ def with_adapters(read: Imported, scheme: str, values: Mapping[str, str]) -> Imp
     read.described.runtime, read.described.finetune = "megatron-bridge", scheme.lower()
     read.described.lora_rank = Settings(values).count("peft.dim") or _USUAL_RANK
     read.described.lora_modules = ",".join(modules) or "all-linear"
-    return read
+    own = [Used(key, values[key], "adapters") for key in _DECIDING_ADAPTERS if key in values]
+    return replace(read, used=(*read.used, *own))
 
 
 def read_pairs(

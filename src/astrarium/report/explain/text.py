@@ -204,7 +204,8 @@ def plan_lines(plan: Plan, workload: WorkloadPart) -> Iterator[RenderableType]:
 def money_words(plan: Plan) -> str:
     if plan.usd_per_hour is None:
         return "no price is known for these GPUs"
-    hourly = f"{format_usd(plan.usd_per_hour)} per hour for {plan.num_gpus:,} GPUs"
+    gpus = f"{plan.num_gpus:,} GPU{'s' if plan.num_gpus > 1 else ''}"
+    hourly = f"{format_usd(plan.usd_per_hour)} per hour for {gpus}"
     if plan.train_seconds is None:
         return f"{hourly}; with --tokens the plan has a length and a price"
     return f"{hourly}; {format_seconds(plan.train_seconds)} make {tables.dollars(plan.usd_total)}"

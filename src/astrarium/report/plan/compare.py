@@ -18,6 +18,7 @@ from astrarium.value import Value
 
 NOTHING = 5e-4  # a share that is written as 0.0 %
 CAUSES_SHOWN = 3
+TINY = 1e-4  # dollars; below, three digits would be written with an exponent
 SMALL = 0.01  # of an iteration; causes that change by less are not named
 
 
@@ -47,7 +48,7 @@ def compare_section(document: PlanDocument, compare: ComparePart) -> Iterator[Re
     if own.gpus == answer.gpus and (causes := causes_words(own, answer)):
         yield Text(causes)
     took = [(plan.iteration_seconds, plan.train_seconds) for plan in (own, answer)]
-    if took[0] != took[1] and not _differ(own, answer, experts=document.workload.has_experts):
+    if took[0] != took[1] and not differ(own, answer, experts=document.workload.has_experts):
         yield Text("the predicted times are too close to tell the two apart", "dim")
 
 
@@ -120,6 +121,8 @@ def _iteration_usd(plan: Plan) -> float | None:
 
 def _small_dollars(amount: float) -> str:
     """Iterations cost little: rounded to cents, different amounts would look equal."""
+    if 0 < amount < TINY:
+        return f"${amount:.7f}"
     return f"${amount:.3g}" if 0 < amount < HUNDRED else dollars(amount)
 
 
@@ -160,7 +163,7 @@ def causes_words(own: Plan, answer: Plan) -> str:
     return f"in an iteration: {', '.join(said)}" if said else ""
 
 
-def _differ(own: Plan, answer: Plan, *, experts: bool) -> bool:
+def differ(own: Plan, answer: Plan, *, experts: bool) -> bool:
     """Whether one run is surely the faster: by their ratio on the same GPUs, else by intervals."""
     if (own.gpus, own.runtimes) == (answer.gpus, answer.runtimes):
         faster, slower = sorted((own, answer), key=lambda plan: plan.iteration_seconds)

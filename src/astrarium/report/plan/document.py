@@ -85,6 +85,7 @@ def document_of(
         faster_alone=_alone_part(planned.faster_alone),
         left_out=planned.left_out,
     )
+    planned = replace(planned, front=_as_listed(planned))
     every = [*planned.plans, *(plan for plan in planned.front if plan not in planned.plans)]
     plans = tuple(_ranked(plan, rank, limits) for rank, plan in enumerate(every, start=1))
     found = (
@@ -109,6 +110,15 @@ def document_of(
         compare=compare,
         sensitivity=None if changes is None else tuple(map(sensitivity_part, changes)),
         choice=_choice_part(planned, experts=planned.workload.model.max_experts > 0),
+    )
+
+
+def _as_listed(planned: Planned) -> tuple[Plan, ...]:
+    """The points of the front; a plan of the list is the same with the twins that it has there."""
+    bare = {i: replace(plan, twins=()) for i, plan in enumerate(planned.plans)}
+    return tuple(
+        next((planned.plans[i] for i in bare if bare[i] == replace(point, twins=())), point)
+        for point in planned.front
     )
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from astrarium.configs.imported import AsIf, Fate, Imported, Unknown, Used
 from astrarium.plans.document import ClusterPart, PlanDocument, WorkloadPart, to_dict
 from astrarium.report.explain.text import bullets, money_words, plan_lines
-from astrarium.report.plan.compare import compare_section
+from astrarium.report.plan.compare import compare_section, differ
 from astrarium.report.plan.fit import FitDocument, changes_section
 from astrarium.report.plan.stages import memory_table
 from astrarium.report.plan.text import header, verdict
@@ -144,8 +144,11 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
 
 
 def _gain(document: ImportDocument) -> Iterator[RenderableType]:
-    if document.faster is None or document.faster == 1:  # the comparison says so
+    answer, own = document.answer, document.fit.plan if document.fit else None
+    if document.faster is None or document.faster == 1 or answer is None or own is None:
         return
+    if not differ(own, answer.plans[0], experts=document.workload.has_experts):
+        return  # the comparison says so
     words = f"plan 1 is {document.faster:.2f} times as fast"
     if document.faster < 1:
         words = "no better plan was found: yours is faster"

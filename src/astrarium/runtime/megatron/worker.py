@@ -63,6 +63,7 @@ def _work(folder: Path, answers: TextIO) -> None:
     for library in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", LOOPBACK)
     for number, job in enumerate(jobs):
+        gc.freeze()  # what is imported need not be looked through after every job
         if rank < job.ranks:
             store = f"file://{folder}/store-{number}"
             result = _trained(job, number, rank, (device, store), answers)

@@ -177,15 +177,19 @@ class Choice(Value, frozen=True):
 
         (rows x numbers,); infinite where it is more than the worst.
         """
-        row, every = self.row, self.each(counts)
-        ramps = row.table.ramps
+        row, ramps = self.row, self.row.table.ramps
         if ramps is None or row.num_stages == 1 or not np.isfinite(worst):
             return passes
-        ramps = ramps.take(np.repeat([row.at for row in self.rows], len(counts)))
+        found, able = np.full(len(passes), np.inf), np.flatnonzero(passes <= worst)
+        if not len(able):
+            return found
+        every = self.each(counts)[able]
+        ramps = ramps.take(np.repeat([row.at for row in self.rows], len(counts))[able])
         rest = row.fastest_first[len(self.chosen) + 1 :]
         ramps = ramps.with_any_of(rest) if len(rest) > 1 else ramps
         after = ramps.least_update(every)
-        return ramps.least_seconds(every, passes, after, worst, STEPS_OF_CHOICE)
+        found[able] = ramps.least_seconds(every, passes[able], after, worst, STEPS_OF_CHOICE)
+        return found
 
     def branches(
         self, numbers: Ints, bounds: Floats, limit: float

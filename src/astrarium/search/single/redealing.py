@@ -34,7 +34,7 @@ from astrarium.value import Value
 if TYPE_CHECKING:
     from astrarium.search.single.engine import Search
 
-MOST_LIFTING, MOST_LIFTING_UNEQUAL = 6_500, 14_000  # work on better bounds
+MOST_LIFTING = 14_000  # work on better bounds
 RINGS_AT_ONCE = 32  # that the cost model is asked about
 # Strategies that are filled, and those whose layers are moved until nothing is gained: where little
 # is left open, and where much is.
@@ -60,9 +60,8 @@ class Redealt(Value, frozen=True):
 def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candidates:
     """Open layouts with better bounds of the most promising: the least first."""
     bounds, per_second = DealingBounds(), search.per_second(chosen.degrees.gpus)
-    most_work, enough_of_all = MOST_LIFTING, best * (1 - SMALL_GAIN)
+    enough_of_all = best * (1 - SMALL_GAIN)
     if len(search.model.layers_of_kind) > 1:
-        most_work = MOST_LIFTING_UNEQUAL
         enough_of_all = min(enough_of_all, search.state.least_open)
     alike = {number: rows for rows in _of_one_size(chosen.degrees) for number in rows.tolist()}
     known: dict[int, tuple[KindRings, int]] = {}
@@ -80,7 +79,7 @@ def with_better_bounds(search: Search, chosen: Candidates, best: float) -> Candi
         return float((ring + tied) * per_second[number])
 
     score = chosen.score.tolist()
-    score = lifted(score, lift, enough_of_all, lambda: bounds.work < most_work)
+    score = lifted(score, lift, enough_of_all, lambda: bounds.work < MOST_LIFTING)
     found = replace(chosen, score=np.array(score))
     return found.take(np.argsort(found.score, kind="stable"))
 
