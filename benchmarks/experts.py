@@ -95,9 +95,10 @@ TEXT = """## Against experts
 
 Strategies that people chose by hand and ran, and what the search would choose for the same model,
 batch and GPUs, with what their software could do: no uneven stages, no ZeRO 2 or 3 and no
-recomputation of single modules before 2025, and in 2021 none of sequence parallelism, ZeRO,
-context parallelism and overlap either. Megatron-LM's study of 2021 recomputes all layers and counts
-that as throughput (arXiv 2104.04473, section 5.1, equation 3), so plans beside it do, too. *Rank*:
+recomputation of single modules before 2025, no overlap and no context parallelism in January 2023
+(MegaScale's baseline), and in 2021 none of sequence parallelism and ZeRO either. Megatron-LM's
+study of 2021 recomputes all layers and counts that as throughput (arXiv 2104.04473, section 5.1,
+equation 3), so plans beside it do, too. *Rank*:
 how many strategies are predicted to be faster than the expert's, plus one; "tied" if the fastest
 of them [cannot be told](commands.md#recommended-and-fastest) from the expert's. *Claimed*:
 predicted throughput of our fastest plan over the predicted throughput of the expert's strategy,

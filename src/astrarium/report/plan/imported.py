@@ -144,7 +144,7 @@ def _judgement(document: ImportDocument, width: int) -> Iterator[RenderableType]
 
 
 def _gain(document: ImportDocument) -> Iterator[RenderableType]:
-    answer, own = document.answer, document.fit and document.fit.plan
+    answer, own = document.answer, document.fit.plan if document.fit else None
     if document.faster is None or document.faster == 1 or answer is None or own is None:
         return
     if not differ(own, answer.plans[0], experts=document.workload.has_experts):
