@@ -40,7 +40,6 @@ MATTERS = 0.5  # of the seconds of a device: below, its host adds less than 0.1 
 # as its work is: one product forward, two backward. Not as the device shares its time out: a faster
 # backward pass would then lengthen the forward one.
 FORWARD_LAUNCHES = 1 / 3
-SLACK = 1e-9  # by which a bound may be rounded
 _FULL = GRANULARITIES.index(Granularity.FULL)
 _EXPERTS_AGAIN = module_mask([RecomputeModule.MOE])
 _UNIFORM, _BLOCK = METHODS.index(Method.UNIFORM), METHODS.index(Method.BLOCK)
@@ -201,11 +200,9 @@ def _least_share_redone(
     each = np.divide(layer, held, out=np.full_like(held, np.inf), where=held > 0).min(axis=1)
     work = layer_work(layouts.costs, layouts.shard[rows])
     each = each * (work.min(axis=2) / work.max(axis=2)).min(axis=1)  # a rank may hold the lightest
-    whole = float(layouts.stages.chunk_layers[0].sum())
     turn = limit / layouts.degrees.num_micro_batches[rows]
-    most = np.minimum(np.divide(turn, each, out=np.full_like(each, whole), where=each > 0), whole)
-    most = np.floor(most * (1 + SLACK))
-    share = np.minimum(held / np.maximum(most, 1.0)[:, None], 1.0)
+    most = np.minimum(turn / np.maximum(each, 1e-30), layouts.stages.chunk_layers[0].sum())
+    share = np.minimum(held / np.maximum(np.floor(most * (1 + 1e-9)), 1.0)[:, None], 1.0)
     return np.where((options.method == _BLOCK)[:, None], share, 1.0)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from astrarium.arrays import Bools, Floats, Ints
 from astrarium.cost.layouts import CostModel, Layouts, ShardCosts
 from astrarium.search.families import Shared
+from astrarium.search.outcome import Limits
 from astrarium.search.single.degree_bounds import LeastSeconds
 from astrarium.strategy.columns import (
     GRANULARITIES,
@@ -20,6 +21,7 @@ from astrarium.strategy.columns import (
 )
 from astrarium.strategy.estimate import Twin
 from astrarium.strategy.types import LayerSplit, Strategy
+from astrarium.units import HOUR
 from astrarium.value import Value
 
 
@@ -100,3 +102,19 @@ def strategy_of_row(
 
 def taken(shards: ShardCosts, rows: Ints | Bools) -> ShardCosts:
     return replace(shards, shard_of=shards.shard_of[rows])
+
+
+def missed_limits(
+    model: CostModel, limits: Limits, seconds: Floats, gpus: Ints
+) -> tuple[Bools, Bools]:
+    """Iterations that miss the deadline, and those of the others that miss the budget."""
+    late, dear = np.zeros(len(seconds), bool), np.zeros(len(seconds), bool)
+    iterations, price = model.workload.iterations, model.pool.usd_per_gpu_hour
+    if iterations is None or not len(seconds):
+        return late, dear
+    run = seconds * iterations
+    if limits.deadline_seconds is not None:
+        late = run > limits.deadline_seconds
+    if limits.budget_usd is not None and price is not None:
+        dear = ~late & (run / HOUR * model.pool.billed_gpus(gpus) * price > limits.budget_usd)
+    return late, dear

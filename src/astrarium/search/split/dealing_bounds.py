@@ -171,18 +171,21 @@ def lifted(
 ) -> list[float]:
     """Bounds of which the least are lifted, one after another, as long as that is worth it.
 
-    `lift` takes a number and the rounds in which to look for chains: first none, then many. Where
-    they are of no more use, no other bound has to be higher.
+    `lift` takes a number and the rounds in which to look for chains: first none, which is cheap,
+    then many. Where they are of no more use, no other bound has to be higher.
     """
     found = list(bounds)
-    queue = [(bound, number) for number, bound in enumerate(found)]
+    queue = [(bound, False, number) for number, bound in enumerate(found)]
     heapq.heapify(queue)
     while queue and queue[0][0] < enough and goes_on():
-        _, number = heapq.heappop(queue)
-        for rounds in ROUNDS:
+        _, again, number = heapq.heappop(queue)
+        for rounds in ROUNDS[1:] if again else ROUNDS[:1]:
             if found[number] < enough:
                 found[number] = max(found[number], lift(number, rounds))
-        enough = min(enough, found[number])
+        if again:
+            enough = min(enough, found[number])
+        else:
+            heapq.heappush(queue, (found[number], True, number))
     return found
 
 
