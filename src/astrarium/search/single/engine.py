@@ -26,17 +26,10 @@ from astrarium.arrays import Bools, Floats, Ints, distinct
 from astrarium.cost.layouts import CostModel, Layouts
 from astrarium.cost.memory import least_bytes, least_bytes_of_degrees
 from astrarium.cost.replay import executed_totals
-from astrarium.cost.step import (
-    launched_passes,
-    least_after,
-    least_device_passes,
-    least_passes_of,
-    total_seconds,
-    walk,
-)
+from astrarium.cost.step import total_seconds
 from astrarium.model.blocks import CustomBlock
 from astrarium.search.families import Shared, family_of, with_twins
-from astrarium.search.fields import RECOMPUTE_FIELDS, Fields, Rows, constant_fields
+from astrarium.search.fields import Fields, Rows, constant_fields
 from astrarium.search.outcome import Claim, Found, Limits, Objective, Rejection, SearchResult
 from astrarium.search.rule_filter import CausedRules, Lost, RejectingRule, RuleSteps, apply_rules
 from astrarium.search.single.blocks import (
@@ -49,15 +42,16 @@ from astrarium.search.single.blocks import (
     twin_of,
 )
 from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds, LeastWork
+from astrarium.search.single.layout_bounds import (
+    after_with_any,
+    passes_of_any_cuts,
+    seconds_as_dealt,
+)
 from astrarium.search.single.open_layouts import OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
-from astrarium.search.space import OVERLAP_SWITCHES, Space, Wave
-from astrarium.strategy.columns import (
-    SPLITS,
-    Degrees,
-    Options,
-)
+from astrarium.search.space import Space, Wave
+from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.estimate import TWINS, Twin
 from astrarium.units import HOUR
 
@@ -74,8 +68,6 @@ FIRST_EXECUTED, MOST_EXECUTED_AT_ONCE = 8, 16
 # Degrees are looked at in these steps, by their least work over that of the best.
 WORK_STEPS = (-1.0, 1.5, 3.0, np.inf)
 ROUNDING = 1e-9
-# Read by rules that cannot be applied before it is known what is redone and what overlaps.
-UNDECIDED = RECOMPUTE_FIELDS | {f"overlap_{name}" for name in OVERLAP_SWITCHES}
 WIDE = 0.05  # of the best score: what is left open promises so much that bounds come first
 UNPROVED = (Claim.NONE, Claim.ANY_PLAN)
 
@@ -120,7 +112,7 @@ class Search:
         self.state = _State()
         self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
-        self._begun: list[Expanded] = []
+        self.begun: list[Expanded] = []  # what was expanded so far
         self._finds_only = False  # layouts, without their prices
         self._size = 0  # strategies of the waves so far
 
@@ -136,21 +128,13 @@ class Search:
         return self.dealt()
 
     def expanded(self, begun: Sequence[Expanded] | None = None) -> list[Expanded]:
-        """Layouts whose bounds do not exceed what is known, for searches under more rules.
-
-        begun: those that a search met which knew less.
-        """
+        """Layouts as fast as what is known; `begun`: those of a search that knew less."""
         self._finds_only = True
         if begun is None:
             self.compare()
         for one in begun or ():
             self._go_on(one)
-        return self._begun
-
-    @property
-    def begun(self) -> list[Expanded]:
-        """The layouts that this search has expanded so far."""
-        return self._begun
+        return self.begun
 
     def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
         """Any plan that keeps all rules, some of which the layouts were not chosen by."""
@@ -255,7 +239,7 @@ class Search:
                 break
             size = min(2 * size, LARGEST_BLOCK)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[start:].sum())
-        self._begun.append(Expanded(rows, start, tuple(blocks)))
+        self.begun.append(Expanded(rows, start, tuple(blocks)))
 
     def _expand(self, rows: DegreeRows) -> list[LayoutRows]:
         """The layouts of these degrees, if rules permit any; prices them where prices count."""
@@ -324,36 +308,10 @@ class Search:
         """Other cuts of unequal layers: the splits compared here are two of many."""
         layouts, least = block.layouts, block.least_bytes
         cut = np.flatnonzero((layouts.virtual > 1) | (self._claim is Claim.ALL))
-        seconds = self._passes_of_any_cuts(layouts, block.least) + block.least.after
+        seconds = passes_of_any_cuts(layouts, block.least) + block.least.after
         seconds = np.maximum(seconds, block.least.iteration)
         rows = cut[self.score(seconds, least, layouts.gpus)[cut] <= self._worst_kept()]
         self._open.add(layouts, rows, seconds, block.chunk_layers)
-
-    def _passes_of_any_cuts(self, layouts: Layouts, of_all: LeastSeconds) -> Floats:
-        """At least, however layers are dealt: redone as little, all hidden that can be."""
-        every, overlapped = np.arange(len(layouts)), np.ones(len(layouts), bool)
-        device, launches = least_device_passes(layouts.on_rank), layouts.on_rank.launch
-        return least_passes_of(layouts, every, device, launches, overlapped, redone=of_all.redone)
-
-    def _least_after(self, layouts: Layouts, rows: Ints, most_layers: int) -> Floats:
-        """The least seconds after the passes, with any ZeRO stage and offload that rules permit."""
-        rules = self.rules
-        sharding = valid_options(self.space, rules.of_options, self.constants, most_layers).sharding
-        pairs = np.repeat(rows, len(sharding))
-        options = sharding.take(np.tile(np.arange(len(sharding)), len(rows)))
-        on: dict[str, Any] = {
-            f"overlap_{name}": np.ones(len(pairs), bool) for name in OVERLAP_SWITCHES
-        }
-        options = replace(options, **on)  # overlap never costs time
-        known = [one for one in rules.mixed if not one[0].names & UNDECIDED]
-        at_hand = Rows(
-            layouts.degrees.take(pairs), layouts.virtual[pairs], layouts.split[pairs], options
-        )
-        alive, _ = apply_rules(
-            known, Fields(self.constants, at_hand), np.ones(len(pairs), np.int64)
-        )
-        after = np.where(alive, least_after(layouts, pairs, options), np.inf)
-        return after.reshape(len(rows), len(sharding)).min(axis=1, initial=np.inf)
 
     def _block(self, given: DegreeRows) -> LayoutRows | None:
         """Layouts of some degrees, if rules permit any."""
@@ -383,20 +341,16 @@ class Search:
 
     def _layout_seconds(self, layouts: Layouts, of_all: LeastSeconds, most_layers: int) -> Floats:
         """At least, redone as little, all hidden that can be; layers dealt as they may be."""
-        if self._deals_freely:
-            passes = self._passes_of_any_cuts(layouts, of_all)
-            seconds = np.maximum(passes + of_all.after, of_all.iteration)
-            score = self.score(seconds, np.zeros(len(layouts)), layouts.gpus)
-            rows = np.flatnonzero(score <= self._worst_kept())
-            after = self._least_after(layouts, rows, most_layers)
-            seconds[rows] = np.maximum(seconds[rows], passes[rows] + after)
-            return seconds
-        on_rank, every = layouts.on_rank, np.arange(len(layouts))
-        device, overlapped = least_device_passes(on_rank), np.ones(len(layouts), bool)
-        both = zip(device, launched_passes(on_rank.launch), strict=True)
-        forward, backward = (np.maximum(computed, launched) for computed, launched in both)
-        walked = walk(layouts, every, overlapped, forward, backward, layouts.hop_seconds)
-        return np.maximum(walked + of_all.after, of_all.iteration)
+        if not self._deals_freely:
+            return seconds_as_dealt(layouts, of_all)
+        passes, rules = passes_of_any_cuts(layouts, of_all), self.rules
+        seconds = np.maximum(passes + of_all.after, of_all.iteration)
+        score = self.score(seconds, passes, layouts.gpus)
+        rows = np.flatnonzero(score <= self._worst_kept())
+        valid = valid_options(self.space, rules.of_options, self.constants, most_layers)
+        after = after_with_any(valid.sharding, layouts, rows, rules, self.constants)
+        seconds[rows] = np.maximum(seconds[rows], passes[rows] + after)
+        return seconds
 
     def _price(self, layouts: Layouts, chosen: Ints, chunk_layers: Ints) -> None:
         """Options of the chosen layouts: what fits goes on to rules, time, limits, ranking."""
