@@ -134,11 +134,9 @@ def least_seconds(
     Nothing is said of splits that take longer than the limit. Where each chunk redoes its first few
     layers: no other that redoes as many of them.
     """
-    if most is None:
-        bounded = partial(least_passes_with, limit=limit)
-        passes = _of_distinct_passes(bounded, layouts, rows, options)
-    else:
-        passes = least_passes_with(layouts, rows, options, most, limit)
+    passes_with = partial(least_passes_with, most=most, limit=limit)
+    given = layouts, rows, options
+    passes = passes_with(*given) if most is not None else _of_distinct_passes(passes_with, *given)
     if _has_several_kinds(layouts) and np.isfinite(limit):
         layouts = _with_longest_passes(layouts, limit)
     return passes + least_after(layouts, rows, options)
@@ -147,10 +145,9 @@ def least_seconds(
 def least_after(layouts: Layouts, rows: Ints, options: Options) -> Floats:
     """`least_seconds` of what follows the passes once an iteration."""
     # Other splits may start sooner. Some rank holds no less than the mean, and one no more.
-    parts = after_parts(layouts, rows, options) | {"host": _of_step(layouts, rows, options)}
-    after = _total_after(layouts, rows, parts)
-    after = np.where(np.isfinite(after), after, np.inf).min(axis=1)
-    return after + layouts.messages.tied[rows]
+    host = {"host": _of_step(layouts, rows, options)}
+    after = _total_after(layouts, rows, after_parts(layouts, rows, options) | host)
+    return np.where(np.isfinite(after), after, np.inf).min(axis=1) + layouts.messages.tied[rows]
 
 
 def _with_longest_passes(layouts: Layouts, limit: float) -> Layouts:

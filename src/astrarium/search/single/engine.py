@@ -44,7 +44,7 @@ from astrarium.search.single.blocks import (
 )
 from astrarium.search.single.degree_bounds import DegreeWork, LeastSeconds, LeastWork
 from astrarium.search.single.layout_bounds import (
-    least_after_passes,
+    after_with_any,
     passes_of_any_cuts,
     seconds_as_dealt,
 )
@@ -52,11 +52,7 @@ from astrarium.search.single.open_layouts import OpenRows, left_open
 from astrarium.search.single.option_bytes import OptionBytes, in_batches, outdone_options
 from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import Space, Wave
-from astrarium.strategy.columns import (
-    SPLITS,
-    Degrees,
-    Options,
-)
+from astrarium.strategy.columns import SPLITS, Degrees, Options
 from astrarium.strategy.estimate import TWINS, Twin
 
 if TYPE_CHECKING:
@@ -116,7 +112,7 @@ class Search:
         self.state = _State()
         self._names_split = any("split" in rule.names for rule in user_rules)
         self._open = OpenRows()
-        self._begun: list[Expanded] = []
+        self.begun: list[Expanded] = []  # what was expanded so far
         self._finds_only = False  # layouts, without their prices
         self._size = 0  # strategies of the waves so far
 
@@ -132,21 +128,13 @@ class Search:
         return self.dealt()
 
     def expanded(self, begun: Sequence[Expanded] | None = None) -> list[Expanded]:
-        """Layouts whose bounds do not exceed what is known, for searches under more rules.
-
-        begun: those that a search met which knew less.
-        """
+        """Layouts as fast as what is known; `begun`: those of a search that knew less."""
         self._finds_only = True
         if begun is None:
             self.compare()
         for one in begun or ():
             self._go_on(one)
-        return self._begun
-
-    @property
-    def begun(self) -> list[Expanded]:
-        """The layouts that this search has expanded so far."""
-        return self._begun
+        return self.begun
 
     def among(self, blocks: Sequence[LayoutRows], rules: Sequence[RejectingRule]) -> SearchResult:
         """Any plan that keeps all rules, some of which the layouts were not chosen by."""
@@ -251,7 +239,7 @@ class Search:
                 break
             size = min(2 * size, LARGEST_BLOCK)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[start:].sum())
-        self._begun.append(Expanded(rows, start, tuple(blocks)))
+        self.begun.append(Expanded(rows, start, tuple(blocks)))
 
     def _expand(self, rows: DegreeRows) -> list[LayoutRows]:
         """The layouts of these degrees, if rules permit any; prices them where prices count."""
@@ -355,11 +343,12 @@ class Search:
         """At least, redone as little, all hidden that can be; layers dealt as they may be."""
         if not self._deals_freely:
             return seconds_as_dealt(layouts, of_all)
-        passes = passes_of_any_cuts(layouts, of_all)
+        passes, rules = passes_of_any_cuts(layouts, of_all), self.rules
         seconds = np.maximum(passes + of_all.after, of_all.iteration)
-        score = self.score(seconds, np.zeros(len(layouts)), layouts.gpus)
+        score = self.score(seconds, passes, layouts.gpus)
         rows = np.flatnonzero(score <= self._worst_kept())
-        after = least_after_passes(self, layouts, rows, most_layers)
+        valid = valid_options(self.space, rules.of_options, self.constants, most_layers)
+        after = after_with_any(valid.sharding, layouts, rows, rules, self.constants)
         seconds[rows] = np.maximum(seconds[rows], passes[rows] + after)
         return seconds
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +18,10 @@ from astrarium.cost.step import (
     walk,
 )
 from astrarium.search.fields import RECOMPUTE_FIELDS, Fields, Rows
-from astrarium.search.rule_filter import apply_rules
+from astrarium.search.rule_filter import RuleSteps, apply_rules
 from astrarium.search.single.degree_bounds import LeastSeconds
-from astrarium.search.single.valid_options import valid_options
 from astrarium.search.space import OVERLAP_SWITCHES
-
-if TYPE_CHECKING:
-    from astrarium.search.single.engine import Search
+from astrarium.strategy.columns import Options
 
 # Read by rules that cannot be applied before it is known what is redone and what overlaps.
 UNDECIDED = RECOMPUTE_FIELDS | {f"overlap_{name}" for name in OVERLAP_SWITCHES}
@@ -37,7 +35,7 @@ def passes_of_any_cuts(layouts: Layouts, of_all: LeastSeconds) -> Floats:
 
 
 def seconds_as_dealt(layouts: Layouts, of_all: LeastSeconds) -> Floats:
-    """At least, redone as little, all hidden that can be."""
+    """At least, with layers dealt as they are."""
     on_rank, every = layouts.on_rank, np.arange(len(layouts))
     device, overlapped = least_device_passes(on_rank), np.ones(len(layouts), bool)
     both = zip(device, launched_passes(on_rank.launch), strict=True)
@@ -46,17 +44,18 @@ def seconds_as_dealt(layouts: Layouts, of_all: LeastSeconds) -> Floats:
     return np.maximum(walked + of_all.after, of_all.iteration)
 
 
-def least_after_passes(search: Search, layouts: Layouts, rows: Ints, most_layers: int) -> Floats:
+def after_with_any(
+    sharding: Options, layouts: Layouts, rows: Ints, rules: RuleSteps, constants: Mapping[str, Any]
+) -> Floats:
     """The least seconds after the passes, with any ZeRO stage and offload that rules permit."""
-    rules, constants = search.rules, search.constants
-    sharding = valid_options(search.space, rules.of_options, constants, most_layers).sharding
     pairs = np.repeat(rows, len(sharding))
     options = sharding.take(np.tile(np.arange(len(sharding)), len(rows)))
-    on: dict[str, Any] = {f"overlap_{name}": np.ones(len(pairs), bool) for name in OVERLAP_SWITCHES}
+    once = np.ones(len(pairs), np.int64)
+    on: dict[str, Any] = {f"overlap_{name}": once > 0 for name in OVERLAP_SWITCHES}
     options = replace(options, **on)  # overlap never costs time
     known = [one for one in rules.mixed if not one[0].names & UNDECIDED]
     degrees, virtual = layouts.degrees.take(pairs), layouts.virtual[pairs]
     at_hand = Rows(degrees, virtual, layouts.split[pairs], options)
-    alive, _ = apply_rules(known, Fields(constants, at_hand), np.ones(len(pairs), np.int64))
+    alive, _ = apply_rules(known, Fields(constants, at_hand), once)
     after = np.where(alive, least_after(layouts, pairs, options), np.inf)
     return after.reshape(len(rows), len(sharding)).min(axis=1, initial=np.inf)
