@@ -109,17 +109,27 @@ def state_of(address: str) -> dict[str, Any]:
     return found
 
 
+WIDTHS: Final = (1440, 1024, 390, 320)
 AXE: Final = ROOT / "web/node_modules/axe-core/axe.min.js"
 RUN: Final = """async () => (await axe.run()).violations.map(
   ({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(" ")).join(", ")}`)"""
 
 
-def violations(planner: Planner) -> list[str]:
-    """What axe finds."""
+def violations(planner: Planner, *widths: int) -> list[str]:
+    """What axe finds; at each of the widths, where nothing may be wider than the page."""
     # Evaluated, not added as an element: the page lets no other script in.
     planner.page.evaluate(AXE.read_text(encoding="utf-8"))
-    found: list[str] = planner.page.evaluate(RUN)
-    return found
+    if not widths:
+        found: list[str] = planner.page.evaluate(RUN)
+        return found
+    every = []
+    for width in widths:
+        planner.page.set_viewport_size({"width": width, "height": 900})
+        planner.drawn_anew()
+        every += [f"{width}: {mistake}" for mistake in planner.page.evaluate(RUN)]
+        wide = planner.page.evaluate("document.documentElement.scrollWidth")
+        every += [f"{width}: {wide} wide"] * (wide > width)
+    return every
 
 
 class Watch:
@@ -192,6 +202,13 @@ class Planner:
         expect(self.answer).to_have_attribute("data-state", "done")
         expect(self.page.locator(".results.stale")).to_have_count(0)
         expect(self.page.locator(".picture[aria-busy=true]")).to_have_count(0)
+
+    def drawn_anew(self) -> None:
+        """Waits until pictures have the size of the window."""
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        self.settled()
 
     def picture(self, name: str) -> Locator:
         """The box of a picture, by the id of its title."""
@@ -270,7 +287,9 @@ class Planner:
         return found
 
     def keep_picture(self, name: str) -> None:
-        """Keeps what is seen, for people to look at."""
+        """Keeps what is seen, for people who ask to look at it."""
+        if os.environ.get("ASTRARIUM_PICTURES") != "1":
+            return
         PICTURES.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
 

@@ -3,7 +3,11 @@ decoder, or the patches of an image and a text. No two sizes are equal that need
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
+
+from astrarium.model import Model
+from astrarium.model.huggingface import from_config
 
 Values = dict[str, Any]
 
@@ -152,3 +156,12 @@ JOINED: list[tuple[str, str, Values]] = [
         },
     ),
 ]
+
+
+def ours(model_type: str, values: Values) -> Model:
+    return from_config({"model_type": model_type, **values}, "model", "test")
+
+
+def runs(model: Model) -> list[tuple[str, int]]:
+    """Names of the layers in order, with how many of a name follow each other."""
+    return [(name, len(list(run))) for name, run in groupby(b.name for b in model.blocks)]

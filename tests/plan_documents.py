@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
+from rich.console import Console, RenderableType
 
 from astrarium.model.workload import Precision
 from astrarium.plans.document import (
@@ -238,3 +240,14 @@ def overfull(document: PlanDocument) -> PlanDocument:
     """The same, but its best plan needs more memory than there is."""
     memory = (stage_memory(0, 72.0), *document.plans[0].memory[1:])
     return replace(document, plans=(replace(document.plans[0], memory=memory, fits=False),))
+
+
+def text(parts: Iterable[RenderableType], width: int = 80) -> str:
+    """What a terminal of this width shows, in one line."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, highlight=False, markup=False)
+    for part in parts:
+        console.print(part)
+    shown = stream.getvalue()
+    assert max(map(len, shown.splitlines())) <= width
+    return " ".join(shown.split())

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import pytest
-from browser_page import ALIKE, AXE, Planner, violations
+from browser_page import ALIKE, AXE, WIDTHS, Planner, violations
 from playwright.sync_api import expect
 from web_server import LAUNCH
 
 Open = Callable[..., Planner]
-WIDTHS: Final = (1440, 1024, 390, 320)
 pytestmark = pytest.mark.skipif(not AXE.is_file(), reason="axe-core: `npm ci` in web/")
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_answers(opened: Open, width: int, scheme: str) -> None:
-    planner = opened((width, 900), color_scheme=scheme)
+def test_answers(opened: Open, scheme: str) -> None:
+    planner = opened(color_scheme=scheme)
     planner.open(ALIKE, compare=[1, 2], strategy="tp=8")
     expect(planner.page.locator(".whynot dl")).to_be_visible()
-    assert violations(planner) == []
-    wide: int = planner.page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= width
+    assert violations(planner, *WIDTHS) == []
 
 
 @pytest.mark.parametrize(
@@ -51,11 +47,7 @@ def test_forced_colours(opened: Open) -> None:
     assert count >= 4
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_script_beside_the_plans(opened: Open, width: int) -> None:
-    planner = opened((width, 900))
+def test_a_script_beside_the_plans(planner: Planner) -> None:
     planner.open({"text": LAUNCH, "name": "run.sh", "gpus": "h100"}, rank=0, compare=[0, 1])
     expect(planner.page.locator(".own")).to_contain_text("It runs")
-    assert violations(planner) == []
-    wide: int = planner.page.evaluate("document.documentElement.scrollWidth")
-    assert wide <= width
+    assert violations(planner, *WIDTHS) == []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
+from plan_documents import text
 from small import small_model
 
 from astrarium.cluster import Cluster, Link, parse_gpus
@@ -73,16 +71,6 @@ def document(
     given = replace(given, sequence_parallel=given.tp > 1)
     made = document_of_prediction(workload, cluster, predict(workload, cluster, given), "small")
     return from_dict(json.loads(json.dumps(to_dict(made))))
-
-
-def text(parts: Iterable[RenderableType], width: int) -> str:
-    stream = io.StringIO()
-    console = Console(file=stream, width=width, highlight=False, markup=False)
-    for part in parts:
-        console.print(part)
-    shown = stream.getvalue()
-    assert max(map(len, shown.splitlines())) <= width
-    return " ".join(shown.split())
 
 
 @pytest.mark.parametrize("given", [MIXED, INTERLEAVED])

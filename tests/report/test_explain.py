@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from plan_documents import text
 
 from astrarium.plans.document import PlanDocument
 from astrarium.report.explain.terms import PlanComparison, compare, explain
 from astrarium.report.explain.text import comparison_report, explanation_report
-
-
-def text(parts: Iterable[RenderableType], width: int = 80) -> str:
-    stream = io.StringIO()
-    console = Console(file=stream, width=width, highlight=False, markup=False)
-    for part in parts:
-        console.print(part)
-    shown = stream.getvalue()
-    assert max(map(len, shown.splitlines())) <= width
-    return " ".join(shown.split())
 
 
 def test_the_terms_make_the_whole(document: PlanDocument) -> None:

@@ -19,6 +19,7 @@ from astrarium.search.planner import Planned, plan
 def forgotten() -> Iterator[None]:
     before = list(remembered._memory)
     remembered._memory.clear()
+    remembered._begun.clear()
     yield
     remembered._memory[:] = before
 
@@ -59,6 +60,7 @@ def same(one: Planned, other: Planned) -> bool:
 def test_an_answer_after_another_is_the_answer_alone(change: dict[str, object]) -> None:
     alone = asked(**change)  # type: ignore[arg-type]
     remembered._memory.clear()
+    remembered._begun.clear()
     asked()
     assert same(asked(**change), alone)  # type: ignore[arg-type]
     assert same(asked(**change), alone)  # type: ignore[arg-type]
@@ -81,3 +83,9 @@ def test_few_answers_are_kept() -> None:
         workload = Workload(load_model("llama-2-7b"), 4096, 8)
         remembered.remembered(workload, pool, (number,), lambda: ((), result))  # noqa: B023
     assert len(remembered._memory) == remembered.MOST_KEPT
+
+
+def test_only_the_layouts_of_the_last_search_are_kept() -> None:
+    for batch in (64, 128):
+        asked(batch)
+    assert len(remembered._begun) == 1

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from click.testing import CliRunner, Result
 
 import astrarium
 from astrarium.cli.app import app
+from astrarium.cost import replay, shard_memory
 from astrarium.errors import InputError, NoFeasiblePlanError
+from astrarium.search import remembered
 from astrarium.sweep import engines
 from astrarium.sweep.folder import SweepFolder
 from astrarium.sweep.rows import answered
@@ -161,6 +163,41 @@ def test_a_sweep_finds_the_first_plan_of_plan(seed: int) -> None:
     search = plans.document.search
     assert search is not None
     assert search.bound_gap <= row["bound_gap"] + 1e-9  # it proves less, and says so
+
+
+def test_rows_do_not_depend_on_the_scenarios_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, after its neighbours, and before them: what processes remember changes no answer."""
+    common = {"model": "llama-2-70b", "seq_length": 4096, "tokens": "1T"}
+    asked = [
+        SweepScenario(f"{gpus} {batch} {objective} {discount}", question)
+        for gpus in ("h100:64", "a100:64")
+        for batch in (256, 192)
+        for objective in ("cost", "throughput")
+        for discount in ("0", "40")
+        for question in [
+            {"gpus": gpus, "global_batch": batch, "objective": objective, "discount": [discount]}
+            | common
+        ]
+    ]
+
+    def forget() -> None:
+        monkeypatch.setattr(remembered, "_memory", [])
+        monkeypatch.setattr(remembered, "_begun", [])
+        monkeypatch.setattr(shard_memory, "_memory", [])
+        monkeypatch.setattr(replay, "_executed", OrderedDict())
+
+    def row(scenario: SweepScenario) -> tuple[str, dict[str, Any]]:
+        (found,) = answered(scenario)
+        assert found["status"] == "planned"
+        return scenario.key, {name: found[name] for name in found.keys() - {"cpu_seconds"}}
+
+    forget()
+    forth = dict(map(row, asked))
+    forget()
+    assert dict(map(row, reversed(asked))) == forth
+    for scenario in asked[2::5]:
+        forget()
+        assert row(scenario) == (scenario.key, forth[scenario.key])
 
 
 @pytest.mark.parametrize(

@@ -282,8 +282,8 @@ def stream(client: httpx.Client, body: dict[str, Any]) -> list[tuple[str, Any]]:
 def test_a_stream_ends_with_the_document(client: httpx.Client) -> None:
     body = {
         "model": "llama-2-70b",
-        "gpus": "h100:256,a100:256",
-        "global_batch": 1024,
+        "gpus": "h100:64,a100:64",
+        "global_batch": 256,
         "tokens": "2T",
         "mode": "up-to",
     }

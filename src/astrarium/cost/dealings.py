@@ -21,6 +21,7 @@ sum, K the micro-batches and v the chunks of a rank. Every schedule has these ch
 Transfers that do not overlap keep both partners busy: they are part of every turn. Others delay
 what goes round: of every P micro-batches the first goes through all chunks but the last, and some
 rank does the last chunk of all P. On average over the ranks this is one pass of the whole model.
+They also delay what goes down and up all ranks, again and again (`cost.chains.zigzags`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from __future__ import annotations
 import numpy as np
 
 from astrarium.arrays import Bools, Floats, Ints
+from astrarium.cost.chains import zigzag_seconds
 from astrarium.value import Value
 
 _HALVINGS = 20  # of the interval that holds the least turn
@@ -104,8 +106,9 @@ def least_passes(turns: Turns) -> Floats:
 
 
 def _rounds(turns: Turns, total: Floats) -> Floats:
-    """Of the first micro-batch of every P of them, and of the last one back."""
-    around = turns.pp * turns.hop
-    once = (turns.virtual - 1) * around + np.maximum(turns.forward, turns.backward)
-    there_and_back = total + 2 * (turns.virtual * around - turns.hop)
-    return (turns.batches / turns.pp - 1) * once + there_and_back
+    """Of the first micro-batch, of the last one back, and of all between them."""
+    pp, virtual, around = turns.pp, turns.virtual, turns.pp * turns.hop
+    once = (virtual - 1) * around + np.maximum(turns.forward, turns.backward)
+    of_groups = (turns.batches / pp - 1) * once
+    zigzag = zigzag_seconds(total, around - turns.hop, pp, turns.batches, virtual)
+    return np.maximum(of_groups, zigzag) + total + 2 * (virtual * around - turns.hop)

@@ -151,9 +151,9 @@ class Space:
         A small space is one part: looking at all of it costs less than looking often.
         """
         rows = self._grids
-        if len(rows["gpus"]) * len(self.choices["ep"]) <= FEW_DEGREES:
-            return [Wave(self, rows)]
         band = np.floor(np.log2(rows["gpus"])).astype(np.int64)
+        if len(band) * len(self.choices["ep"]) <= FEW_DEGREES:
+            band[:] = 0
         return [Wave(self, _select(rows, band == value)) for value in distinct(band)[::-1]]
 
     def expanded(self, rows: dict[str, Ints], hopeful: Bools | None = None) -> Degrees:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from joined_models import Values, ours
 
 from astrarium.errors import InputError
-from astrarium.model import Block, Model, load_model
+from astrarium.model import Block, load_model
 from astrarium.model.huggingface import from_config
 from astrarium.model.scans import Recurrence
-
-Values = dict[str, Any]
 
 BASE: Values = {
     "hidden_size": 96,
@@ -122,10 +121,6 @@ def reference(model_type: str, class_name: str, values: Values) -> Any:
     config = transformers.CONFIG_MAPPING[model_type](**values)
     with torch.device("meta"):
         return getattr(transformers, class_name)(config)
-
-
-def ours(model_type: str, values: Values) -> Model:
-    return from_config({"model_type": model_type, **values}, "model", "test")
 
 
 @pytest.mark.parametrize(("model_type", "class_name", "values"), CASES)

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from joined_models import IMAGE_TOKEN, JOINED, Values
+from joined_models import IMAGE_TOKEN, JOINED, Values, runs
 
 from astrarium.errors import InputError
 from astrarium.model import Block, Model
@@ -147,11 +147,6 @@ BART: Values = {"model_type": "bart", "vocab_size": 50265, "max_position_embeddi
 
 def built(values: Values, **more: object) -> Model:
     return from_config({**values, **more}, "model", "test")
-
-
-def runs(model: Model) -> list[tuple[str, int]]:
-    """Names of the layers in order, with how many of a name follow each other."""
-    return [(name, len(list(run))) for name, run in groupby(b.name for b in model.blocks)]
 
 
 def tokens(model: Model, seq_length: int) -> list[int]:

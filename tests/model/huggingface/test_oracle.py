@@ -16,12 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joined_models import JOINED
+from joined_models import JOINED, Values, ours
 
-from astrarium.model import Block, Model
-from astrarium.model.huggingface import from_config
-
-Values = dict[str, Any]
+from astrarium.model import Block
 
 MODERN: Values = {
     "hidden_size": 96,
@@ -262,10 +259,6 @@ def reference() -> Iterator[BuildModel]:
 
     yield build
     logger.setLevel(level)
-
-
-def ours(model_type: str, values: Values) -> Model:
-    return from_config({"model_type": model_type, **values}, "model", "test")
 
 
 def count(module: Any) -> int:

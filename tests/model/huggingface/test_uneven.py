@@ -6,16 +6,11 @@ a global one, and so on.
 
 from __future__ import annotations
 
-from itertools import groupby
-
 import pytest
+from joined_models import runs
 
-from astrarium.model import Block, Model, load_model
+from astrarium.model import Block, load_model
 from astrarium.model.huggingface import from_config
-
-
-def runs(model: Model) -> list[tuple[str, int]]:
-    return [(name, len(list(run))) for name, run in groupby(b.name for b in model.blocks)]
 
 
 @pytest.mark.parametrize(

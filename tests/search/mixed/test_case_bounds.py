@@ -99,7 +99,7 @@ def random_dealing(rng: np.random.Generator, pp: int, virtual: int, num_layers: 
     ("model", "gpus", "batch"),
     [
         (load_model("llama-2-7b"), "h100:16,l40s:16", 32),
-        (load_model("mixtral-8x7b"), "h100:16,a100:16", 32),
+        (load_model("mixtral-8x7b"), "h100:8,a100:8", 32),
         (small_model(8), "h100:8,a100:8", 32),
     ],
 )

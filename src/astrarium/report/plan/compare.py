@@ -164,10 +164,11 @@ def causes_words(own: Plan, answer: Plan) -> str:
 
 
 def differ(own: Plan, answer: Plan, *, experts: bool) -> bool:
-    """Whether one run is surely the faster: by their ratio on the same GPUs, else by intervals."""
-    if (own.gpus, own.runtimes) == (answer.gpus, answer.runtimes):
-        faster, slower = sorted((own, answer), key=lambda plan: plan.iteration_seconds)
-        return not is_tied(faster, slower, experts=experts)
+    """Whether one run is surely the faster: by their ratio on the same GPUs, or by intervals."""
+    faster, slower = sorted((own, answer), key=lambda plan: plan.iteration_seconds)
+    alike = (own.gpus, own.runtimes) == (answer.gpus, answer.runtimes)
+    if alike and not is_tied(faster, slower, experts=experts):
+        return True
     seconds = [plan.train_seconds or plan.iteration_seconds for plan in (own, answer)]
 
     def within(plan: Plan, of: float, other: float) -> bool:

@@ -121,7 +121,6 @@ class PartitionSearch:
         each = next((work for most, work in MOST_WORK if gpus <= most), MOST_WORK_OF_MANY_GPUS)
         self._most_work = each * min(len(model.cluster.pools), work, MANY_POOLS) ** 2
         self._complete = True
-        self._least_in_any_order = float("inf")
         self._entered = 0
 
     def run(self, progress: Callable[[int, int], None] = lambda done, rows: None) -> SearchResult:
@@ -153,7 +152,7 @@ class PartitionSearch:
                 node.visit(self)
         self.state.rejected[Rejection.BOUND] += int(rows.counts[others[following:]].sum())
         Finish(self, regroups=not self.space.exact and not self._has_rules).run()
-        return self._result(size)
+        return self._result(rows, size)
 
     def _has_done_enough(self, least: float) -> bool:
         """Whether what has at least this score is given up."""
@@ -181,14 +180,14 @@ class PartitionSearch:
         chosen = node.ranked[spread(node.ranked % node.bounds.shape[1], SPLITS_AT_THE_END)]
         self.solve(replace(node, ranked=chosen), again=False)
 
-    def _result(self, size: int) -> SearchResult:
+    def _result(self, rows: RowTable, size: int) -> SearchResult:
         open_bound = deal_open(self)
         state, found = self.state, self.plans.ranked()
         state.rejected += self.plans.rejected
         state.rejected[Rejection.SLOWER] = size - sum(state.rejected.values()) - len(found)
         best = self.plans.best_score
         if found and is_turned(found[0].strategy):
-            open_bound = min(open_bound, self._least_in_any_order)  # other bounds know the orders
+            open_bound = min(open_bound, self._least_in_any_order(rows))
         optimal = not np.isfinite(best) or open_bound >= best
         return SearchResult(
             found=found,
@@ -201,6 +200,16 @@ class PartitionSearch:
             least_bytes=state.least_bytes,
             complete=self._complete,
         )
+
+    def _least_in_any_order(self, rows: RowTable) -> float:
+        """Of rows, now that a plan is known: other bounds know the orders of pools."""
+        least, self.plans.only_better = float("inf"), True
+        for start in range(0, len(rows.bound), ROWS_AT_ONCE):
+            if rows.bound[start] >= least:
+                break
+            some = np.arange(start, min(start + ROWS_AT_ONCE, len(rows.bound)))
+            least = min([least, *(row.bound for row in self._refine(rows, some))])
+        return least
 
     def _refine(self, rows: RowTable, taken: Ints) -> list[Row]:
         """Bounds of some rows with memory and whole layers."""
@@ -237,8 +246,6 @@ class PartitionSearch:
             ramps,
         )
         found = [row for row in refined.rows() if row.bound <= self.plans.limit]
-        for row in found:
-            self._least_in_any_order = min(self._least_in_any_order, row.bound)
         for _, alike in groupby(found, key=lambda row: index[row.at]):
             self._choose_gpus(list(alike))
         return found
