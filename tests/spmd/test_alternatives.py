@@ -168,4 +168,4 @@ def test_what_cannot_be_told_from_data_parallel_training_gives_way_to_it() -> No
     assert fastest is not None
     assert (1 - CLEAR_GAIN) * document.baselines[plain] < fastest < document.baselines[plain]
     assert document.program.seconds == tried[f"flat, {plain}"] == document.baselines[plain]
-    assert any(note.startswith(f"{plain}: the fastest program found") for note in document.notes)
+    assert any(note.startswith(f"{plain} is taken: the fastest program") for note in document.notes)

@@ -335,7 +335,7 @@ class PlansWithin:
         asked, model = self._asked, self._model
         space = _space(asked, model, offload=self._offload)
         search = _search(asked, model, space, self._known)
-        begun = begun_before(model.workload, model.pool, _told_apart(asked, space))
+        begun = begun_before(model.workload, model.pool, _search_key(asked, space))
         return space, [block for one in search.expanded(begun) for block in one.blocks]
 
     def plans(self, rules: tuple[UserRule, ...], pool: Pool) -> tuple[Plan, ...]:
@@ -363,7 +363,7 @@ def _searched(
     def run() -> SearchResult:
         result = search.run(claim, near=near, lifts=lifts)
         if len(search.begun) == 1:  # what it met later was cut by what it knew by then
-            keep_begun(model.workload, model.pool, _told_apart(asked, space), search.begun)
+            keep_begun(model.workload, model.pool, _search_key(asked, space), search.begun)
         return result
 
     return _once(asked, model, model.pool, given, run)
@@ -382,7 +382,7 @@ def _search(asked: Asked, model: CostModel, space: Space, known: Sequence[float]
     )
 
 
-def _told_apart(asked: Asked, space: Space) -> tuple[object, ...]:
+def _search_key(asked: Asked, space: Space) -> tuple[object, ...]:
     """The facts that decide layouts without limits, beside model and pool."""
     by_time = asked.ranks_by_time and asked.limits == Limits()
     return by_time, space.offload, asked.mode, asked.rules, asked.runtime, asked.tuning

@@ -129,7 +129,7 @@ CASES = {
     "fsdp": Case("h100:8", 9, runtime="fsdp"),
     "torchtitan": Case("h100:8", 9, runtime="torchtitan"),
     "torchtitan, experts": Case("h100:4", 20, experts=4, runtime="torchtitan"),
-    "fsdp, shards on the host": Case("h100:4", 2.3, runtime="fsdp", batch=32, on_host=True),
+    "fsdp, shards on the host": Case("h100:4", 2.5, runtime="fsdp", batch=32, on_host=True),
     "fsdp, shards on the host or not": Case("h100:4", 3.5, runtime="fsdp", batch=32),
     "torchtitan, shards on the host": Case(
         "h100:4", 2.3, runtime="torchtitan", batch=32, rules=("$tp > 1",), on_host=True
