@@ -37,7 +37,7 @@ from megatron_iterations import (
     one_rank,
     settings_of,
 )
-from te_cases import DRAWN, LISTS, MIXTURE, TeCase, unseen
+from te_cases import AGAIN, DRAWN, LISTS, MIXTURE, TeCase, unseen
 
 if TYPE_CHECKING:
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -225,7 +225,8 @@ def _stated(case: TeCase) -> dict[str, Any]:
     """What the row says of the case itself, in the columns of published measurements."""
     shape = case.shape
     side = "unseen" if case.model in unseen() else "development"
-    side = "drawn-unseen" if case.model.startswith(DRAWN) else side
+    drawn = next((name for name in (DRAWN, AGAIN) if case.model.startswith(name)), None)
+    side = f"{drawn}-unseen" if drawn else side
     return {
         "source": f"Megatron-core-TE-H200-{side}",
         "url_or_repo_path": "benchmarks/te_iterations.py, own measurement",
