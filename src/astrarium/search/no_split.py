@@ -16,8 +16,8 @@ def why_no_space(workload: Workload, cluster: Cluster) -> NoFeasiblePlanError:
     if len(cluster.pools) > 1:
         layers = workload.model.num_layers
         return NoFeasiblePlanError(
-            f"no pipeline lies over all {gpus} GPUs of {len(cluster.pools)} pools: stages are equal"
-            f" blocks of tp x cp x dp GPUs, dp divides the global batch of {batch}, and"
+            f"no pipeline lies over all {gpus} GPUs of {len(cluster.pools)} pools: each stage"
+            f" takes tp x cp x dp GPUs, dp divides the global batch of {batch}, and"
             f" {layers} layers make at most {layers} stages; {flag('mode', 'up-to')} may leave GPUs"
             " out",
             repairs=FEWER_GPUS,

@@ -78,7 +78,7 @@ def test_no_plan_is_faster_than_bounds_allow(gpus: str, batch: int, *, exact: bo
             continue
         opened = PlacedRow(mine[0], node.gpus)
         if all(len(of) == 1 for of in bundle.classes):
-            counts = np.array([node.gpus]) / mine[0].block
+            counts = np.array([node.gpus]) / mine[0].crew
             choice = GpuChoice(mine[:1], np.array([mine[0].bound]), ())
             low = np.zeros(1)
             least = choice.least_seconds(low, counts, told.rows.worst_seconds)

@@ -38,7 +38,7 @@ class GpuChoices:
     def of_stages(self, choice: GpuChoice) -> Iterator[tuple[float, Choice]]:
         """Numbers of stages on the next pool, with their bounds."""
         row, stages, order = choice.row, choice.chosen, choice.row.fastest_first
-        numbers = self._arrangements.stage_counts(row.block)
+        numbers = self._arrangements.stage_counts(row.crew)
         left = row.num_stages - sum(stages)
         room = sum(int(numbers[pool][-1]) for pool in order[len(stages) + 1 :])
         counts = numbers[order[len(stages)]]
@@ -49,7 +49,7 @@ class GpuChoices:
     def _choice_bounds(self, choice: GpuChoice, counts: Ints) -> Floats:
         """With the fastest, or the cheapest, of what the other pools could add."""
         row, stages = choice.row, choice.chosen
-        order, numbers = row.fastest_first, self._arrangements.stage_counts(row.block)
+        order, numbers = row.fastest_first, self._arrangements.stage_counts(row.crew)
         prices = self._plans.prices
         taken = np.zeros((len(counts), len(order)))
         taken[:, order[: len(stages)]] = stages
@@ -123,18 +123,18 @@ class GpuChoices:
             numbers = np.array(stages), batches, virtual
             of_one = crossing_bound(choice.each(slowest), *numbers, single_waits=waits)
             seconds = np.maximum(np.maximum(seconds, of_one), links)
-        hourly = choice.each(hourly) * row.block
+        hourly = choice.each(hourly) * row.crew
         least = choice.least_seconds(seconds, counts, self._rows.worst_seconds)
         finite = np.isfinite(least)
-        bound = self._plans.score(np.where(finite, least, 0.0), stages * row.block, hourly)
+        bound = self._plans.score(np.where(finite, least, 0.0), stages * row.crew, hourly)
         return np.where(finite, bound, np.inf)
 
     def of_slots(self, choice: StraddledChoice) -> Iterator[tuple[float, Choice]]:
         """Slots of the next pool, with their bounds."""
         row, order, taken = choice.row, choice.row.fastest_first, choice.chosen
-        slots = self._arrangements.straddling.slots(row.tp_cp, row.block)
+        slots = self._arrangements.straddling.slots(row.tp_cp, row.crew)
         tried, rest = slots[order[len(taken)]], order[len(taken) + 1 :]
-        # Parts of blocks of so many pools make at least one block, and fewer than there are pools.
+        # Parts of crews of so many pools make at least one crew, and fewer than there are pools.
         parts = sum(chosen % 2 for chosen in taken) + tried % 2
         parts = parts + sum(bool((slots[pool] % 2).any()) for pool in rest)
         left = row.num_stages - sum(chosen // 2 for chosen in taken) - tried // 2
@@ -146,14 +146,14 @@ class GpuChoices:
     def _straddled_bounds(self, choice: StraddledChoice, tried: Ints) -> Floats:
         """With the fastest of what the other pools could add.
 
-        Of all stages those that lie within the fastest pools are at most the whole blocks of all
+        Of all stages those that lie within the fastest pools are at most the whole crews of all
         of their GPUs: a straddling one goes by the slowest pool it could be on.
         """
         row, order = choice.row, choice.row.fastest_first
-        slots = self._arrangements.straddling.slots(row.tp_cp, row.block)
+        slots = self._arrangements.straddling.slots(row.tp_cp, row.crew)
         taken = np.zeros((len(tried), len(order)))
         left = np.full(len(tried), row.num_stages)
-        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a block
+        earlier = np.zeros(len(tried), bool)  # whether a faster pool has a part of a crew
         hourly = np.full(len(tried), row.num_stages * self._plans.prices.min())
         chosen = np.zeros(taken.shape, np.int64)
         rest = list(order[len(choice.chosen) + 1 :])
@@ -182,7 +182,7 @@ class GpuChoices:
         if not arrangements.is_first(slots):
             return [], True
         found, complete = arrangements.straddling.gpus(
-            row.tp_cp, row.block, slots, row.num_stages, self._preferred(row)
+            row.tp_cp, row.crew, slots, row.num_stages, self._preferred(row)
         )
         return [gpus for gpus in found if arrangements.is_first(gpus)], complete
 

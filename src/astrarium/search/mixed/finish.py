@@ -2,7 +2,7 @@
 
 - Layers of several chunks per rank are dealt as well as can be (`dealing`).
 - A pool may lie on both sides of another one (`arrangements.turned`).
-- Where GPUs may stay idle, a block of GPUs is added, taken away or exchanged for one of another
+- Where GPUs may stay idle, a crew of GPUs is added, taken away or exchanged for one of another
   pool, as long as that makes the best plan better: of very many choices of GPUs a search looks at
   few.
 """
@@ -81,7 +81,7 @@ class Finish:
                 self._regroup(one)
 
     def _regroup(self, start: Near) -> None:
-        """Blocks more, fewer or of another pool, one after another."""
+        """Crews more, fewer or of another pool, one after another."""
         gpus, one = start.gpus, _row_of(start.bundle, start.case[1])
         parts = one.arrangements[start.case[0]].parts
         order = list(dict.fromkeys(pool for stage in parts for pool, _ in stage))
@@ -101,10 +101,10 @@ class Finish:
     def _neighbours(self, gpus: Key, one: Bundle) -> Iterator[Key]:
         pools = self._space.cluster.pools
         d = one.degrees
-        block = int((d.tp * d.cp * d.dp)[0])
-        steps = [lcm(block, pool.gpus_per_node) for pool in pools]
-        if any(taken % block for taken in gpus):
-            return  # blocks straddle
+        crew = int((d.tp * d.cp * d.dp)[0])
+        steps = [lcm(crew, pool.gpus_per_node) for pool in pools]
+        if any(taken % crew for taken in gpus):
+            return  # crews straddle
         less = [(p, -step) for p, step in enumerate(steps) if gpus[p] >= step]
         more = [(p, step) for p, step in enumerate(steps) if gpus[p] + step <= pools[p].num_gpus]
         pairs = [(a, b) for a in less for b in more if a[0] != b[0]]
@@ -126,17 +126,17 @@ class Finish:
         whole = int(d.num_micro_batches[0]) % stages == 0 or int(one.virtual[0]) == 1
         if not fits or not whole:
             return None
-        block = sum(gpus) // stages
+        crew = sum(gpus) // stages
         used = [pool for pool, taken in enumerate(gpus) if taken]
         old, new = [p for p in order if p in used], [p for p in used if p not in order]
         few = factorial(len(used)) <= MOST_ORDERS
-        laid_out = [laid([*old, *new], gpus, block), laid([*new, *old], gpus, block)]
+        laid_out = [laid([*old, *new], gpus, crew), laid([*new, *old], gpus, crew)]
         return Bundle(
             one.model,
             replace(d, pp=np.array([stages])),
             one.virtual,
             one.options,
-            self._space.arrangements.of(gpus, block) if few else laid_out,
+            self._space.arrangements.of(gpus, crew) if few else laid_out,
             one.model.contents,
             one.work_of_kind,
         )

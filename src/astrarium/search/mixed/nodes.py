@@ -81,7 +81,7 @@ class Row(Value, frozen=True):
     table: Refined
     at: int
     tp_cp: int
-    block: int
+    crew: int
     num_stages: int
     batches: int
     virtual: int
@@ -218,7 +218,7 @@ class GpuChoice(Choice, frozen=True):
 
 
 class StraddledChoice(Choice, frozen=True):
-    """Slots (`straddling`) are chosen; some block will straddle."""
+    """Slots (`straddling`) are chosen; some crew will straddle."""
 
     def visit(self, search: Visitor) -> None:
         search.branch_straddled(self)

@@ -28,7 +28,7 @@ from astrarium.search.split.contents import places_in_flight
 from astrarium.search.split.pipeline_bounds import (
     LayerParts,
     crossing_bound,
-    fastest_blocks,
+    fastest_crews,
     fastest_first,
     fastest_stages,
     interleaved_bound,
@@ -61,7 +61,7 @@ class State:
     rows: int = 0  # of degrees whose bounds were refined
     groups: int = 0  # of cases on the same GPUs
     choices: int = 0
-    straddled: int = 0  # choices with blocks on several pools
+    straddled: int = 0  # choices with crews on several pools
     given_up: float = float("inf")  # least bound of what was never looked at
     least_bytes: float = float("inf")
 
@@ -197,9 +197,9 @@ class RowBounds:
 
     def _least_usd_hours(self, degrees: Degrees, speed: Floats) -> Floats:
         """Dollars of an iteration, times an hour, with no GPU idle."""
-        block = degrees.tp * degrees.cp * degrees.dp
+        crew = degrees.tp * degrees.cp * degrees.dp
         cheapest = (self.plans.prices / speed).min(axis=1)
-        return np.asarray(degrees.num_micro_batches * block * cheapest)
+        return np.asarray(degrees.num_micro_batches * crew * cheapest)
 
     def _shards(self, degrees: Degrees) -> ShardParts:
         """Costs of layers on all sizes of fast domains that a part of each pool can have."""
@@ -227,8 +227,8 @@ class RowBounds:
         order = np.argsort(-speed, axis=1, kind="stable")
         rate = np.take_along_axis(speed, order, axis=1)[shards.shard_of]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])[order]
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
-        within = np.minimum(np.cumsum(sizes, axis=1)[shards.shard_of] / block, degrees.pp[:, None])
+        crew = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        within = np.minimum(np.cumsum(sizes, axis=1)[shards.shard_of] / crew, degrees.pp[:, None])
         done = (rate * np.diff(within, axis=1, prepend=0.0)).sum(axis=1)
         return np.asarray(degrees.num_micro_batches <= limit * done)
 
@@ -247,15 +247,15 @@ class RowBounds:
 
     def _fastest(self, degrees: Degrees, speed: Floats) -> Floats:
         """Stages on each pool if the fastest are taken: (rows, pools)."""
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        crew = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
-        apart = fastest_stages(speed, sizes // block, degrees.pp)
+        apart = fastest_stages(speed, sizes // crew, degrees.pp)
         rows = np.flatnonzero(self._straddle(degrees))
-        apart[rows] = fastest_blocks(speed[rows], sizes, block[rows], degrees.pp[rows])
+        apart[rows] = fastest_crews(speed[rows], sizes, crew[rows], degrees.pp[rows])
         return apart
 
     def _laid_speed(self, degrees: Degrees, speed: Floats) -> Floats:
-        """Speed of all stages if every GPU is used: blocks on two pools go as the slower.
+        """Speed of all stages if every GPU is used: crews on two pools go as the slower.
 
         Infinite where fewer are used, or where there are more orders than are looked at.
         """
@@ -263,10 +263,10 @@ class RowBounds:
         sizes = self.space.arrangements.sizes
         if factorial(len(sizes)) > MOST_ORDERS:
             return found
-        block = degrees.tp * degrees.cp * degrees.dp
+        crew = degrees.tp * degrees.cp * degrees.dp
         laid = np.flatnonzero(degrees.gpus == self.cluster.num_gpus)
-        for value in distinct(block[laid]).tolist():
-            rows = laid[block[laid] == value]
+        for value in distinct(crew[laid]).tolist():
+            rows = laid[crew[laid] == value]
             found[rows] = np.maximum.reduce(
                 [
                     sum(
@@ -279,7 +279,7 @@ class RowBounds:
         return found
 
     def _straddle(self, degrees: Degrees) -> Bools:
-        """Whether blocks may lie on several pools."""
+        """Whether crews may lie on several pools."""
         tp_cp = degrees.tp * degrees.cp
         nodes = [pool.gpus_per_node for pool in self.cluster.pools]
         return straddle(tp_cp, tp_cp * degrees.dp, nodes)
@@ -351,10 +351,10 @@ class RowBounds:
         """Scores that layouts have at least."""
         degrees, speed = rows.degrees.take(index), rows.speed[index]
         stages, batches = degrees.pp, degrees.num_micro_batches
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        crew = (degrees.tp * degrees.cp * degrees.dp)[:, None]
         sizes = np.array([pool.num_gpus for pool in self.cluster.pools])
         # Stages can be dealt to pools they lie on so that none gets more than its share rounded up.
-        room = np.where(self._straddle(degrees)[:, None], -(-sizes // block), sizes // block)
+        room = np.where(self._straddle(degrees)[:, None], -(-sizes // crew), sizes // crew)
         room = np.minimum(room, stages[:, None])
         in_flight = places_in_flight(stages, batches, virtual, int(stages.max()))
         taken = fastest_stages(speed, room, stages)
@@ -410,7 +410,7 @@ class RowBounds:
         pools = [(number,) for number in range(len(self.cluster.pools))]
         parts = [self.updates.seconds(few, gpus, pools) for gpus in self._parts_of_pools]
         update = np.minimum.reduce([seconds.min(axis=(1, 3)) for seconds in parts])
-        # A block on several pools may hide more behind its slowest GPUs.
+        # A crew on several pools may hide more behind its slowest GPUs.
         across = self._straddle(few)
         update[across] = update[across].min(axis=1, keepdims=True)
         layers, of_probes = self.space.planner.num_layers, (update[place], self.updates.numbers)
@@ -431,10 +431,10 @@ class RowBounds:
         return found
 
     def _least_of_links(self, degrees: Degrees, virtual: Ints, figures: LayerFigures) -> Floats:
-        """If all pools are in use and no block lies on two of them."""
+        """If all pools are in use and no crew lies on two of them."""
         sizes = np.array(self.space.arrangements.sizes)
-        block = (degrees.tp * degrees.cp * degrees.dp)[:, None]
-        whole = (degrees.gpus == sizes.sum()) & (sizes % block == 0).all(axis=1)
+        crew = (degrees.tp * degrees.cp * degrees.dp)[:, None]
+        whole = (degrees.gpus == sizes.sum()) & (sizes % crew == 0).all(axis=1)
         every = np.broadcast_to(whole[:, None], (len(whole), len(sizes)))
         hop = least_crossing(np.moveaxis(figures.hop, 1, 0), every, every)
         batches, waits = degrees.num_micro_batches, self.rules.single_chunks_wait
@@ -467,11 +467,11 @@ class RowBounds:
         Zero elsewhere. With few GPUs of a pool, a single stage lies there and hands on to nobody.
         """
         found = np.zeros((len(self._domains), len(degrees), len(self._domains)))
-        block, stride = degrees.tp * degrees.cp * degrees.dp, degrees.stage_stride
+        crew, stride = degrees.tp * degrees.cp * degrees.dp, degrees.stage_stride
         for number, (model, gpus) in enumerate(zip(self.model.pools, self._domains, strict=True)):
             largest = model.pool.domain_of(np.array(gpus)).max()
             rows = np.flatnonzero((degrees.pp > 1) & (largest < 2 * stride))
-            few, two = degrees.take(rows), 2 * block[rows]
+            few, two = degrees.take(rows), 2 * crew[rows]
             hop = model.hop_seconds(few, two, model.shard_costs(few, two))
             found[number, rows, number] = hop.min(axis=1)
         return found
@@ -504,8 +504,8 @@ class RowBounds:
             return []
         every: list[Key] = []
         nodes = [pool.gpus_per_node for pool in pools]
-        for steps in (nodes, [lcm(row.block, node) for node in nodes]):
-            left, found = row.num_stages * row.block, [0] * len(sizes)
+        for steps in (nodes, [lcm(row.crew, node) for node in nodes]):
+            left, found = row.num_stages * row.crew, [0] * len(sizes)
             for pool in worth_most:
                 found[pool] = min(left, sizes[pool] // steps[pool] * steps[pool])
                 left -= found[pool]

@@ -4,7 +4,7 @@ Three kinds of nodes wait in one queue, the least bound first:
 
 1. degrees: the fastest stages the cluster has room for, perfectly balanced, nothing recomputed;
 2. choices of GPUs for given degrees, one pool after another, with the best of the rest: whole
-   blocks of each pool, or whole nodes with blocks that straddle (`straddling`);
+   crews of each pool, or whole nodes with crews that straddle (`straddling`);
 3. cases (`split.cases`): degrees on chosen GPUs with some virtual stages. Their bounds know whole
    layers and the memory at every place; splits are solved exactly, order by order.
 
@@ -324,7 +324,7 @@ class PartitionSearch:
             return
         if row.num_stages > 1:
             self._enter(float(bounds.min()), GpuChoice(rows, bounds, ()))
-        if arrangements.straddling.occurs(row.tp_cp, row.block):
+        if arrangements.straddling.occurs(row.tp_cp, row.crew):
             self._enter(float(bounds.min()), StraddledChoice(rows, bounds, ()))
 
     def _enter(self, bound: float, node: Any) -> None:  # noqa: ANN401
@@ -341,7 +341,7 @@ class PartitionSearch:
             return
         stages = by_pool(choice.row.fastest_first, choice.chosen)
         if self.space.arrangements.is_first(stages):
-            self._wait(choice, tuple(count * choice.row.block for count in stages))
+            self._wait(choice, tuple(count * choice.row.crew for count in stages))
 
     def branch_straddled(self, choice: StraddledChoice) -> None:
         """Slots of the next pool, fastest first; with all pools chosen, GPUs that have them."""
@@ -403,17 +403,17 @@ class PartitionSearch:
 
     def _orders(self, opened: PlacedRow) -> list[Arrangement]:
         """All of them, or those by memory and by speed if there are very many."""
-        arrangements, block = self.space.arrangements, opened.row.block
+        arrangements, crew = self.space.arrangements, opened.row.crew
         used = [pool for pool, taken in enumerate(opened.gpus) if taken]
         if factorial(len(used)) <= MOST_ORDERS:
-            return arrangements.of(opened.gpus, block)
+            return arrangements.of(opened.gpus, crew)
         self.state.given_up = min(self.state.given_up, opened.row.bound)
         pools, speed = self.cluster.pools, opened.row.speed
         by_memory = sorted(used, key=lambda p: (-pools[p].gpu.memory_bytes, -speed[p], p))
         by_speed = sorted(used, key=lambda p: (-speed[p], -pools[p].gpu.memory_bytes, p))
         orders = (by_memory, by_memory[::-1], by_speed, by_speed[::-1])
         distinct = dict.fromkeys(tuple(order) for order in orders)
-        return [laid(order, opened.gpus, block) for order in distinct]
+        return [laid(order, opened.gpus, crew) for order in distinct]
 
     def look_at(self, cases: Cases) -> None:
         """The most promising of them; the others wait on."""

@@ -64,7 +64,7 @@ class MixedSpace(Space):
         return rows | {"pipeline_inside": np.zeros(len(rows["pp"]), bool)}
 
     def _arrangement_counts(self, *columns: Ints) -> Ints:
-        """Of tp x cp, blocks and stages, as Python's integers: there may be very many."""
+        """Of tp x cp, crews and stages, as Python's integers: there may be very many."""
         every = zip(*(column.tolist() for column in columns), strict=True)
         return np.array([*(self.arrangements.count(*of) for of in every), None], object)[:-1]
 

@@ -1,12 +1,12 @@
 """Ways to lay the stages of one pipeline over the pools of a cluster.
 
-A stage is a whole block of tp * cp * dp GPUs. All stages of a pool follow each other, or lie on
+A stage is a whole crew of tp * cp * dp GPUs. All stages of a pool follow each other, or lie on
 both sides of another pool (`turned`, tried for the best pipelines); the order of the pools along
-the pipeline is free. Blocks are laid over the pools one after another and may
+the pipeline is free. Crews are laid over the pools one after another and may
 straddle borders; no tp * cp group does. Where all GPUs have to be used, all pools are laid entire.
 Where fewer may be used, each pool gives whole nodes, any number of them, so that what a part of a
-cluster can do, the whole can do as well; a part of a node that divides it may be used if no block
-straddles. Which GPUs to take for blocks that do is the matter of `straddling`.
+cluster can do, the whole can do as well; a part of a node that divides it may be used if no crew
+straddles. Which GPUs to take for crews that do is the matter of `straddling`.
 
 Pools are numbered by their content, not by their place in the input: equal clusters give equal
 plans, in any order in which they are written.
@@ -98,16 +98,16 @@ def alike(cluster: Cluster) -> tuple[int, ...]:
     return tuple(found)
 
 
-def laid(order: Sequence[int], gpus: Sequence[int], block: int) -> Arrangement:
-    """Blocks laid over the GPUs of the pools, one pool after another in `order`."""
+def laid(order: Sequence[int], gpus: Sequence[int], crew: int) -> Arrangement:
+    """Crews laid over the GPUs of the pools, one pool after another in `order`."""
     sizes = [gpus[pool] for pool in order]
-    placed = laid_over(block, sum(sizes) // block, sizes)
+    placed = laid_over(crew, sum(sizes) // crew, sizes)
     parts = tuple(tuple(sorted((order[i], n) for i, n in stage)) for stage in placed)
     return Arrangement(parts, tuple(gpus))
 
 
 def turned(arrangement: Arrangement) -> list[Arrangement]:
-    """The stages of one of two pools on both sides of the other; none where a block straddles."""
+    """The stages of one of two pools on both sides of the other; none where a crew straddles."""
     pools = [stage[0][0] for stage in arrangement.parts]
     used = list(dict.fromkeys(pools))
     if len(used) != 2 or any(len(stage) > 1 for stage in arrangement.parts):
@@ -146,49 +146,49 @@ class Arrangements:
         self._choices = cache(self._ways_to_choose)
         self._whole_choices = cache(self._ways_to_choose_nodes)
 
-    def _stage_counts(self, block: int) -> tuple[Ints, ...]:
-        """Per pool the numbers of whole blocks, none included, that take whole nodes of it."""
+    def _stage_counts(self, crew: int) -> tuple[Ints, ...]:
+        """Per pool the numbers of whole crews, none included, that take whole nodes of it."""
         found = []
         for pool in self.cluster.pools:
-            stages = np.arange(min(pool.num_gpus // block, self.most_stages) + 1)
-            found.append(stages[_whole(stages * block, pool.gpus_per_node)])
+            stages = np.arange(min(pool.num_gpus // crew, self.most_stages) + 1)
+            found.append(stages[_whole(stages * crew, pool.gpus_per_node)])
         return tuple(found)
 
-    def takes_all(self, tp_cp: int, block: int) -> bool:
+    def takes_all(self, tp_cp: int, crew: int) -> bool:
         """Whether all GPUs together can be laid out, no tp * cp group on two pools."""
-        return sum(self.sizes) % block == 0 and all(size % tp_cp == 0 for size in self.sizes)
+        return sum(self.sizes) % crew == 0 and all(size % tp_cp == 0 for size in self.sizes)
 
-    def _count(self, tp_cp: int, block: int, num_stages: int) -> int:
+    def _count(self, tp_cp: int, crew: int, num_stages: int) -> int:
         """Arrangements of so many stages, every order of the pools counted.
 
         A single stage on a single pool leaves nothing to arrange: `engine` looks at those.
         """
-        gpus = num_stages * block
+        gpus = num_stages * crew
         if self.exact:
             alone = num_stages == 1 and len(self.sizes) == 1
-            laid = gpus == sum(self.sizes) and not alone and self.takes_all(tp_cp, block)
+            laid = gpus == sum(self.sizes) and not alone and self.takes_all(tp_cp, crew)
             return factorial(len(self.sizes)) if laid else 0
-        found = self._choices(block).get(num_stages, 0) if num_stages > 1 else 0
-        if self.straddling.occurs(tp_cp, block):
-            # Of all ways to take whole nodes, those in which some block straddles.
+        found = self._choices(crew).get(num_stages, 0) if num_stages > 1 else 0
+        if self.straddling.occurs(tp_cp, crew):
+            # Of all ways to take whole nodes, those in which some crew straddles.
             found += self.straddling.ways(tp_cp, gpus)
-            found -= self._whole_choices(block).get(num_stages, 0)
+            found -= self._whole_choices(crew).get(num_stages, 0)
         return found
 
-    def _ways_to_choose_nodes(self, block: int) -> dict[int, int]:
+    def _ways_to_choose_nodes(self, crew: int) -> dict[int, int]:
         """The same without parts of nodes."""
-        pools, choices = self.cluster.pools, self.stage_counts(block)
+        pools, choices = self.cluster.pools, self.stage_counts(crew)
         nodes = [
-            stages[stages * block % pool.gpus_per_node == 0]
+            stages[stages * crew % pool.gpus_per_node == 0]
             for stages, pool in zip(choices, pools, strict=True)
         ]
         if all(len(some) == len(every) for some, every in zip(nodes, choices, strict=True)):
-            return self._choices(block)
+            return self._choices(crew)
         return self._ordered_ways(nodes)
 
-    def _ways_to_choose(self, block: int) -> dict[int, int]:
+    def _ways_to_choose(self, crew: int) -> dict[int, int]:
         """Numbers of stages of each pool, times the orders of the pools in use."""
-        return self._ordered_ways(self.stage_counts(block))
+        return self._ordered_ways(self.stage_counts(crew))
 
     def _ordered_ways(self, choices: Sequence[Ints]) -> dict[int, int]:
         most = min(sum(int(numbers[-1]) for numbers in choices), self.most_stages)
@@ -214,9 +214,9 @@ class Arrangements:
                 seen.add(look)
                 yield order
 
-    def _of(self, gpus: tuple[int, ...], block: int) -> list[Arrangement]:
+    def _of(self, gpus: tuple[int, ...], crew: int) -> list[Arrangement]:
         """Every distinct order of so many GPUs of each pool."""
-        return [laid(order, gpus, block) for order in self.orders(gpus)]
+        return [laid(order, gpus, crew) for order in self.orders(gpus)]
 
     def is_first(self, stages: Sequence[int]) -> bool:
         """Whether of pools that are alike none has more stages than a larger one before it."""

@@ -113,13 +113,13 @@ def fastest_stages(speed: Floats, most: Floats | Ints, stages: Ints) -> Floats:
     return found
 
 
-def fastest_blocks(speed: Floats, sizes: Ints, block: Ints, stages: Ints) -> Floats:
-    """The same where blocks (rows, 1) may lie on several pools and go by the slowest.
+def fastest_crews(speed: Floats, sizes: Ints, crew: Ints, stages: Ints) -> Floats:
+    """The same where crews (rows, 1) may lie on several pools and go by the slowest.
 
-    No more stages lie within the fastest pools than these have whole blocks all together.
+    No more stages lie within the fastest pools than these have whole crews all together.
     """
     order = np.argsort(-speed, axis=1, kind="stable")
-    within = np.minimum(np.cumsum(sizes[order], axis=1) // block, stages[:, None])
+    within = np.minimum(np.cumsum(sizes[order], axis=1) // crew, stages[:, None])
     found = np.empty(speed.shape)
     np.put_along_axis(found, order, np.diff(within, axis=1, prepend=0).astype(float), axis=1)
     return found

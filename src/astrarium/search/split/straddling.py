@@ -1,7 +1,7 @@
-"""Blocks that lie on several pools: which whole nodes of each pool to take for them.
+"""Crews that lie on several pools: which whole nodes of each pool to take for them.
 
-GPUs taken of a pool are told by the blocks they make: m whole ones, or m and a part of another. A
-*slot* is 2 m or 2 m + 1. Where blocks are whole nodes, nodes are of one size and no fast domain
+GPUs taken of a pool are told by the crews they make: m whole ones, or m and a part of another. A
+*slot* is 2 m or 2 m + 1. Where crews are whole nodes, nodes are of one size and no fast domain
 spans them (*regular* pools), what stages cost goes by their classes alone, and these by the slots
 of the GPUs of every set of pools: of numbers of nodes with the same slots one stands for all. It
 is the one with most nodes of the pools preferred, the cheapest if the cheaper pools are. Elsewhere
@@ -27,7 +27,7 @@ FEW_POOLS = 3  # of which sets have the slots that follow from those of single p
 
 
 class Straddling:
-    """Whole nodes of pools that pipelines with blocks on several pools can take."""
+    """Whole nodes of pools that pipelines with crews on several pools can take."""
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self._sizes = tuple(pool.num_gpus for pool in pools)
@@ -43,10 +43,10 @@ class Straddling:
         """The fewest GPUs of each pool that are whole nodes and whole tp * cp groups."""
         return tuple(lcm(node, tp_cp) for node in self._nodes)
 
-    def _occurs(self, tp_cp: int, block: int) -> bool:
-        """Whether two pools can have a part of a block."""
+    def _occurs(self, tp_cp: int, crew: int) -> bool:
+        """Whether two pools can have a part of a crew."""
         steps = zip(self.steps(tp_cp), self._sizes, strict=True)
-        return sum(step % block != 0 and step <= size for step, size in steps) > 1
+        return sum(step % crew != 0 and step <= size for step, size in steps) > 1
 
     def ways(self, tp_cp: int, gpus: int) -> int:
         """To take so many GPUs as whole nodes, each pool's a multiple of tp * cp.
@@ -64,22 +64,22 @@ class Straddling:
         most = tuple(size // step for size, step in zip(self._sizes, steps, strict=True))
         return unit, self._ways_of(tuple(step // unit for step in steps), most)
 
-    def _slots(self, tp_cp: int, block: int) -> tuple[Ints, ...]:
+    def _slots(self, tp_cp: int, crew: int) -> tuple[Ints, ...]:
         """Of each pool those that whole nodes can have, zero included."""
         return tuple(
-            distinct(slot(np.arange(0, size + 1, step), block))
+            distinct(slot(np.arange(0, size + 1, step), crew))
             for size, step in zip(self._sizes, self.steps(tp_cp), strict=True)
         )
 
     def gpus(
-        self, tp_cp: int, block: int, slots: Key, num_stages: int, preferred: Sequence[int]
+        self, tp_cp: int, crew: int, slots: Key, num_stages: int, preferred: Sequence[int]
     ) -> tuple[list[Key], bool]:
         """GPUs of each pool with these slots, as few as stand for all; whether they do."""
         every = [
-            _in_slot(chosen, size, step, block)
+            _in_slot(chosen, size, step, crew)
             for chosen, size, step in zip(slots, self._sizes, self.steps(tp_cp), strict=True)
         ]
-        total, regular = block * num_stages, self._alike and block % self._nodes[0] == 0
+        total, regular = crew * num_stages, self._alike and crew % self._nodes[0] == 0
         if regular and sum(chosen > 0 for chosen in slots) <= FEW_POOLS:
             return _greedy(every, total, preferred), True
         numbers = prod(len(of) for of in every[:-1])
@@ -88,17 +88,17 @@ class Straddling:
             return _greedy(every, total, preferred), False
         found = _with_sum(every, total, preferred)
         if regular and len(found) > 1:
-            found = found[_first_of_look(found, block)]
+            found = found[_first_of_look(found, crew)]
         return [tuple(row) for row in found.tolist()], True
 
 
-def slot(gpus: Ints, block: int) -> Ints:
-    """Twice the whole blocks, and one more for a part of another."""
-    return 2 * (gpus // block) + (gpus % block != 0)
+def slot(gpus: Ints, crew: int) -> Ints:
+    """Twice the whole crews, and one more for a part of another."""
+    return 2 * (gpus // crew) + (gpus % crew != 0)
 
 
-def _in_slot(chosen: int, size: int, step: int, block: int) -> Ints:
-    first, stop = chosen // 2 * block, (chosen // 2 + 1) * block
+def _in_slot(chosen: int, size: int, step: int, crew: int) -> Ints:
+    first, stop = chosen // 2 * crew, (chosen // 2 + 1) * crew
     if chosen % 2 == 0:
         return np.array([first])
     return np.arange(first // step * step + step, min(stop - 1, size) + 1, step)
@@ -128,18 +128,18 @@ def _with_sum(every: Sequence[Ints], total: int, preferred: Sequence[int]) -> In
     return found[np.lexsort([-found[:, pool] for pool in preferred[::-1]])]
 
 
-def _first_of_look(gpus: Ints, block: int) -> Ints:
+def _first_of_look(gpus: Ints, crew: int) -> Ints:
     """Of rows in which all sets of pools have the same slots the first."""
     # The slots of a set are those of its complement, too: sets without the first pool.
     pools = gpus.shape[1] - 1
     members = np.arange(1, 2**pools) >> np.arange(pools)[:, None] & 1
-    looks = slot(gpus[:, 1:] @ members, block)
+    looks = slot(gpus[:, 1:] @ members, crew)
     return np.sort(np.unique(looks, axis=0, return_index=True)[1])
 
 
-def straddle(tp_cp: Ints, block: Ints, nodes: Sequence[int]) -> Bools:
-    """Rows of degrees for which some whole nodes are no whole blocks."""
-    return np.logical_or.reduce([np.lcm(node, tp_cp) % block != 0 for node in nodes])
+def straddle(tp_cp: Ints, crew: Ints, nodes: Sequence[int]) -> Bools:
+    """Rows of degrees for which some whole nodes are no whole crews."""
+    return np.logical_or.reduce([np.lcm(node, tp_cp) % crew != 0 for node in nodes])
 
 
 def ordered_ways(steps: Key, most: Key) -> Ints:
